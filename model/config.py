@@ -1,0 +1,197 @@
+"""What a model is (`ModelConfig`) and how it is trained (`TrainConfig`), with the presets as literals.
+
+Both are frozen, keyword-only and validated on construction; both turn into plain JSON values and back. Nothing here
+imports torch, so that a configuration can be read, checked and printed anywhere.
+
+    ConfigError
+    └── (one class: the field, the value seen and the values allowed are in the message)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+Architecture = Literal["encoder_decoder", "decoder"]
+Activation = Literal["relu", "gelu", "silu"]
+Norm = Literal["layer", "rms"]
+NormPosition = Literal["pre", "post"]
+Positions = Literal["sinusoidal", "learned", "rotary"]
+TokenizerKind = Literal["bpe", "words"]
+
+
+class ConfigError(ValueError):
+    """A configuration field has a value that cannot be used."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """The message for a key that does not exist, with the closest one that does."""
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+    return f"unknown key; {hint}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """Shared by both configurations: JSON both ways, and the checks that types alone imply."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        known = {field.name for field in dataclasses.fields(cls)}
+        for key in values:
+            if key not in known:
+                raise ConfigError(key, unknown_key(key, known))
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def replace(self, **changes: Any) -> Self:
+        return self.from_json({**self.to_json(), **changes})
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise ConfigError(name, f"must be one of {', '.join(get_args(kind))}, got {value!r}")
+            if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(name, f"must be a whole number, got {value!r}")
+            if kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ConfigError(name, f"must be a number, got {value!r}")
+            if kind is float and not math.isfinite(value):
+                raise ConfigError(name, f"must be finite, got {value!r}")
+            if kind is bool and not isinstance(value, bool):
+                raise ConfigError(name, f"must be true or false, got {value!r}")
+
+    def _require(self, name: str, low: float, high: float = math.inf) -> None:
+        value = getattr(self, name)
+        if not low <= value <= high:
+            limits = f"at least {low}" if high == math.inf else f"{low}..{high}"
+            raise ConfigError(name, f"must be {limits}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(_Config):
+    """The shape of a Transformer. `vocab_size` is set from the tokenizer when training starts."""
+
+    architecture: Architecture = "encoder_decoder"
+    vocab_size: int = 0  # 0: not known yet
+    d_model: int = 256
+    num_heads: int = 4
+    num_kv_heads: int = 0  # 0: as many as num_heads; fewer = grouped-query attention (Ainslie et al. 2023)
+    head_dim: int = 0  # 0: d_model / num_heads
+    d_ff: int = 1024
+    num_encoder_layers: int = 3  # not used by a decoder-only model
+    num_decoder_layers: int = 3
+    activation: Activation = "relu"
+    gated: bool = False  # act(W1 x) * W3 x instead of act(W1 x) (Shazeer 2020)
+    norm: Norm = "layer"
+    norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
+    norm_eps: float = 1e-5
+    positions: Positions = "sinusoidal"
+    rotary_base: float = 10000.0
+    bias: bool = True  # of the linear layers
+    tie_embeddings: bool = True  # source, target and output embeddings are one matrix
+    dropout: float = 0.0
+    max_source_len: int = 256  # tokens, end of sentence included
+    max_target_len: int = 256  # tokens after the start token; a decoder-only model's whole context
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+    unk_id: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d_model", "num_heads", "d_ff", "num_decoder_layers", "max_target_len"):
+            self._require(name, 1)
+        for name in (
+            "vocab_size",
+            "num_kv_heads",
+            "head_dim",
+            "num_encoder_layers",
+            "pad_id",
+            "bos_id",
+            "eos_id",
+            "unk_id",
+        ):
+            self._require(name, 0)
+        self._require("dropout", 0.0, 0.99)
+        if self.norm_eps <= 0:
+            raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ConfigError(
+                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+        if self.positions == "rotary" and self.attention_head_dim % 2:
+            raise ConfigError("head_dim", f"must be even for rotary positions, got {self.attention_head_dim}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ConfigError("d_model", f"must be even for sinusoidal positions, got {self.d_model}")
+        if self.has_encoder:
+            self._require("num_encoder_layers", 1)
+            self._require("max_source_len", 1)
+        if len({self.pad_id, self.bos_id, self.eos_id, self.unk_id}) < 4:
+            raise ConfigError("pad_id", "pad, bos, eos and unk must be four different tokens")
+
+    @property
+    def has_encoder(self) -> bool:
+        return self.architecture == "encoder_decoder"
+
+    @property
+    def attention_head_dim(self) -> int:
+        return self.head_dim or self.d_model // self.num_heads
+
+    @property
+    def attention_kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(_Config):
+    """How a model is trained. Exactly one of `steps` and `minutes` ends the run."""
+
+    tokenizer: TokenizerKind = "bpe"
+    vocab_size: int = 8000  # upper limit for the tokenizer that is trained on the corpus
+    batch_tokens: int = 4096  # target tokens of one batch, padding included
+    accumulate: int = 1  # batches of one optimiser step
+    steps: int = 0  # optimiser steps; 0: until `minutes`
+    minutes: float = 0.0  # wall-clock training time; the learning rate decays against it
+    learning_rate: float = 2e-3  # the peak
+    warmup_steps: int = 400
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.98
+    clip_norm: float = 1.0  # 0: no clipping
+    label_smoothing: float = 0.1
+    average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
+    save_every_steps: int = 500
+    validate_every_steps: int = 500
+    bf16: bool = True  # autocast; weights and optimiser stay float32
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batch_tokens", "accumulate", "average_checkpoints", "save_every_steps", "validate_every_steps"):
+            self._require(name, 1)
+        for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm"):
+            self._require(name, 0)
+        self._require("vocab_size", 8)
+        self._require("label_smoothing", 0.0, 0.99)
+        self._require("beta1", 0.0, 0.9999)
+        self._require("beta2", 0.0, 0.99999)
+        if self.learning_rate <= 0:
+            raise ConfigError("learning_rate", f"must be above 0, got {self.learning_rate}")
+        if (self.steps > 0) == (self.minutes > 0):
+            raise ConfigError(
+                "steps", f"set exactly one of steps and minutes, got steps={self.steps} minutes={self.minutes}"
+            )

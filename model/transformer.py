@@ -1,0 +1,204 @@
+"""`EncoderDecoder` and `Decoder`, assembled from blocks out of one `ModelConfig`.
+
+Each offers three views of the same weights: `forward` over whole sequences (training), `decode` with explicit cache
+tensors (one graph for prefill, T > 1, and for steps, T = 1), and `DecoderStack.forward`, which takes the way attention
+is computed as an argument and is what exporters build on. Caches belong to the caller; nothing is kept between calls.
+
+Shapes: B batch, T target positions, S source positions, M d_model, V vocabulary, K key-value heads, C capacity, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import (
+    Attend,
+    AttendSource,
+    CachedAttention,
+    FullAttention,
+    SourceAttention,
+    causal_mask,
+    padding_mask,
+)
+from model.config import ConfigError, ModelConfig
+from model.layers import Block, Embedding, norm_layer
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, (B, K, C, D) each."""
+
+    key: Tensor
+    value: Tensor
+
+
+class EncoderStack(nn.Module):
+    """Embedding, bidirectional blocks, and the last norm of the pre-norm order."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config, config.max_source_len)
+        self.blocks = nn.ModuleList(Block(config, has_cross_attention=False) for _ in range(config.num_encoder_layers))
+        self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> Tensor:
+        """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless."""
+        config = self.config
+        dropout = config.dropout if self.training else 0.0
+        mask = padding_mask(lengths_B, source_BS.shape[1])
+        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, dropout)
+        x_BSM, rotation = self.embedding(source_BS)
+        for block in self.blocks:
+            x_BSM = block(x_BSM, attend, rotation)
+        states: Tensor = self.norm(x_BSM)
+        return states
+
+
+class DecoderStack(nn.Module):
+    """Embedding, causal blocks (with cross-attention where there is an encoder), last norm, output projection."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config, config.max_target_len)
+        self.blocks = nn.ModuleList(
+            Block(config, has_cross_attention=config.has_encoder) for _ in range(config.num_decoder_layers)
+        )
+        self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
+        self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.unembedding.weight = self.embedding.tokens.weight
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor | None,
+        attends: Sequence[Attend],
+        attends_source: Sequence[AttendSource | None],
+    ) -> Tensor:
+        """Token ids (B, T), the first at position starts_B (None: 0), one way to attend per layer → states (B, T, M)."""
+        x_BTM, rotation = self.embedding(tokens_BT, starts_B)
+        for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
+            x_BTM = block(x_BTM, attend, rotation, attend_source)
+        states: Tensor = self.norm(x_BTM)
+        return states
+
+    def train_states(self, target_BT: Tensor, sources: Sequence[AttendSource | None]) -> Tensor:
+        """States of a whole target at once, causal mask: what training needs. (B, T) → (B, T, M)."""
+        config = self.config
+        dropout = config.dropout if self.training else 0.0
+        mask = causal_mask(target_BT.shape[1], target_BT.device)
+        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, dropout)
+        states: Tensor = self(target_BT, None, [attend] * config.num_decoder_layers, sources)
+        return states
+
+    def cached_states(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        caches: Sequence[LayerCache],
+        sources: Sequence[AttendSource | None],
+    ) -> Tensor:
+        """States of the next T tokens of each row, whose earlier ones are in `caches`, which are written in place."""
+        attends = [CachedAttention(self.config.num_heads, *cache, starts_B) for cache in caches]
+        states: Tensor = self(tokens_BT, starts_B, attends, sources)
+        return states
+
+    def empty_caches(self, batch: int, capacity: int) -> list[LayerCache]:
+        """Zeros (B, K, C, D), one pair a layer, on the model's device and in its dtype."""
+        config, weight = self.config, self.unembedding.weight
+        shape = (batch, config.attention_kv_heads, capacity, config.attention_head_dim)
+        return [LayerCache(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.num_decoder_layers)]
+
+
+class Decoder(nn.Module):
+    """Decoder-only language model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.decoder = DecoderStack(config)
+        initialise(self)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Token ids (B, T) → states (B, T, M); `decoder.unembedding` turns states into logits."""
+        return self.decoder.train_states(tokens_BT, [None] * self.config.num_decoder_layers)
+
+    def decode(self, tokens_BT: Tensor, starts_B: Tensor, caches: Sequence[LayerCache]) -> Tensor:
+        """Logits (B, T, V) of the next T tokens of each row; caches are written in place."""
+        states = self.decoder.cached_states(tokens_BT, starts_B, caches, [None] * self.config.num_decoder_layers)
+        logits: Tensor = self.decoder.unembedding(states)
+        return logits
+
+
+class EncoderDecoder(nn.Module):
+    """The Transformer of Vaswani et al. 2017."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = EncoderStack(config)
+        self.decoder = DecoderStack(config)
+        if config.tie_embeddings:
+            self.encoder.embedding.tokens.weight = self.decoder.embedding.tokens.weight
+        initialise(self)
+
+    def encode(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, list[LayerCache]]:
+        """Right-padded token ids (B, S), lengths (B,) → encoder states (B, S, M) and each decoder layer's cross keys and
+        values (B, K, S, D)."""
+        states_BSM = self.encoder(source_BS, lengths_B)
+        layers = [block.cross_attention.project_source(states_BSM) for block in self.decoder.blocks]
+        return states_BSM, [LayerCache(key, value) for key, value in layers]
+
+    def _sources(self, cross: Sequence[LayerCache], lengths_B: Tensor) -> list[AttendSource]:
+        dropout = self.config.dropout if self.training else 0.0
+        return [SourceAttention(self.config.num_heads, *layer, lengths_B, dropout) for layer in cross]
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
+        """States (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns states into logits."""
+        _, cross = self.encode(source_BS, lengths_B)
+        return self.decoder.train_states(target_BT, self._sources(cross, lengths_B))
+
+    def decode(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        caches: Sequence[LayerCache],
+        cross: Sequence[LayerCache],
+        lengths_B: Tensor,
+    ) -> Tensor:
+        """Logits (B, T, V) of the next T target tokens of each row; `caches` are written in place, `cross` only read."""
+        states = self.decoder.cached_states(tokens_BT, starts_B, caches, self._sources(cross, lengths_B))
+        logits: Tensor = self.decoder.unembedding(states)
+        return logits
+
+
+Transformer = EncoderDecoder | Decoder
+
+
+def build(config: ModelConfig) -> Transformer:
+    """A model with fresh weights, drawn from torch's global generator."""
+    if config.vocab_size == 0:
+        raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    return EncoderDecoder(config) if config.has_encoder else Decoder(config)
+
+
+def initialise(model: nn.Module) -> None:
+    """Embeddings N(0, 1/d_model), so that scaled by sqrt(d_model) they have unit size and tied logits start near unit
+    size too; Xavier-uniform projections (Glorot and Bengio 2010), zero biases."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+            if module.padding_idx is not None:
+                with torch.no_grad():
+                    module.weight[module.padding_idx].zero_()
+    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and id(module.weight) not in tied:
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
