@@ -1,0 +1,151 @@
+import os
+
+import pytest
+
+from service.config import ServerSettings, effective_cpus, load_settings
+from service.errors import StartupError
+
+MODELS = {"models": ["en-de=/models/en-de"]}
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in list(os.environ):
+        if name.upper().startswith("GLOSSA_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def yaml_file(tmp_path, monkeypatch):
+    def write(text):
+        path = tmp_path / "glossa.yaml"
+        path.write_text(text)
+        monkeypatch.setenv("GLOSSA_CONFIG", str(path))
+        return path
+
+    return write
+
+
+def test_flag_beats_environment_beats_file_beats_default(yaml_file, monkeypatch):
+    yaml_file("models: {en-de: /a}\nport: 1\nhttp_port: 2\nmax_queue: 3\n")
+    monkeypatch.setenv("GLOSSA_PORT", "10")
+    monkeypatch.setenv("GLOSSA_HTTP_PORT", "20")
+    settings = load_settings({"port": 100})
+    assert (settings.port, settings.http_port, settings.max_queue, settings.max_rows) == (100, 20, 3, 64)
+
+
+def test_the_config_flag_beats_its_variable(yaml_file, tmp_path):
+    yaml_file("port: 1\n")
+    other = tmp_path / "other.yaml"
+    other.write_text("port: 2\n")
+    assert load_settings({**MODELS, "config": other}).port == 2
+
+
+@pytest.mark.parametrize("value", [["a=/x", "b=/y=z"], "a=/x,b=/y=z", {"a": "/x", "b": "/y=z"}])
+def test_models_from_flags_environment_and_yaml(value):
+    models = load_settings({"models": value}).models
+    assert {name: str(path) for name, path in models.items()} == {"a": "/x", "b": "/y=z"}
+
+
+def test_models_from_the_environment(monkeypatch):
+    monkeypatch.setenv("GLOSSA_MODELS", "a=/x,b=/y")
+    assert list(load_settings({}).models) == ["a", "b"]
+
+
+def test_unknown_variable_is_refused_with_a_suggestion(monkeypatch):
+    monkeypatch.setenv("GLOSSA_MAX_QUEU", "3")
+    with pytest.raises(StartupError, match=r"GLOSSA_MAX_QUEU: unknown setting; did you mean GLOSSA_MAX_QUEUE\?"):
+        load_settings(MODELS)
+
+
+def test_unknown_yaml_key_is_refused_with_a_suggestion(yaml_file):
+    yaml_file("http_prot: 9000\n")
+    with pytest.raises(StartupError, match=r"http_prot: unknown setting; did you mean http_port\?"):
+        load_settings(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "models: not set; name at least one model"),
+        ({"models": []}, "--models: name at least one model"),
+        ({"models": ["en-de"]}, "--models: must be NAME=BUNDLE, got 'en-de'"),
+        ({"models": ["a=/x", "a=/y"]}, "--models: each name once, got a twice"),
+        ({"models": ["a b=/x"]}, "--models: a name is .*got 'a b'"),
+        ({**MODELS, "port": 99999}, "--port: .*65535, got 99999"),
+        ({**MODELS, "device": "tpu"}, "--device: .*'auto', 'cpu' or 'cuda', got 'tpu'"),
+        ({**MODELS, "drain_delay_s": float("nan")}, "--drain-delay-s: .*got nan"),
+        ({**MODELS, "config": "/nowhere.yaml"}, "config: /nowhere.yaml is not a file"),
+    ],
+)
+def test_bad_value_names_setting_value_and_limit(flags, message):
+    with pytest.raises(StartupError, match=message):
+        load_settings(flags)
+
+
+def test_bad_variable_is_named_as_a_variable(monkeypatch):
+    monkeypatch.setenv("GLOSSA_PORT", "many")
+    with pytest.raises(StartupError, match="GLOSSA_PORT: .*got 'many'"):
+        load_settings(MODELS)
+
+
+def test_broken_yaml_is_named(yaml_file):
+    yaml_file("port: [1\n")
+    with pytest.raises(StartupError, match="config: not readable as YAML"):
+        load_settings(MODELS)
+
+
+def test_every_setting_is_described():
+    assert [name for name, field in ServerSettings.model_fields.items() if not field.description] == []
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings(MODELS).port = 1
+
+
+def cgroup(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, 8),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 1),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/host/only\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}, 3),
+        (
+            {
+                "proc/self/cgroup": "0::/pod/app\n",
+                "sys/fs/cgroup/pod/cpu.max": "200000 100000",
+                "sys/fs/cgroup/pod/app/cpu.max": "600000 100000",
+            },
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/\n3:cpu,cpuacct:/pod\n",
+                "sys/fs/cgroup/cpu,cpuacct/pod/cpu.cfs_quota_us": "400000",
+                "sys/fs/cgroup/cpu,cpuacct/pod/cpu.cfs_period_us": "100000",
+            },
+            4,
+        ),
+        (
+            {
+                "proc/self/cgroup": "1:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            },
+            8,
+        ),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1600000 100000\n"}, 8),
+    ],
+)
+def test_effective_cpus_is_affinity_cut_by_quota(tmp_path, monkeypatch, files, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert effective_cpus(cgroup(tmp_path, files)) == expected
