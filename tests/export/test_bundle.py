@@ -1,0 +1,332 @@
+"""The bundle's manifest and files: what is read back, and what is refused with which message."""
+
+import dataclasses
+import hashlib
+import json
+import os
+
+import pytest
+
+from export import bundle
+from export.bundle import (
+    BundleExists,
+    DamagedFile,
+    FileDigest,
+    Golden,
+    GraphSpec,
+    Limits,
+    Manifest,
+    ManifestError,
+    NotABundle,
+    NotVerified,
+    StateSpec,
+    Tokens,
+    UnknownVersion,
+    UnsafeFile,
+    Variant,
+    load_bundle,
+    load_manifest,
+    verify_files,
+    write_bundle,
+)
+
+
+def a_manifest(**changes):
+    cross = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float32", shape=("batch", 2, "source", 8))
+    own = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 8))
+    graphs = {
+        "encode": GraphSpec(
+            role="encode", file="fp32/encode.onnx", inputs=("source", "source_lengths"), outputs=("cross_key.0",)
+        ),
+        "decode": GraphSpec(
+            role="decode",
+            file="fp32/decode.onnx",
+            inputs=("tokens", "cross_key.0", "past.self_key.0"),
+            outputs=("logits", "present.self_key.0"),
+        ),
+    }
+    manifest = Manifest(
+        architecture="encoder_decoder",
+        task="translation",
+        tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
+        limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
+        variants=(Variant(precision="fp32", graphs=graphs, states=(own, cross)),),
+        golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
+        lineage={"seed": 1, "versions": {"torch": "2"}},
+        parity={"passed": True, "checks": [{"name": "encode", "passed": True}]},
+        created="2026-01-01T00:00:00+00:00",
+    )
+    return dataclasses.replace(manifest, **changes)
+
+
+def fill(directory):
+    (directory / "fp32").mkdir()
+    for name in ("fp32/encode.onnx", "fp32/decode.onnx", "tokenizer.json"):
+        (directory / name).write_bytes(name.encode() * 7)
+    return a_manifest()
+
+
+@pytest.fixture
+def written(tmp_path):
+    path = tmp_path / "bundle"
+    write_bundle(path, fill)
+    return path
+
+
+def edit(path, change):
+    """Changes the JSON of a manifest in place."""
+    values = json.loads((path / "manifest.json").read_text())
+    change(values)
+    (path / "manifest.json").write_text(json.dumps(values))
+
+
+def test_what_is_written_is_read_back(written):
+    manifest = load_bundle(written)
+    data = b"tokenizer.json" * 7
+    assert manifest.files["tokenizer.json"] == FileDigest(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    assert dataclasses.replace(manifest, files={}) == a_manifest()
+    assert manifest.variant("fp32").states[0].shape == ("batch", 2, "capacity", 8)
+    with pytest.raises(KeyError, match="no int8 graphs here; there are: fp32"):
+        manifest.variant("int8")
+
+
+def test_a_bundle_can_be_reached_through_a_link(written):
+    (written.parent / "current").symlink_to(written)
+    assert load_bundle(written.parent / "current") == load_bundle(written)
+
+
+def test_a_directory_without_manifest_is_not_a_bundle(written, tmp_path):
+    (written / "manifest.json").unlink()
+    with pytest.raises(NotABundle, match=r"bundle: has no manifest.json.*fix: run `glossa export`"):
+        load_bundle(written)
+    with pytest.raises(NotABundle, match="No such file"):
+        load_bundle(tmp_path / "nowhere")
+
+
+def test_a_missing_file_is_named(written):
+    (written / "fp32/decode.onnx").unlink()
+    with pytest.raises(DamagedFile, match=r"fp32/decode.onnx: is missing; fix:"):
+        load_bundle(written)
+
+
+def test_a_truncated_file_is_named_with_both_sizes(written):
+    (written / "tokenizer.json").write_bytes(b"short")
+    with pytest.raises(DamagedFile, match=r"tokenizer.json: has the wrong size; expected 98 bytes, found 5"):
+        load_bundle(written)
+
+
+def test_one_flipped_bit_is_found(written):
+    data = bytearray((written / "fp32/encode.onnx").read_bytes())
+    data[3] ^= 1
+    (written / "fp32/encode.onnx").write_bytes(data)
+    with pytest.raises(DamagedFile, match=r"encode.onnx: has the wrong SHA-256; expected [0-9a-f]{64}, found"):
+        load_bundle(written)
+
+
+@pytest.mark.parametrize("name", ["fp32/decode.onnx.data", "plugin.so", "fp32/deep/x", ".hidden"])
+def test_an_unlisted_file_is_refused(written, name):
+    (written / name).parent.mkdir(exist_ok=True)
+    (written / name).write_bytes(b"x")
+    with pytest.raises(DamagedFile, match=r"is not listed in manifest.json.*fix: remove it"):
+        load_bundle(written)
+
+
+def test_an_empty_directory_is_refused(written):
+    (written / "more").mkdir()
+    with pytest.raises(DamagedFile, match="more: is an empty directory"):
+        load_bundle(written)
+
+
+def _symlink(file, copy):
+    file.symlink_to(copy)
+
+
+def _hard_link(file, copy):
+    os.link(copy, file)
+
+
+def _pipe(file, copy):
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("swap", [_symlink, _hard_link, _pipe])
+@pytest.mark.parametrize("name", ["fp32/decode.onnx", "manifest.json"])
+def test_anything_but_a_plain_file_is_refused(written, tmp_path, swap, name):
+    copy = tmp_path / "copy"
+    (written / name).rename(copy)
+    swap(written / name, copy)
+    with pytest.raises(UnsafeFile, match=f"{name}: .*fix: replace it by a plain file"):
+        load_bundle(written)
+
+
+def test_a_linked_folder_is_refused(written, tmp_path, monkeypatch):
+    (written / "fp32").rename(tmp_path / "fp32")
+    (written / "fp32").symlink_to(tmp_path / "fp32")
+    with pytest.raises(DamagedFile, match="fp32: is not listed"):
+        load_bundle(written)
+    monkeypatch.setattr(bundle, "_walk", lambda root, path: [])  # the second wall alone: opening follows no link
+    with pytest.raises(UnsafeFile, match="fp32/.*plain file"):
+        verify_files(written, load_manifest(written))
+
+
+def test_a_directory_in_a_files_place_is_refused(written):
+    (written / "tokenizer.json").unlink()
+    (written / "tokenizer.json").mkdir()
+    (written / "tokenizer.json/tokenizer.json").write_bytes(b"x")
+    with pytest.raises(DamagedFile, match=r"tokenizer.json/tokenizer.json: is not listed"):
+        load_bundle(written)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.onnx",
+        "/etc/x.json",
+        "a/../x.onnx",
+        "a//x.onnx",
+        "./x.json",
+        "x\\y.onnx",
+        "x.so",
+        "x\0.onnx",
+        "manifest.json",
+    ],
+)
+def test_a_path_that_is_no_name_inside_the_bundle_is_refused(written, name):
+    edit(written, lambda m: m["files"].update({name: {"sha256": "0" * 64, "bytes": 1}}))
+    with pytest.raises(ManifestError, match="is not a name for a file of a bundle"):
+        load_manifest(written)
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", True, None, 1.5])
+def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
+    edit(written, lambda m: m.update(format_version=version, novelty=1))
+    with pytest.raises(
+        UnknownVersion, match=r"unknown format_version; expected 1, found .*; fix: export the checkpoint"
+    ):
+        load_manifest(written)
+
+
+@pytest.mark.parametrize(
+    "parity",
+    [
+        {},
+        {"passed": False, "checks": [{"name": "a", "passed": True}]},
+        {"passed": True, "checks": [{"name": "a", "passed": True}, {"name": "decode steps", "passed": False}]},
+        {"passed": True, "checks": []},
+        {"passed": True, "checks": ["decode steps"]},
+        {"passed": True, "checks": "decode"},
+    ],
+)
+def test_a_bundle_whose_verification_failed_is_refused(written, parity):
+    edit(written, lambda m: m.update(parity=parity))
+    with pytest.raises(NotVerified, match="verification failed: (decode steps|None|no report)"):
+        load_manifest(written)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        "nonsense",
+        '{"a": NaN}',
+        '{"a": 1, "a": 2}',
+        "[" * 100_000,
+        b"\xff{}",
+        '{"a": ' + "9" * 5000 + "}",
+    ],
+    ids=range(9),
+)
+def test_broken_json_is_refused(written, text):
+    (written / "manifest.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(
+        ManifestError, match=r"manifest.json: is not (JSON|a JSON object).*fix: export the bundle again"
+    ):
+        load_manifest(written)
+
+
+def test_an_endless_manifest_is_refused(written):
+    (written / "manifest.json").write_bytes(b" " * (bundle.MAX_MANIFEST_BYTES + 1))
+    with pytest.raises(ManifestError, match="is too large; expected at most 4194304 bytes"):
+        load_manifest(written)
+
+
+def _set(*keys, value):
+    def change(manifest):
+        for key in keys[:-1]:
+            manifest = manifest[key]
+        manifest[keys[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("limit", value=1), r"limit is an unknown key; did you mean 'limits'\?"),
+        (_set("tokens", "sep", value=1), r"tokens.sep is an unknown key; known keys: bos, eos, pad, unk"),
+        (_set("limits", "max_block", value="1"), "limits.max_block must be int, got '1'"),
+        (_set("limits", "max_block", value=True), "limits.max_block must be int, got True"),
+        (_set("limits", "vocab_size", value=0), "limits.vocab_size must be at least 1, got 0"),
+        (_set("limits", "vocab_size", value=5), "tokens and golden must hold ids of 0..4"),
+        (_set("task", value="chat"), "task must be 'translation' or 'generation', got 'chat'"),
+        (_set("golden", "output", value=[]), "golden must have a prompt, an output"),
+        (_set("golden", "source", value=[]), "golden must have .* a source exactly when"),
+        (_set("golden", "output", value=[1.5]), r"golden.output\[0\] must be int, got 1.5"),
+        (_set("variants", value=[]), "variants must hold at least one"),
+        (_set("variants", 0, "states", 0, "name", value="x"), "no graph writes present.x"),
+        (_set("variants", 0, "states", 1, "name", value="x"), "no graph writes x"),
+        (_set("variants", 0, "states", 0, "kind", value="kv"), r"variants\[0\].states\[0\].kind must be 'self_kv' or"),
+        (_set("variants", 0, "graphs", "encode", "role", value="decode"), "graphs must be exactly decode and encode"),
+        (_set("variants", 0, "graphs", "encode", "file", value="x.onnx"), "files does not list 'x.onnx'"),
+        (_set("files", "tokenizer.json", "sha256", value="A" * 64), "64 lower-case hexadecimal digits"),
+        (_set("files", "tokenizer.json", "bytes", value=-1), "a size of at least 0"),
+        (lambda m: m.pop("golden"), "golden is missing"),
+        (lambda m: m["files"].pop("tokenizer.json"), "files does not list 'tokenizer.json'"),
+        (lambda m: m["variants"].append(m["variants"][0]), "each of its own precision"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(written, change, message):
+    edit(written, change)
+    with pytest.raises(ManifestError, match=message):
+        load_manifest(written)
+
+
+def test_an_existing_bundle_is_replaced_only_when_asked(written):
+    with pytest.raises(BundleExists, match="exists already"):
+        write_bundle(written, fill)
+    write_bundle(written, lambda d: dataclasses.replace(fill(d), created="later"), replace=True)
+    assert load_bundle(written).created == "later"
+    assert [p.name for p in written.parent.iterdir()] == ["bundle"]
+
+
+def test_a_directory_that_is_no_bundle_is_never_replaced(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/letter.txt").write_text("dear")
+    with pytest.raises(BundleExists, match="is not a bundle"):
+        write_bundle(tmp_path / "home", fill, replace=True)
+    assert (tmp_path / "home/letter.txt").read_text() == "dear"
+
+
+def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(written):
+    def fails(directory):
+        fill(directory)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_bundle(written, fails, replace=True)
+    assert load_bundle(written).created == a_manifest().created
+    assert [p.name for p in written.parent.iterdir()] == ["bundle"]
+
+
+def test_a_build_that_failed_verification_is_not_put_in_place(tmp_path):
+    with pytest.raises(NotVerified):
+        write_bundle(tmp_path / "new", lambda d: dataclasses.replace(fill(d), parity={"passed": False, "checks": []}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_can_be_read_by_others_than_its_writer(written):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert written.stat().st_mode & 0o777 == 0o777 & ~umask
