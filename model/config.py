@@ -140,8 +140,13 @@ class ModelConfig(_Config):
         if self.has_encoder:
             self._require("num_encoder_layers", 1)
             self._require("max_source_len", 1)
-        if len({self.pad_id, self.bos_id, self.eos_id, self.unk_id}) < 4:
-            raise ConfigError("pad_id", "pad, bos, eos and unk must be four different tokens")
+        self._require("rotary_base", 1)
+        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
+        for name, token in special.items():
+            if self.vocab_size and token >= self.vocab_size:
+                raise ConfigError(name, f"must be below vocab_size {self.vocab_size}, got {token}")
+        if len(set(special.values())) < len(special):
+            raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
 
     @property
     def has_encoder(self) -> bool:
