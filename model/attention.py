@@ -20,6 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin of every position's angles, (B, T, D) each; B may be 1."""
+
 
 class Attend(Protocol):
     """Mixes values by how well queries match keys."""
@@ -39,7 +42,7 @@ class AttendSource(Protocol):
 
 def split_heads(x_BTE: Tensor, heads: int) -> Tensor:
     """(B, T, heads*D) → (B, heads, T, D), a view."""
-    return x_BTE.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return torch.unflatten(x_BTE, -1, (heads, -1)).transpose(1, 2)
 
 
 def merge_heads(x_BHTD: Tensor) -> Tensor:
@@ -56,22 +59,22 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T * scale + mask) V, softmax over key positions in float32.
+    """softmax(Q K^T * scale) V over the key positions the mask allows; the softmax is computed in at least float32.
 
     mask: bool, broadcastable to (B, H, T, S), True where a query may look; None: everywhere. A query that may look
     nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled form).
     K < H is grouped-query attention: query head h reads key head h * K // H.
-    Returns the mixed values (B, H, T, D) and the weights (B, H, T, S), both in the query's dtype.
+    Returns the mixed values (B, H, T, D) and the weights (B, H, T, S) before dropout, both in the values' dtype.
     """
     heads, kv_heads = query_BHTD.shape[1], key_BKSD.shape[1]
     if kv_heads != heads:
         key_BKSD = key_BKSD.repeat_interleave(heads // kv_heads, dim=1)
         value_BKSD = value_BKSD.repeat_interleave(heads // kv_heads, dim=1)
     scale = 1.0 / math.sqrt(query_BHTD.shape[-1]) if scale is None else scale
-    scores_BHTS = (
-        (query_BHTD * scale) @ key_BKSD.transpose(-2, -1)
-    ).float()  # scaled first: no overflow in half precision
-    if mask is not None:
+    # The query is scaled, not the product: in float16 the unscaled product overflows where the scaled one does not.
+    scores_BHTS = (query_BHTD * scale) @ key_BKSD.transpose(-2, -1)
+    scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
+    if mask is not None:  # the lowest finite number, because a row of nothing but -inf would become NaN
         scores_BHTS = scores_BHTS.masked_fill(~mask, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = scores_BHTS.softmax(-1).to(value_BKSD.dtype)
     dropped_BHTS = functional.dropout(weights_BHTS, dropout) if dropout else weights_BHTS
@@ -109,7 +112,8 @@ class CachedAttention:
     """Writes the new keys and values into the cache behind each row's earlier ones, then attends causally over both.
 
     cache_key_BKCD, cache_value_BKCD: (B, K, C, D), written in place. starts_B: int64, positions already cached.
-    Causality alone keeps a row from positions behind its own end, so right padding of a ragged block is harmless.
+    The block has to fit, padding included: a position past the capacity is an IndexError. Right padding of a ragged
+    block is harmless: it stands behind its row's end, where causality hides it until the next block writes over it.
     """
 
     def __init__(self, num_heads: int, cache_key_BKCD: Tensor, cache_value_BKCD: Tensor, starts_B: Tensor) -> None:
@@ -120,10 +124,10 @@ class CachedAttention:
         batch, kv_heads, capacity, _ = self.cache_key_BKCD.shape
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1], device=query_BTE.device)
         rows_B1 = torch.arange(batch, device=query_BTE.device)[:, None]
-        # A block padded past the end of the cache writes its padding onto the last place, which no query can see yet.
-        places_BT = positions_BT.clamp(max=capacity - 1)
-        self.cache_key_BKCD.transpose(1, 2)[rows_B1, places_BT] = key_BTE.unflatten(-1, (kv_heads, -1))
-        self.cache_value_BKCD.transpose(1, 2)[rows_B1, places_BT] = value_BTE.unflatten(-1, (kv_heads, -1))
+        for cache_BKCD, new_BTE in ((self.cache_key_BKCD, key_BTE), (self.cache_value_BKCD, value_BTE)):
+            new_BTKD = torch.unflatten(new_BTE, -1, (kv_heads, -1))
+            # Under autocast the products come out narrower than the cache that the caller made.
+            cache_BKCD.transpose(1, 2)[rows_B1, positions_BT] = new_BTKD.to(cache_BKCD.dtype)
         mask_B1TC = (torch.arange(capacity, device=query_BTE.device) <= positions_BT[..., None])[:, None]
         mixed_BHTD, _ = scaled_dot_product_attention(
             split_heads(query_BTE, self.num_heads), self.cache_key_BKCD, self.cache_value_BKCD, mask_B1TC
@@ -151,10 +155,10 @@ class SourceAttention:
 def rotate(x_BTE: Tensor, cos_BTD: Tensor, sin_BTD: Tensor) -> Tensor:
     """Rotary positions (Su et al. 2021), halves form: dimension i of a head turns together with i + D/2.
 
-    x (B, T, heads*D); cos and sin (B, T, D) hold each angle twice.
+    x (B, T, heads*D); cos and sin (B, T, D) hold each angle twice. Returns (B, T, heads*D) in x's dtype.
     """
     head_dim = cos_BTD.shape[-1]
-    x_BTHD = x_BTE.unflatten(-1, (-1, head_dim))
+    x_BTHD = torch.unflatten(x_BTE, -1, (-1, head_dim))
     first, second = x_BTHD.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return (x_BTHD * cos_BTD[:, :, None] + turned * sin_BTD[:, :, None]).flatten(2).to(x_BTE.dtype)
@@ -169,8 +173,8 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(d_model, sum(self.sizes), bias=bias)
         self.output = nn.Linear(num_heads * head_dim, d_model, bias=bias)
 
-    def forward(self, x_BTM: Tensor, attend: Attend, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """x (B, T, M) → (B, T, M). rotation: cos and sin (B, T, D) of each position, for rotary models."""
+    def forward(self, x_BTM: Tensor, attend: Attend, rotation: Rotation | None = None) -> Tensor:
+        """x (B, T, M) → (B, T, M). rotation: of each of the T positions, for rotary models."""
         query_BTE, key_BTE, value_BTE = self.query_key_value(x_BTM).split(self.sizes, dim=-1)
         if rotation is not None:
             query_BTE, key_BTE = rotate(query_BTE, *rotation), rotate(key_BTE, *rotation)
@@ -194,5 +198,6 @@ class CrossAttention(nn.Module):
         return split_heads(key_BSE, self.num_kv_heads), split_heads(value_BSE, self.num_kv_heads)
 
     def forward(self, x_BTM: Tensor, attend: AttendSource) -> Tensor:
+        """x (B, T, M) → (B, T, M)."""
         mixed: Tensor = self.output(attend(self.query(x_BTM)))
         return mixed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
+from model.attention import Attend, AttendSource, CrossAttention, Rotation, SelfAttention
 from model.config import ModelConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -20,8 +20,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "silu": functional.silu,
 }
-
-Rotation = tuple[Tensor, Tensor]
 
 
 def norm_layer(config: ModelConfig) -> nn.Module:
@@ -59,9 +57,12 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, T, M) → (B, T, M)."""
+        out: Tensor
         if self.is_pre:
-            return x_BTM + self.dropout(sublayer(self.norm(x_BTM)))
-        out: Tensor = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
+            out = x_BTM + self.dropout(sublayer(self.norm(x_BTM)))
+        else:
+            out = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
         return out
 
 
@@ -94,19 +95,28 @@ class Block(nn.Module):
 
 def sinusoidal_table(length: int, d_model: int) -> Tensor:
     """float32 (length, d_model): sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5)."""
-    angles = torch.arange(length)[:, None] * torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
+    angles = _angles(length, d_model, base=10000.0)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
 
 def rotary_tables(length: int, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
     """cos and sin, float32 (length, head_dim), each angle twice: position * base^(-2i/head_dim) (Su et al. 2021)."""
-    angles = torch.arange(length)[:, None] * base ** (-torch.arange(0, head_dim, 2).double() / head_dim)
+    angles = _angles(length, head_dim, base)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().float(), angles.sin().float()
 
 
+def _angles(length: int, dims: int, base: float) -> Tensor:
+    """(length, dims / 2): position * base^(-2i/dims), in float64 because float32 loses the phase of late positions."""
+    return torch.arange(length)[:, None] * base ** (-torch.arange(0, dims, 2).double() / dims)
+
+
 class Embedding(nn.Module):
     """Token vectors times sqrt(d_model), plus the position's vector where positions are added."""
+
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, config: ModelConfig, max_len: int) -> None:
         super().__init__()
@@ -115,9 +125,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.is_rotary = config.positions == "rotary"
         if config.positions == "learned":
-            self.positions: nn.Parameter | Tensor = nn.Parameter(
-                torch.randn(max_len, config.d_model) * 0.02
-            )  # GPT-2 init
+            self.positions = nn.Parameter(torch.randn(max_len, config.d_model) * 0.02)  # 0.02: GPT-2 init
         elif config.positions == "sinusoidal":
             self.register_buffer("positions", sinusoidal_table(max_len, config.d_model), persistent=False)
         else:
@@ -126,13 +134,13 @@ class Embedding(nn.Module):
             self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
-        """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M), and for
-        rotary positions the cos and sin (B, T, D) of each place. A position past the table is an IndexError in torch:
-        callers check lengths first."""
+        """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M), and the
+        rotation of each position for rotary models. A position past the table is an IndexError: callers check lengths
+        first."""
         x_BTM = self.tokens(tokens_BT) * self.scale
-        places = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
         if starts_B is not None:
-            places = starts_B[:, None] + places
+            positions_BT = starts_B[:, None] + positions_BT
         if self.is_rotary:
-            return self.dropout(x_BTM), (self.cos[places], self.sin[places])
-        return self.dropout(x_BTM + self.positions[places]), None
+            return self.dropout(x_BTM), (self.cos[positions_BT], self.sin[positions_BT])
+        return self.dropout(x_BTM + self.positions[positions_BT]), None

@@ -108,6 +108,14 @@ class DecoderStack(nn.Module):
         states: Tensor = self(tokens_BT, starts_B, attends, sources)
         return states
 
+    def project_source(self, states_BSM: Tensor) -> list[LayerCache]:
+        """Encoder states (B, S, M) → each layer's cross-attention keys and values (B, K, S, D)."""
+        cross = []
+        for block in self.blocks:
+            assert isinstance(block, Block) and block.cross_attention is not None
+            cross.append(LayerCache(*block.cross_attention.project_source(states_BSM)))
+        return cross
+
     def empty_caches(self, batch: int, capacity: int) -> list[LayerCache]:
         """Zeros (B, K, C, D), one pair a layer, on the model's device and in its dtype."""
         config, weight = self.config, self.unembedding.weight
@@ -151,8 +159,7 @@ class EncoderDecoder(nn.Module):
         """Right-padded token ids (B, S), lengths (B,) → encoder states (B, S, M) and each decoder layer's cross keys and
         values (B, K, S, D)."""
         states_BSM = self.encoder(source_BS, lengths_B)
-        layers = [block.cross_attention.project_source(states_BSM) for block in self.decoder.blocks]
-        return states_BSM, [LayerCache(key, value) for key, value in layers]
+        return states_BSM, self.decoder.project_source(states_BSM)
 
     def _sources(self, cross: Sequence[LayerCache], lengths_B: Tensor) -> list[AttendSource]:
         dropout = self.config.dropout if self.training else 0.0
