@@ -1,0 +1,156 @@
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import ConfigError, ModelConfig
+
+WRONG = [
+    ("architecture", "rnn", "must be one of encoder_decoder, decoder, got 'rnn'"),
+    ("activation", "tanh", "must be one of relu, gelu, silu, got 'tanh'"),
+    ("norm", "batch", "must be one of layer, rms, got 'batch'"),
+    ("norm_position", "both", "must be one of pre, post, got 'both'"),
+    ("positions", "none", "must be one of sinusoidal, learned, rotary, got 'none'"),
+    ("positions", ["rotary"], "must be one of sinusoidal, learned, rotary, got ['rotary']"),
+    ("vocab_size", -1, "must be at least 0, got -1"),
+    ("d_model", 0, "must be at least 1, got 0"),
+    ("d_model", 256.0, "must be a whole number, got 256.0"),
+    ("d_model", "256", "must be a whole number, got '256'"),
+    ("d_model", True, "must be a whole number, got True"),
+    ("num_heads", 0, "must be at least 1, got 0"),
+    ("num_heads", 3, "must divide d_model 256 unless head_dim is set, got 3"),
+    ("num_kv_heads", -1, "must be at least 0, got -1"),
+    ("num_kv_heads", 3, "must divide num_heads 4, got 3"),
+    ("num_kv_heads", 8, "must divide num_heads 4, got 8"),
+    ("head_dim", -1, "must be at least 0, got -1"),
+    ("d_ff", 0, "must be at least 1, got 0"),
+    ("num_encoder_layers", 0, "must be at least 1, got 0"),
+    ("num_decoder_layers", 0, "must be at least 1, got 0"),
+    ("gated", 1, "must be true or false, got 1"),
+    ("bias", None, "must be true or false, got None"),
+    ("tie_embeddings", "yes", "must be true or false, got 'yes'"),
+    ("norm_eps", 0.0, "must be above 0, got 0.0"),
+    ("norm_eps", math.nan, "must be finite, got nan"),
+    ("rotary_base", 0.5, "must be at least 1, got 0.5"),
+    ("rotary_base", math.inf, "must be finite, got inf"),
+    ("dropout", -0.1, "must be 0.0..0.99, got -0.1"),
+    ("dropout", 1.0, "must be 0.0..0.99, got 1.0"),
+    ("dropout", "0.1", "must be a number, got '0.1'"),
+    ("dropout", False, "must be a number, got False"),
+    ("max_source_len", 0, "must be at least 1, got 0"),
+    ("max_target_len", 0, "must be at least 1, got 0"),
+    ("pad_id", -1, "must be at least 0, got -1"),
+    ("bos_id", -1, "must be at least 0, got -1"),
+    ("eos_id", -1, "must be at least 0, got -1"),
+    ("unk_id", -1, "must be at least 0, got -1"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "problem"), WRONG)
+def test_a_wrong_value_is_refused_with_field_value_and_limit(field, value, problem):
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(**{field: value})
+    assert caught.value.field == field
+    assert str(caught.value) == f"{field}: {problem}"
+
+
+def test_every_field_has_a_wrong_value_above():
+    assert {field for field, _, _ in WRONG} == {field.name for field in dataclasses.fields(ModelConfig)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"positions": "rotary", "head_dim": 5}, "head_dim: must be even for rotary positions, got 5"),
+        ({"d_model": 12, "positions": "rotary"}, "head_dim: must be even for rotary positions, got 3"),
+        ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
+        ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
+        ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
+        ({"bos_id": 2}, "pad_id: pad, bos, eos and unk must be four different tokens, got "),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig(**changes)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("num_head", "unknown key; did you mean 'num_heads'?"),
+        ("d_modle", "unknown key; did you mean 'd_model'?"),
+        ("norm_postion", "unknown key; did you mean 'norm_position'?"),
+    ],
+)
+def test_a_mistyped_key_gets_a_suggestion(key, problem):
+    with pytest.raises(ConfigError) as caught:
+        ModelConfig.from_json({key: 1})
+    assert (caught.value.field, caught.value.problem) == (key, problem)
+
+
+def test_a_key_like_no_other_gets_the_list_of_keys():
+    with pytest.raises(
+        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, bias, .*vocab_size$"
+    ):
+        ModelConfig.from_json({"zzz": 1})
+
+
+def test_an_encoders_fields_do_not_bind_a_decoder():
+    config = ModelConfig(architecture="decoder", num_encoder_layers=0, max_source_len=0)
+    assert not config.has_encoder
+
+
+def test_derived_sizes_follow_the_fields():
+    assert ModelConfig(d_model=96, num_heads=4).attention_head_dim == 24
+    assert ModelConfig(d_model=96, num_heads=5, head_dim=16).attention_head_dim == 16
+    assert ModelConfig(num_heads=8).attention_kv_heads == 8
+    assert ModelConfig(num_heads=8, num_kv_heads=2).attention_kv_heads == 2
+
+
+def test_a_configuration_is_frozen_and_keyword_only():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ModelConfig().d_model = 8
+    with pytest.raises(TypeError):
+        ModelConfig("decoder")
+
+
+def test_replace_checks_the_result_and_leaves_the_original():
+    config = ModelConfig()
+    assert config.replace(vocab_size=500).vocab_size == 500
+    assert config.vocab_size == 0
+    with pytest.raises(ConfigError, match="^num_heads: "):
+        config.replace(d_model=255, positions="learned")
+    with pytest.raises(ConfigError, match="^heads: unknown key; did you mean"):
+        config.replace(heads=2)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    architecture=st.sampled_from(["encoder_decoder", "decoder"]),
+    heads=st.sampled_from([1, 2, 4, 8]),
+    groups=st.sampled_from([0, 1]),
+    width=st.integers(1, 16).map(lambda n: 2 * n),
+    dropout=st.one_of(st.integers(0, 0), st.floats(0, 0.99)),
+    positions=st.sampled_from(["sinusoidal", "learned", "rotary"]),
+)
+def test_json_both_ways_gives_the_same_configuration(architecture, heads, groups, width, dropout, positions):
+    config = ModelConfig(
+        architecture=architecture,
+        d_model=heads * width,
+        num_heads=heads,
+        num_kv_heads=groups,
+        dropout=dropout,
+        positions=positions,
+    )
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_reading_a_configuration_needs_no_torch():
+    code = "import sys; sys.modules['torch'] = None; from model.config import ModelConfig; ModelConfig()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
