@@ -1,0 +1,99 @@
+# Plain `make` lists the verbs. Every verb sets up what it needs first.
+PYTHON ?= python3
+# Index for torch alone, for example one with CPU-only wheels; everything else is pinned with hashes.
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -qq --disable-pip-version-check --no-compile
+STAMP := $(VENV)/.installed
+PROTO := protos/glossa/v1/glossa.proto
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+.PHONY: help
+help:
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: $(STAMP)  ## create .venv from the pinned requirements (TORCH_INDEX=… for other torch wheels, PYTHON=… for another Python)
+
+# Everything is pinned, so pip need not resolve (--no-deps). Byte-compiling goes last, on every core; a package that ships
+# a file for another Python makes it fail without harm, hence the ignored status.
+$(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "glossa needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make setup PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) lacks the venv module; install the python3-venv package of your system" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing $$(grep -c '==' requirements/dev.txt) pinned packages, then torch; this takes a minute or two"
+	@$(PIP) --no-deps --require-hashes -r requirements/dev.txt
+	@$(PIP) -r requirements/torch.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	-@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|_internal)/' $(VENV)/lib >$(VENV)/compileall.log 2>&1
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes
+	$(BIN)/glossa demo
+
+.PHONY: test
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest
+
+.PHONY: test-all
+test-all: $(STAMP)  ## run the tests, slow ones included
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+.PHONY: check
+check: $(STAMP)  ## format, lint, types, .proto rules, stubs up to date, package borders
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	@$(MAKE) stubs-check
+	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+
+.PHONY: protos
+protos: $(STAMP)  ## generate the gRPC stubs from the .proto
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+.PHONY: stubs-check
+stubs-check: $(STAMP)
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out="$$fresh" --pyi_out="$$fresh" --grpc_python_out="$$fresh" $(PROTO) && \
+	for stub in $$(cd "$$fresh" && find protos -type f); do \
+	  diff -u "$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
+	done
+
+.PHONY: lock
+lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still fit (UPGRADE=1: take the newest)
+	@cd requirements && lock() { \
+	  ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-annotate --custom-compile-command "make lock" "$$@"; } && \
+	lock $(if $(UPGRADE),--upgrade) serve.in cpu.in train.in dev.in --output-file dev.txt && \
+	lock serve.in cpu.in train.in --constraints dev.txt --output-file train.txt && \
+	lock serve.in cpu.in --constraints dev.txt --output-file serve.txt && \
+	lock serve.in gpu.in --constraints dev.txt --output-file gpu.txt && \
+	lock build.in --constraints dev.txt --output-file build.txt
+
+PRESET ?= demo
+CHECKPOINT ?= runs/$(PRESET)
+BUNDLE ?= $(CHECKPOINT)-bundle
+
+.PHONY: train
+train: $(STAMP)  ## train PRESET=demo into CHECKPOINT=runs/demo (ARGS=… are passed on)
+	$(BIN)/glossa train $(PRESET) --out $(CHECKPOINT) $(ARGS)
+
+.PHONY: export
+export: $(STAMP)  ## export CHECKPOINT to BUNDLE and verify it
+	$(BIN)/glossa export $(CHECKPOINT) $(BUNDLE) $(ARGS)
+
+.PHONY: serve
+serve: $(STAMP)  ## serve BUNDLE under the name PRESET
+	$(BIN)/glossa serve $(PRESET)=$(BUNDLE) $(ARGS)
+
+.PHONY: clean
+clean:  ## remove caches and build results; .venv and runs/ stay
+	rm -rf build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
