@@ -4,7 +4,8 @@ Each offers three views of the same weights: `forward` over whole sequences (tra
 tensors (one graph for prefill, T > 1, and for steps, T = 1), and `DecoderStack.forward`, which takes the way attention
 is computed as an argument and is what exporters build on. Caches belong to the caller; nothing is kept between calls.
 
-Shapes: B batch, T target positions, S source positions, M d_model, V vocabulary, K key-value heads, C capacity, D head_dim.
+Shapes: B batch, T target positions, S source positions, M d_model, V vocabulary, K key-value heads, C capacity,
+D head_dim.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class DecoderStack(nn.Module):
         attends: Sequence[Attend],
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
-        """Token ids (B, T), the first at position starts_B (None: 0), one way to attend per layer → states (B, T, M)."""
+        """Token ids (B, T), the first at position starts_B (None: 0); a way to attend per layer → states (B, T, M)."""
         x_BTM, rotation = self.embedding(tokens_BT, starts_B)
         for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
             x_BTM = block(x_BTM, attend, rotation, attend_source)
@@ -112,7 +113,8 @@ class DecoderStack(nn.Module):
         """Encoder states (B, S, M) → each layer's cross-attention keys and values (B, K, S, D)."""
         cross = []
         for block in self.blocks:
-            assert isinstance(block, Block) and block.cross_attention is not None
+            assert isinstance(block, Block)
+            assert block.cross_attention is not None
             cross.append(LayerCache(*block.cross_attention.project_source(states_BSM)))
         return cross
 
@@ -156,8 +158,8 @@ class EncoderDecoder(nn.Module):
         initialise(self)
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, list[LayerCache]]:
-        """Right-padded token ids (B, S), lengths (B,) → encoder states (B, S, M) and each decoder layer's cross keys and
-        values (B, K, S, D)."""
+        """Right-padded token ids (B, S), lengths (B,) → encoder states (B, S, M) and each decoder layer's cross keys
+        and values (B, K, S, D)."""
         states_BSM = self.encoder(source_BS, lengths_B)
         return states_BSM, self.decoder.project_source(states_BSM)
 
@@ -178,7 +180,7 @@ class EncoderDecoder(nn.Module):
         cross: Sequence[LayerCache],
         lengths_B: Tensor,
     ) -> Tensor:
-        """Logits (B, T, V) of the next T target tokens of each row; `caches` are written in place, `cross` only read."""
+        """Logits (B, T, V) of the next T target tokens of each row; `caches` are written in place, `cross` is not."""
         states = self.decoder.cached_states(tokens_BT, starts_B, caches, self._sources(cross, lengths_B))
         logits: Tensor = self.decoder.unembedding(states)
         return logits

@@ -5,27 +5,25 @@ import torch
 
 from model.config import ModelConfig
 from model.reference import extend, greedy, next_logits
-from model.transformer import Transformer, build
+from model.transformer import build
 
 TINY = {"vocab_size": 12, "d_model": 16, "num_heads": 2, "d_ff": 32, "max_source_len": 6, "max_target_len": 8}
 
 
-def tiny(architecture: str, **changes) -> Transformer:
+def tiny(architecture, **changes):
     torch.manual_seed(0)
-    return build(ModelConfig(architecture=architecture, **{**TINY, **changes})).eval()
+    return build(ModelConfig.from_json({"architecture": architecture, **TINY, **changes})).eval()
 
 
-def successor_model(architecture: str) -> Transformer:
-    """After token v comes v + 1, whatever went before: blocks that add nothing, one-hot vectors, shifted output rows."""
+def successor_model(architecture):
+    """After token v comes v + 1, whatever went before: blocks that add nothing, one-hot vectors, shifted outputs."""
     model = tiny(
         architecture, vocab_size=12, d_model=12, tie_embeddings=False, norm_position="pre", positions="learned"
     )
     with torch.no_grad():
-        for block in model.decoder.blocks:
-            block.self_attention.output.weight.zero_()
-            block.feed_forward.outer.weight.zero_()
-            if block.cross_attention is not None:
-                block.cross_attention.output.weight.zero_()
+        for name, parameter in model.decoder.blocks.named_parameters():
+            if name.endswith(("output.weight", "outer.weight")):
+                parameter.zero_()
         model.decoder.embedding.positions.zero_()
         model.decoder.embedding.tokens.weight.copy_(torch.eye(12))
         model.decoder.unembedding.weight.copy_(torch.eye(12).roll(1, dims=0))
