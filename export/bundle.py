@@ -1,4 +1,4 @@
-"""The bundle: a directory that a server can trust. What its manifest says, how it is read safely and written atomically.
+"""The bundle: a directory that a server can trust. What its manifest says, how it is read and written safely.
 
 A bundle holds `manifest.json`, `tokenizer.json` and the graphs of each precision. The manifest is written last and the
 directory renamed into place afterwards, so a directory without a manifest is not a bundle. Everything is checked before
@@ -7,14 +7,14 @@ directory, no file the manifest does not list, sizes and SHA-256 of the very fil
 
 Standard library only: servers import this module where torch, onnx and numpy are not installed. It never opens a graph.
 
-    BundleError          what failed; the message names file, expected, actual and fix
-    ├── NotABundle       no manifest.json
-    ├── ManifestError    the manifest is not JSON, or not of this form
-    ├── UnknownVersion   a manifest of another format version
-    ├── NotVerified      the parity report is missing or has a failed check
-    ├── UnsafeFile       a link, a device, a path that leaves the directory
-    ├── DamagedFile      missing, unlisted, wrong size or wrong digest
-    └── BundleExists     the place to write to is taken
+    BundleError               what failed; the message names file, expected, actual and fix
+    ├── NotABundleError       no manifest.json
+    ├── ManifestError         the manifest is not JSON, or not of this form
+    ├── VersionError          a manifest of another format version
+    ├── NotVerifiedError      the parity report is missing or has a failed check
+    ├── UnsafeFileError       a link, a device, a path that leaves the directory
+    ├── DamagedFileError      missing, unlisted, wrong size or wrong digest
+    └── BundleExistsError     the place to write to is taken
 """
 
 from __future__ import annotations
@@ -70,31 +70,34 @@ class BundleError(Exception):
         self.file, self.problem, self.expected, self.actual, self.fix = str(file), problem, expected, actual, fix
 
 
-class NotABundle(BundleError): ...
+class NotABundleError(BundleError): ...
 
 
 class ManifestError(BundleError): ...
 
 
-class UnknownVersion(BundleError): ...
+class VersionError(BundleError): ...
 
 
-class NotVerified(BundleError): ...
+class NotVerifiedError(BundleError): ...
 
 
-class UnsafeFile(BundleError): ...
+class UnsafeFileError(BundleError): ...
 
 
-class DamagedFile(BundleError): ...
+class DamagedFileError(BundleError): ...
 
 
-class BundleExists(BundleError): ...
+class BundleExistsError(BundleError): ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateSpec:
-    """One tensor kept between calls. self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds
-    to the same memory; cross_kv: `encode` writes NAME and `decode` reads it. Symbolic axes of `shape` are strings."""
+    """One tensor kept between calls. Symbolic axes of `shape` are strings.
+
+    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
+    cross_kv: `encode` writes NAME and `decode` reads it.
+    """
 
     name: str
     kind: StateKind
@@ -187,14 +190,14 @@ def load_bundle(path: Path) -> Manifest:
 
 
 def load_manifest(path: Path) -> Manifest:
-    """The manifest of the bundle in directory `path`: form, version, consistency. Hashes nothing. Raises BundleError."""
+    """The manifest of the bundle at `path`: form, version, consistency. Hashes nothing. Raises BundleError."""
     file = Path(path) / MANIFEST
     with _directory(Path(path)) as root:
         try:
             with _open_regular(root, MANIFEST, Path(path)) as stream:
                 text = stream.read(MAX_MANIFEST_BYTES + 1)
         except FileNotFoundError:
-            raise NotABundle(
+            raise NotABundleError(
                 path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
             ) from None
     again = "export the bundle again, or copy it again from where it is whole"
@@ -211,13 +214,13 @@ def load_manifest(path: Path) -> Manifest:
     version = values.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         fix = f"export the checkpoint with this version of glossa, or run one that reads version {version!r}"
-        raise UnknownVersion(
+        raise VersionError(
             file, "has an unknown format_version", expected=FORMAT_VERSION, actual=repr(version), fix=fix
         )
     try:
         manifest: Manifest = _parse(Manifest, values, "")
         _check(manifest)
-    except _Wrong as wrong:
+    except _FormError as wrong:
         raise ManifestError(file, str(wrong), fix=again) from None
     _check_parity(manifest, file)
     return manifest
@@ -232,20 +235,22 @@ def verify_files(path: Path, manifest: Manifest) -> None:
             if name != MANIFEST and name not in manifest.files:
                 close = difflib.get_close_matches(name, manifest.files, n=1)
                 hint = f" (the closest listed file is {close[0]})" if close else ""
-                raise DamagedFile(path / name, f"is not listed in {MANIFEST}{hint}", fix="remove it, or export again")
+                raise DamagedFileError(
+                    path / name, f"is not listed in {MANIFEST}{hint}", fix="remove it, or export again"
+                )
         for name, digest in manifest.files.items():
             try:
                 with _open_regular(root, name, path) as stream:
                     size = os.fstat(stream.fileno()).st_size
                     if size != digest.bytes:
-                        raise DamagedFile(
+                        raise DamagedFileError(
                             path / name, "has the wrong size", expected=f"{digest.bytes} bytes", actual=size, fix=again
                         )
                     actual = hashlib.file_digest(stream, "sha256").hexdigest()
             except FileNotFoundError:
-                raise DamagedFile(path / name, "is missing", fix=again) from None
+                raise DamagedFileError(path / name, "is missing", fix=again) from None
             if actual != digest.sha256:
-                raise DamagedFile(
+                raise DamagedFileError(
                     path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual, fix=again
                 )
 
@@ -256,7 +261,9 @@ def _directory(path: Path) -> Iterator[int]:
     try:
         root = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise NotABundle(path, f"cannot be opened as a directory ({error.strerror})", fix="check the path") from None
+        raise NotABundleError(
+            path, f"cannot be opened as a directory ({error.strerror})", fix="check the path"
+        ) from None
     try:
         yield root
     finally:
@@ -278,12 +285,14 @@ def _open_regular(root: int, name: str, path: Path) -> io.BufferedReader:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise UnsafeFile(path / name, f"cannot be opened as a plain file ({error.strerror})", fix=copy) from None
+            raise UnsafeFileError(
+                path / name, f"cannot be opened as a plain file ({error.strerror})", fix=copy
+            ) from None
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(file)
         actual = f"{status.st_nlink} links" if stat.S_ISREG(status.st_mode) else stat.filemode(status.st_mode)
-        raise UnsafeFile(
+        raise UnsafeFileError(
             path / name, "is not safe to read", expected="a regular file with one link", actual=actual, fix=copy
         )
     return os.fdopen(file, "rb")
@@ -296,13 +305,13 @@ def _walk(root: int, path: Path) -> Iterator[str]:
         for name in [*files, *links]:
             yield os.path.normpath(os.path.join(folder, name))
         if not files and not folders and folder != ".":
-            raise DamagedFile(path / folder, "is an empty directory", fix="remove it")
+            raise DamagedFileError(path / folder, "is an empty directory", fix="remove it")
 
 
 # ---- the manifest's form
 
 
-class _Wrong(ValueError):
+class _FormError(ValueError):
     """A value in the manifest: where it stands and what is wrong."""
 
 
@@ -318,7 +327,7 @@ def _no_constant(name: str) -> float:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises _Wrong."""
+    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises _FormError."""
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _parse_fields(kind, value, where)
@@ -333,50 +342,50 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     if kind is Any or type(value) is kind:
         return value
     wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise _Wrong(f"{where} must be {wanted}, got {value!r:.80}")
+    raise _FormError(f"{where} must be {wanted}, got {value!r:.80}")
 
 
 def _parse_fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise _Wrong(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
+        raise _FormError(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
     hints, prefix = get_type_hints(kind), f"{where}." if where else ""
     for key in value:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(hints))}"
-            raise _Wrong(f"{prefix}{key:.80} is an unknown key; {hint}")
+            raise _FormError(f"{prefix}{key:.80} is an unknown key; {hint}")
     for key in hints:
         if key not in value:
-            raise _Wrong(f"{prefix}{key} is missing")
+            raise _FormError(f"{prefix}{key} is missing")
     return kind(**{key: _parse(hints[key], value[key], prefix + key) for key in hints})
 
 
 def _check(manifest: Manifest) -> None:
-    """What the types do not say. Raises _Wrong."""
+    """What the types do not say. Raises _FormError."""
     for name, digest in manifest.files.items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
-            raise _Wrong(
+            raise _FormError(
                 f"files.{name!r:.80} is not a name for a file of a bundle: relative, and .json, .onnx or .data"
             )
         if digest.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", digest.sha256):
-            raise _Wrong(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
+            raise _FormError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
     graphs = [graph.file for variant in manifest.variants for graph in variant.graphs.values()]
     for name in (TOKENIZER, *graphs):
         if name not in manifest.files:
-            raise _Wrong(f"files does not list {name!r:.80}")
+            raise _FormError(f"files does not list {name!r:.80}")
     limits = manifest.limits
     for name, value in dataclasses.asdict(limits).items():
         least = 1 if name in ("vocab_size", "max_target_len") else 0
         if value < least:
-            raise _Wrong(f"limits.{name} must be at least {least}, got {value}")
+            raise _FormError(f"limits.{name} must be at least {least}, got {value}")
     golden = manifest.golden
     ids = [*dataclasses.astuple(manifest.tokens), *golden.source, *golden.prompt, *golden.output]
     if not all(0 <= token < limits.vocab_size for token in ids):
-        raise _Wrong(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
+        raise _FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
     if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
-        raise _Wrong("golden must have a prompt, an output, and a source exactly when the model has one")
+        raise _FormError("golden must have a prompt, an output, and a source exactly when the model has one")
     if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
-        raise _Wrong("variants must hold at least one, each of its own precision")
+        raise _FormError("variants must hold at least one, each of its own precision")
     for variant in manifest.variants:
         _check_variant(variant, has_source=bool(limits.max_source_len))
 
@@ -385,7 +394,9 @@ def _check_variant(variant: Variant, *, has_source: bool) -> None:
     where = f"variants {variant.precision}"
     roles = {"encode", "decode"} if has_source else {"decode"}
     if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
-        raise _Wrong(f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}")
+        raise _FormError(
+            f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
+        )
     decode = variant.graphs["decode"]
     for state in variant.states:
         if state.kind == "cross_kv":
@@ -395,7 +406,7 @@ def _check_variant(variant: Variant, *, has_source: bool) -> None:
             written, read = decode.outputs, decode.inputs
             names = f"present.{state.name}", f"past.{state.name}"
         if names[0] not in written or names[1] not in read:
-            raise _Wrong(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
+            raise _FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
 
 
 def _check_parity(manifest: Manifest, file: Path) -> None:
@@ -405,7 +416,7 @@ def _check_parity(manifest: Manifest, file: Path) -> None:
     if manifest.parity.get("passed") is not True or not checks or failed:
         names = ", ".join(map(str, failed)) or "no report of a passed verification"
         fix = "export again; if it fails again, the graphs do not compute what the model does"
-        raise NotVerified(file, f"verification failed: {names}", fix=fix)
+        raise NotVerifiedError(file, f"verification failed: {names}", fix=fix)
 
 
 # ---- writing
@@ -415,14 +426,14 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
     """Lets `build` fill a hidden directory beside `path`, then adds the manifest and renames it into place.
 
     build(directory) writes every file but the manifest and returns the manifest, whose `files` are filled in here.
-    Whatever `build` raises passes through, and nothing is left behind. With `replace` an earlier bundle at `path` is moved
-    aside first and deleted last. Raises BundleExists, or any BundleError that reading the result raises.
+    Whatever `build` raises passes through, and nothing is left behind. With `replace` an earlier bundle at `path` is
+    moved aside first and deleted last. Raises BundleExistsError, or any BundleError that reading the result raises.
     """
     path = Path(path)
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     if taken and not (replace and (path / MANIFEST).is_file()):
         fix = "choose another path" if replace else "choose another path, or ask for the bundle there to be replaced"
-        raise BundleExists(
+        raise BundleExistsError(
             path, "exists already" if (path / MANIFEST).is_file() else "exists and is not a bundle", fix=fix
         )
     path.parent.mkdir(parents=True, exist_ok=True)
