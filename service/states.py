@@ -1,0 +1,192 @@
+"""Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
+
+What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
+the source, anything else has a fixed size. Nothing here knows an architecture, a session or a scheduler.
+
+Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being what stands
+before and behind the growing axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.bundle import StateKind, StateSpec
+from service.memory import Block, Memory
+
+CAPACITIES = (8, 16, 24, 32, 48, 64)
+
+
+def capacity_for(length: int) -> int:
+    """The capacity that holds `length` positions: 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, …
+
+    A roomy cache costs up to four times in attention on every step, growing copies once: hence steps this small.
+    """
+    for capacity in CAPACITIES:
+        if length <= capacity:
+            return capacity
+    power = 1 << (length - 1).bit_length()
+    return power * 3 // 4 if length <= power * 3 // 4 else power
+
+
+def row_capacity_for(rows: int, most: int) -> int:
+    """How many rows a buffer has room for: 8, 16, 32, 64, …, never above `most`."""
+    return min(most, max(8, 1 << max(rows - 1, 0).bit_length()))
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """Bytes of state: per row and target position, per row and source position, per row."""
+
+    target_bytes: int
+    source_bytes: int = 0
+    row_bytes: int = 0
+
+    @classmethod
+    def of(cls, states: Iterable[StateSpec]) -> StateLayout:
+        totals: dict[str, int] = {}
+        for spec in states:
+            axes = _Axes.of(spec)
+            totals[spec.kind] = totals.get(spec.kind, 0) + axes.outer * axes.inner * axes.itemsize
+        return cls(totals.pop("self_kv", 0), totals.pop("cross_kv", 0), sum(totals.values()))
+
+    def bytes_for(self, rows: int, target_len: int, source_len: int) -> int:
+        """What `rows` rows cost when the longest has these lengths: buffers are rectangles, the longest row counts."""
+        target = self.target_bytes * capacity_for(target_len)
+        source = self.source_bytes * capacity_for(source_len)
+        return rows * (target + source + self.row_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    outer: int
+    inner: int
+    itemsize: int
+    grows: bool
+
+    @classmethod
+    def of(cls, spec: StateSpec) -> _Axes:
+        rest = spec.shape[1:]  # the first axis is the batch
+        symbols = [place for place, size in enumerate(rest) if isinstance(size, str)]
+        assert len(symbols) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"
+        place = symbols[0] if symbols else len(rest)
+        outer = math.prod(int(size) for size in rest[:place])
+        inner = math.prod(int(size) for size in rest[place + 1 :])
+        return cls(outer, inner, np.dtype(spec.dtype).itemsize, bool(symbols))
+
+
+class StateBuffer:
+    """One state of all rows, (R, outer, C, inner), in one block of memory."""
+
+    def __init__(self, spec: StateSpec, memory: Memory) -> None:
+        self.spec, self.memory = spec, memory
+        self.axes = _Axes.of(spec)
+        self.rows = self.capacity = 0
+        self.block: Block = memory.allocate(0)
+
+    @property
+    def kind(self) -> StateKind:
+        return self.spec.kind
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return np.dtype(self.spec.dtype)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of `rows` rows as the graph sees them."""
+        return (rows, *(self.capacity if isinstance(size, str) else size for size in self.spec.shape[1:]))
+
+    def address(self, row: int) -> int:
+        return self.block.address + row * self._row_bytes
+
+    @property
+    def _pitch(self) -> int:
+        return (self.capacity if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.axes.outer * self._pitch
+
+    def resize(self, rows: int, capacity: int, *, live: int, valid: int) -> None:
+        """Makes room for (rows, capacity); the first `valid` positions of the first `live` rows stay."""
+        old, old_pitch = self.block, self._pitch
+        self.rows, self.capacity = rows, capacity
+        size = rows * self._row_bytes
+        if live == 0 and size <= old.size <= 4 * size:
+            return  # nothing to keep: the same memory, seen in another shape
+        self.block = self.memory.allocate(size)
+        if live:
+            self.memory.copy(
+                self.block,
+                old,
+                target_offset=0,
+                source_offset=0,
+                target_pitch=self._pitch,
+                source_pitch=old_pitch,
+                width=self._width(valid),
+                height=live * self.axes.outer,
+            )
+
+    def move(self, source: int, target: int, valid: int) -> None:
+        """Copies `valid` positions of row `source` over row `target`."""
+        self.take(self.block, source, target, valid, self._pitch)
+
+    def take(self, block: Block, source: int, target: int, valid: int, pitch: int) -> None:
+        """Copies `valid` positions of row `source` of `block`, whose positions of one head take `pitch` bytes."""
+        self.memory.copy(
+            self.block,
+            block,
+            target_offset=target * self._row_bytes,
+            source_offset=source * self.axes.outer * pitch,
+            target_pitch=self._pitch,
+            source_pitch=pitch,
+            width=self._width(valid),
+            height=self.axes.outer,
+        )
+
+    def _width(self, valid: int) -> int:
+        return (valid if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+
+
+class StateBuffers:
+    """All states of an engine's rows, resized together."""
+
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory, *, max_rows: int) -> None:
+        self.buffers = [StateBuffer(spec, memory) for spec in specs]
+        self.max_rows = max_rows
+        self.rows = 0
+        self.capacities: dict[StateKind, int] = {}
+
+    def of_kind(self, kind: StateKind) -> list[StateBuffer]:
+        return [buffer for buffer in self.buffers if buffer.kind == kind]
+
+    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int]) -> bool:
+        """Grows or shrinks to `rows` rows with `lengths` positions; keeps the first `live` rows. True: addresses changed.
+
+        Buffers grow when they must and shrink when they are empty or at least twice as large as needed.
+        """
+        wanted = {kind: capacity_for(length) for kind, length in lengths.items()}
+        room = row_capacity_for(rows, self.max_rows)
+        row_room = room if live == 0 or room > self.rows or 4 * room <= self.rows else self.rows
+        capacities = {kind: self._keep(kind, capacity, live) for kind, capacity in wanted.items()}
+        if row_room == self.rows and capacities == self.capacities:
+            return False
+        for buffer in self.buffers:
+            capacity = capacities.get(buffer.kind, 0)
+            if row_room != buffer.rows or capacity != buffer.capacity:
+                valid = min(capacity, buffer.capacity)
+                buffer.resize(row_room, capacity, live=live, valid=valid)
+        self.rows, self.capacities = row_room, capacities
+        return True
+
+    def _keep(self, kind: StateKind, wanted: int, live: int) -> int:
+        have = self.capacities.get(kind, 0)
+        return have if live and wanted <= have < 2 * wanted else wanted
+
+    def move(self, source: int, target: int, lengths: dict[StateKind, int]) -> None:
+        for buffer in self.buffers:
+            buffer.move(source, target, lengths.get(buffer.kind, 1))
