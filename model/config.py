@@ -22,6 +22,7 @@ Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 TokenizerKind = Literal["bpe", "words"]
+Documents = Literal["lines", "stream"]
 
 
 class ConfigError(ValueError):
@@ -167,6 +168,8 @@ class TrainConfig(_Config):
 
     tokenizer: TokenizerKind = "bpe"
     vocab_size: int = 8000  # upper limit for the tokenizer that is trained on the corpus
+    documents: Documents = "lines"  # of a language model: every line is a text, or a file is one text cut in windows
+    validation_size: int = 1000  # examples held out, at most a tenth, unless validation data is given
     batch_tokens: int = 4096  # target tokens of one batch, padding included
     accumulate: int = 1  # batches of one optimiser step
     steps: int = 0  # optimiser steps; 0: until `minutes`
@@ -181,12 +184,21 @@ class TrainConfig(_Config):
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
     validate_every_steps: int = 500
+    log_every_steps: int = 20  # of the training loss in metrics.csv and on the progress line
     bf16: bool = True  # autocast; weights and optimiser stay float32
     seed: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch_tokens", "accumulate", "average_checkpoints", "save_every_steps", "validate_every_steps"):
+        for name in (
+            "batch_tokens",
+            "accumulate",
+            "average_checkpoints",
+            "save_every_steps",
+            "validate_every_steps",
+            "log_every_steps",
+            "validation_size",
+        ):
             self._require(name, 1)
         for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm"):
             self._require(name, 0)

