@@ -1,0 +1,54 @@
+import hashlib
+import random
+from itertools import pairwise
+
+import pytest
+
+from model.corpus import count_sentences, pairs, sentences
+from model.phrases import held_out_adjectives, held_out_places
+from model.tokenizer import Tokenizer
+
+HELD_OUT = held_out_adjectives() | held_out_places()
+FIRST_THOUSAND = "1e91173c1a5168bac47f4e474e654c75c320aaff3fada20bfeeece8500e2a795"
+
+
+def test_more_than_a_hundred_million_sentences():
+    assert count_sentences("train") > 10**8
+    assert count_sentences("test") > 10**8
+
+
+@pytest.mark.parametrize(("split", "held_out"), [("train", 0), ("test", 1)])
+def test_only_test_sentences_contain_a_held_out_combination(split, held_out):
+    uniform = random.Random(3).random
+    for _ in range(5_000):
+        sentence, _ = sentences(split).draw(uniform)
+        assert sum(pair in HELD_OUT for pair in sentence.combinations) == held_out, sentence
+
+
+def test_no_held_out_adjective_stands_before_its_noun_in_train_text():
+    words = [en.strip(".?").replace(",", "").split() for en, _ in pairs(4, 20_000, "train")]
+    seen = {pair for sentence in words for pair in pairwise(sentence)}
+    assert not seen & held_out_adjectives()
+
+
+def test_every_word_of_the_test_split_occurs_in_train_text():
+    texts = [text for pair in pairs(5, 60_000, "train") for text in pair]
+    tokenizer = Tokenizer.train(texts, kind="words", vocab_size=2_000)
+    for pair in pairs(6, 5_000, "test"):
+        for text in pair:
+            assert tokenizer.unknown_words(text) == []
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_one_english_sentence_has_one_german_answer():
+    answers: dict[str, str] = {}
+    for split in ("train", "test"):
+        for en, de in pairs(7, 100_000, split):
+            assert answers.setdefault(en, de) == de
+
+
+def test_the_same_seed_gives_the_same_pairs_in_every_python_version():
+    digest = hashlib.sha256(repr([pairs(1, 1_000, split) for split in ("train", "test")]).encode()).hexdigest()
+    assert digest == FIRST_THOUSAND
+    assert pairs(1, 10, "train") == pairs(1, 1_000, "train")[:10]
+    assert pairs(2, 10, "train") != pairs(1, 10, "train")
