@@ -64,6 +64,11 @@ class OnnxModel:
         return OnnxRunner(self, HostMemory(), max_rows=max_rows)
 
 
+def available_providers() -> list[str]:
+    """The execution providers this build of ONNX Runtime has; one may still fail to start, for want of a device."""
+    return list(ort.get_available_providers())
+
+
 def open_session(file: Path, providers: list[str]) -> Any:
     """A session under the settings the bundle was verified with."""
     options = ort.SessionOptions()
