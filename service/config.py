@@ -1,7 +1,7 @@
 """What an operator can set: `ServerSettings`, read once at the entry point, and how many processors it may use.
 
-A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`), default.
-Unknown keys are errors in all of them. Nothing here opens a bundle or a port.
+A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`),
+default. Unknown keys are errors in all of them. Nothing here opens a bundle or a port.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pydantic_settings import (
 from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
+OTHERS = ("GLOSSA_ADDRESS",)  # read by the commands of a client, not by a server
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -35,7 +36,7 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 
 
 class ServerSettings(BaseSettings):
-    """All that `glossa serve` can be told. A field is a flag (--max-queue), a variable (GLOSSA_MAX_QUEUE), a YAML key."""
+    """All that `glossa serve` can be told; a field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE, a YAML key."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, protected_namespaces=()
@@ -57,7 +58,7 @@ class ServerSettings(BaseSettings):
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable processor")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
-    kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of one engine's KV cache; requests wait for room")
+    kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
     max_queue: Positive = Field(
         256, description="requests of one model that may wait for a row; then RESOURCE_EXHAUSTED"
     )
@@ -93,6 +94,10 @@ class ServerSettings(BaseSettings):
     )
     max_connection_age_grace_s: PositiveSeconds = Field(300.0, description="seconds its running calls may go on")
 
+    heartbeat_timeout_s: PositiveSeconds = Field(
+        30.0, description="seconds without a turn until an engine is unhealthy"
+    )
+    commit: str = Field("", description="git commit of this build, for /version and glossa_build_info")
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="auto: pretty on a terminal, else JSON lines"
     )
@@ -149,7 +154,9 @@ def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
     """
     known = set(ServerSettings.model_fields)
     for variable in os.environ:
-        if variable.upper().startswith(PREFIX) and variable[len(PREFIX) :].lower() not in known:
+        if variable in OTHERS or not variable.upper().startswith(PREFIX):
+            continue
+        if variable[len(PREFIX) :].lower() not in known:
             shown = {PREFIX + field.upper() for field in known}
             raise StartupError(f"{variable}: {_unknown(variable, shown)}")
     try:

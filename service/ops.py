@@ -1,0 +1,151 @@
+"""The ops port: /healthz, /readyz, /metrics, /version over HTTP, from threads of its own.
+
+It answers when the event loop is stuck: that is what a liveness probe must be able to see. Connections are bounded in
+number and in time; when all places are taken, the connection open for longest gives way to the new one, so that slow
+or silent clients cannot lock a probe out. It deliberately has no TLS and no password: bind it to loopback or a pod.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import socketserver
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
+
+from service.errors import StartupError
+
+MAX_CONNECTIONS = 16
+READ_TIMEOUT_S = 5.0
+
+
+class Probes(Protocol):
+    """What the port asks. Called from several threads."""
+
+    def problems(self) -> list[str]:
+        """Why the process should be restarted; [] if it is alive."""
+        ...
+
+    def not_ready(self) -> list[str]:
+        """Why no request should be sent here now; [] if it is ready."""
+        ...
+
+    def exposition(self) -> tuple[bytes, str]:
+        """All metrics and their content type."""
+        ...
+
+    def version(self) -> dict[str, Any]: ...
+
+
+class OpsServer:
+    """Listens from construction until `close`. Port 0 takes any free one; `port` says which."""
+
+    def __init__(self, host: str, port: int, probes: Probes) -> None:
+        try:
+            self._server = _Server((host, port), probes)
+        except OSError as error:
+            raise StartupError(explain_bind(host, port, "http_port", error)) from None
+        self.host, self.port = host, self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="ops", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def explain_bind(host: str, port: int, setting: str, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    flag = "--" + setting.replace("_", "-")
+    if error.errno == errno.EADDRINUSE:
+        return f"{setting}: port {port} on {host} is in use; stop what listens there or choose another with {flag}"
+    if error.errno == errno.EACCES:
+        return f"{setting}: port {port} needs more rights; choose one of 1024..65535 with {flag}"
+    return f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; choose an address of this machine"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, address: tuple[str, int], probes: Probes) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.probes = probes
+        self._open: dict[Any, None] = {}  # in the order they came
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own looks the host up in DNS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _hang_up(oldest)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it; that one closes it
+    except OSError:
+        return  # it is gone already
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request per connection (HTTP/1.0)."""
+
+    timeout = READ_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        probes = self.server.probes
+        match self.path.partition("?")[0]:
+            case "/healthz":
+                problems = probes.problems()
+                self._json(503 if problems else 200, {"alive": not problems, "problems": problems})
+            case "/readyz":
+                reasons = probes.not_ready()
+                self._json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+            case "/metrics":
+                self._send(200, *probes.exposition())
+            case "/version":
+                self._json(200, probes.version())
+            case _:
+                self._json(404, {"error": "no such page", "pages": ["/healthz", "/readyz", "/metrics", "/version"]})
+
+    do_HEAD = do_GET
+
+    def _json(self, status: int, value: dict[str, Any]) -> None:
+        self._send(status, json.dumps(value).encode() + b"\n", "application/json")
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "glossa"  # not the version of Python
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds; they are no events."""

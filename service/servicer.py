@@ -1,0 +1,480 @@
+"""gRPC: parse → call → convert. What a client sends becomes a `Request`, what happens becomes messages and statuses.
+
+Every RPC runs inside `Servicer._run`, which gives it an id, counts it, admits it, and ends it exactly once: with an
+answer, or with a status from the one table below. Text of an unexpected exception stays in the log. Health and
+reflection do not come through here, so they are answered when requests are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from export.bundle import Task
+from protos.glossa.v1 import glossa_pb2 as pb
+from service import logs
+from service.catalog import Catalog, ServedModel, Submission
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RequestError,
+    ShuttingDown,
+    Unsupported,
+)
+from service.metrics import Metrics, Rpc
+from service.request import Event, Finished, FinishReason, TextDelta, Timings
+
+STATUS: dict[type[RequestError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    ModelNotFound: grpc.StatusCode.NOT_FOUND,
+    Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ShuttingDown: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    InternalFailure: grpc.StatusCode.INTERNAL,
+}
+
+DOMAIN = "glossa"
+REQUEST_ID = "x-request-id"
+SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+RETRY_ELSEWHERE_S = 1.0  # told to clients of a server that drains
+RETRY_WHEN_FULL_S = 0.5  # told when the whole server, not one queue, is full
+FINISH_REASONS = {
+    FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
+    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+    FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
+}
+TASKS = {"translation": pb.TASK_TRANSLATION, "generation": pb.TASK_GENERATION}
+
+SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
+RPCS = tuple(
+    Rpc("server_stream" if method.server_streaming else "unary", service.full_name, method.name)
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+)
+
+_Message = TypeVar("_Message")
+
+
+def details_of(error: RequestError) -> Iterator[Message]:
+    """The google.rpc details of an error, ErrorInfo first."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    if isinstance(error, ModelNotFound):
+        info.metadata["models"] = ",".join(error.known)
+    yield info
+    match error:
+        case InvalidRequest():
+            violation = {"field": error.field, "description": error.problem, "reason": error.reason}
+            yield error_details_pb2.BadRequest(field_violations=[violation])
+        case ModelNotFound():
+            yield error_details_pb2.ResourceInfo(
+                resource_type="glossa.v1.Model", resource_name=error.name, description=str(error)
+            )
+        case Unsupported():
+            violation = {"type": error.reason, "subject": "model", "description": str(error)}
+            yield error_details_pb2.PreconditionFailure(violations=[violation])
+        case Overloaded():
+            yield error_details_pb2.RetryInfo(retry_delay=_duration(error.retry_after_s))
+            violation = {"subject": "requests", "description": f"at most {error.limit} at once"}
+            yield error_details_pb2.QuotaFailure(violations=[violation])
+        case ShuttingDown():
+            yield error_details_pb2.RetryInfo(retry_delay=_duration(RETRY_ELSEWHERE_S))
+        case InternalFailure():
+            yield error_details_pb2.RequestInfo(request_id=error.request_id)
+
+
+def status_of(error: RequestError) -> grpc.StatusCode:
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+class Call:
+    """One RPC on its way: its id, its deadline, and what its log line will say."""
+
+    def __init__(self, rpc: Rpc, request_id: str, started_s: float, deadline_s: float) -> None:
+        self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
+        self.model = ""
+        self.messages = 0  # sent
+        self.finished: Finished | None = None
+        self.texts: dict[str, str] = {}  # for the log; filled only when the operator wants it
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: where the time went."""
+        if self.finished is None:
+            return ()
+        timings = self.finished.timings
+        decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
+        parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
+        return tuple((f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items())
+
+
+class _Answer:
+    """The sink of one request: what arrived since it was last asked, as one piece. Event-loop thread only.
+
+    Merging is the back-pressure: an engine cannot wait for a slow reader, and a slow reader gets fewer, larger pieces.
+    What waits here is bounded by the request's max_tokens.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._arrived = asyncio.Event()
+        self._error: RequestError | None = None
+
+    def __call__(self, event: Event) -> None:
+        self._events.append(event)
+        self._arrived.set()
+
+    async def piece(self) -> tuple[str, list[int], Finished | None]:
+        """Text, tokens and, at the end, Finished. Raises the RequestError that ended the request."""
+        if self._error:
+            raise self._error
+        await self._arrived.wait()
+        self._arrived.clear()
+        events, self._events = self._events, []
+        texts: list[str] = []
+        tokens: list[int] = []
+        finished = None
+        for event in events:
+            match event:
+                case TextDelta() | Finished():
+                    texts.append(event.text)
+                    tokens += event.tokens
+                    finished = event if isinstance(event, Finished) else None
+                case RequestError():
+                    self._error = event
+        if self._error and not tokens:
+            raise self._error
+        if self._error:
+            self._arrived.set()
+        return "".join(texts), tokens, finished
+
+
+class Servicer:
+    """All services of glossa.v1. Lives on the event-loop thread."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        metrics: Metrics,
+        *,
+        max_requests: int = 1024,
+        default_deadline_s: float = 60.0,
+        max_deadline_s: float = 600.0,
+        stall_timeout_s: float = 30.0,
+        log_text: bool = False,
+    ) -> None:
+        self._catalog, self._metrics = catalog, metrics
+        self._max_requests, self._stall_timeout_s, self._log_text = max_requests, stall_timeout_s, log_text
+        self._default_deadline_s, self._max_deadline_s = default_deadline_s, max_deadline_s
+        self._live: set[Call] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # ---- the RPCs
+
+    async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        return pb.TranslateResponse(**await self._whole("translation", request, call))
+
+    def StreamTranslate(
+        self, request: pb.StreamTranslateRequest, call: Call
+    ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
+        return self._pieces("translation", request, call, pb.StreamTranslateResponse)
+
+    async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
+        return pb.GenerateResponse(**await self._whole("generation", request, call))
+
+    def StreamGenerate(
+        self, request: pb.StreamGenerateRequest, call: Call
+    ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+        return self._pieces("generation", request, call, pb.StreamGenerateResponse)
+
+    async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=[self._describe(model) for model in self._catalog])
+
+    async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
+        model = self._catalog.find(request.model)
+        call.model = model.name
+        return pb.GetModelResponse(model=self._describe(model))
+
+    # ---- what they share
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, task: Task, request: Any, call: Call) -> AsyncIterator[_Answer]:
+        """The answer to a request that is being computed. Leaving early cancels it: its row is free one step later."""
+        model = self._catalog.find(request.model, task)
+        call.model = model.name
+        prepared = await model.request(
+            call.request_id,
+            request.text,
+            max_tokens=request.options.max_tokens,
+            stop=request.options.stop,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+        )
+        answer = _Answer()
+        submission: Submission = model.pool.submit(prepared, asyncio.get_running_loop(), answer)
+        try:
+            yield answer
+        finally:
+            if call.finished is None:
+                submission.cancel()
+
+    async def _pieces(
+        self, task: Task, request: Any, call: Call, build: Callable[..., _Message]
+    ) -> AsyncGenerator[_Message, None]:
+        """The messages of a stream, each built from its fields."""
+        if self._log_text:
+            call.texts = {"text": request.text, "answer": ""}
+        async with self._answer(task, request, call) as answer:
+            while call.finished is None:
+                text, tokens, call.finished = await answer.piece()
+                if self._log_text:
+                    call.texts["answer"] += text
+                fields: dict[str, Any] = {"text": text}
+                if request.include_tokens:
+                    fields["tokens"] = tokens
+                if call.finished:
+                    yield build(**fields, final=pb.Completion(**_completion(call.finished)))
+                elif text or request.include_tokens:
+                    yield build(**fields)
+
+    async def _whole(self, task: Task, request: Any, call: Call) -> dict[str, Any]:
+        """The fields of a unary answer."""
+        texts: list[str] = []
+        tokens: list[int] = []
+        messages: AsyncGenerator[dict[str, Any], None] = self._pieces(task, request, call, dict)
+        async with contextlib.aclosing(messages) as pieces:
+            async for piece in pieces:
+                texts.append(piece["text"])
+                tokens += piece.get("tokens", ())
+        assert call.finished is not None
+        return {"text": "".join(texts), "tokens": tokens, **_completion(call.finished)}
+
+    def _describe(self, model: ServedModel) -> pb.Model:
+        manifest, limits = model.manifest, self._catalog.limits
+        lineage = manifest.lineage
+        return pb.Model(
+            name=model.name,
+            task=TASKS[manifest.task],
+            architecture=manifest.architecture,
+            limits=pb.Limits(
+                max_prompt_tokens=model.max_prompt_tokens,
+                max_tokens=model.room(1),
+                max_text_bytes=limits.max_text_bytes,
+                max_stop_strings=limits.max_stop_strings,
+                max_stop_bytes=limits.max_stop_bytes,
+            ),
+            vocab_size=manifest.limits.vocab_size,
+            precision=model.precision,
+            execution_provider=pb.ExecutionProvider(
+                provider=model.provider.name,
+                requested=model.provider.requested,
+                fallback=model.provider.fallback,
+                reason=model.provider.reason,
+            ),
+            parity=pb.Parity(passed=manifest.parity.get("passed") is True, figures=_figures(manifest.parity)),
+            lineage=pb.Lineage(
+                steps=lineage.get("steps") or 0,
+                data_sha256=lineage.get("data_sha256") or "",
+                git_commit=lineage.get("git_commit") or "",
+            ),
+            bundle_sha256=model.bundle_sha256,
+            format_version=manifest.format_version,
+        )
+
+    # ---- the life of a call
+
+    async def idle(self) -> None:
+        """Returns when no call is being handled. grpc's own stop() returns before aborted handlers have ended."""
+        await self._idle.wait()
+
+    async def _run(self, rpc: Rpc, behaviour: Callable[..., Any], message: Message | None, context: Any) -> Any:
+        """One RPC from start to end. message: None if its bytes could not be parsed."""
+        call = self._begin(rpc, context)
+        error: RequestError | None = None
+        response = None
+        try:
+            await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+            self._admit(message)
+            if rpc.type == "unary":
+                response = await behaviour(message, call)
+                call.messages += 1
+            else:
+                await self._stream(behaviour, message, call, context)
+        except RequestError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            late = time.monotonic() >= call.deadline_s
+            error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client went away")
+            raise  # swallowing it leaks memory inside grpc
+        except Exception as failure:
+            fields = {"request_id": call.request_id, "method": rpc.method}
+            logs.event("failure", fields, level=logs.ERROR, exception=failure)
+            error = InternalFailure(call.request_id)
+        finally:
+            self._end(call, error)
+        # The call is over for us. What is left may wait for the client for long: nothing of ours is held meanwhile.
+        if error is not None:
+            await _abort(context, error, call)
+        context.set_trailing_metadata(call.trailers)
+        return response
+
+    async def _stream(self, behaviour: Callable[..., Any], message: Message | None, call: Call, context: Any) -> None:
+        async with contextlib.aclosing(behaviour(message, call)) as responses:
+            async for response in responses:
+                try:
+                    async with asyncio.timeout(self._stall_timeout_s):
+                        await context.write(response)
+                except TimeoutError:
+                    raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
+                call.messages += 1
+
+    def _begin(self, rpc: Rpc, context: Any) -> Call:
+        now_s = time.monotonic()
+        remaining_s = context.time_remaining()
+        limit_s = min(self._default_deadline_s if remaining_s is None else remaining_s, self._max_deadline_s)
+        call = Call(rpc, _request_id(context), now_s, now_s + limit_s)
+        self._live.add(call)
+        self._idle.clear()
+        self._metrics.rpc_started(rpc)
+        return call
+
+    def _admit(self, message: Message | None) -> None:
+        if len(self._live) > self._max_requests:
+            raise Overloaded(
+                f"{self._max_requests} requests are being handled already; try again in {RETRY_WHEN_FULL_S} s",
+                retry_after_s=RETRY_WHEN_FULL_S,
+                limit=self._max_requests,
+            )
+        if message is None:
+            raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+
+    def _end(self, call: Call, error: RequestError | None) -> None:
+        self._live.discard(call)
+        if not self._live:
+            self._idle.set()
+        code = status_of(error) if error else grpc.StatusCode.OK
+        seconds = time.monotonic() - call.started_s
+        self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
+        if isinstance(error, InvalidRequest | ModelNotFound | Unsupported | Overloaded | ShuttingDown):
+            self._metrics.request_rejected(error)
+        fields: dict[str, Any] = {
+            "request_id": call.request_id,
+            "method": f"{call.rpc.service}/{call.rpc.method}",
+            "code": code.name,
+            "model": call.model,
+            "total_s": round(seconds, 6),
+        }
+        if error:
+            fields["reason"] = error.reason
+        if finished := call.finished:
+            fields |= {"tokens_in": finished.prompt_tokens, "tokens_out": finished.generated_tokens}
+            fields |= {
+                "queue_s": round(finished.timings.queue_s, 6),
+                "ttft_s": round(finished.timings.first_token_s, 6),
+            }
+        logs.event("request", fields | call.texts)
+
+
+def generic_handlers(servicer: Servicer) -> list[grpc.GenericRpcHandler]:
+    """The handlers of every RPC in the .proto, each found by its name in the servicer."""
+    handlers = []
+    for service in pb.DESCRIPTOR.services_by_name.values():
+        methods = {
+            method.name: _method_handler(servicer, rpc, method)
+            for method in service.methods
+            for rpc in RPCS
+            if (rpc.service, rpc.method) == (service.full_name, method.name)
+        }
+        handlers.append(grpc.method_handlers_generic_handler(service.full_name, methods))
+    return handlers
+
+
+def _method_handler(servicer: Servicer, rpc: Rpc, method: Any) -> Any:
+    behaviour = getattr(servicer, rpc.method)
+    request_type, response_type = method.input_type._concrete_class, method.output_type._concrete_class
+
+    async def handle(message: Message | None, context: Any) -> Any:
+        return await servicer._run(rpc, behaviour, message, context)
+
+    make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    return make(handle, _parser(request_type), response_type.SerializeToString)
+
+
+def _parser(kind: type[Message]) -> Callable[[bytes], Message | None]:
+    """Bytes to message, or None: an exception here would reach the client as UNKNOWN with our text in it."""
+
+    def parse(data: bytes) -> Message | None:
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            return None
+
+    return parse
+
+
+def _request_id(context: Any) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
+            return value
+    return secrets.token_hex(16)
+
+
+async def _abort(context: Any, error: RequestError, call: Call) -> None:
+    """Ends the RPC with the status and details of `error`. Raises, as grpc wants it."""
+    status = status_pb2.Status(code=status_of(error).value[0], message=str(error))
+    for detail in details_of(error):
+        status.details.add().Pack(detail)
+    rich = rpc_status.to_status(status)
+    trailers = [*call.trailers, *rich.trailing_metadata]
+    if isinstance(error, Overloaded):
+        trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
+    await context.abort(rich.code, rich.details, tuple(trailers))
+
+
+def _completion(finished: Finished) -> dict[str, Any]:
+    return {
+        "finish_reason": FINISH_REASONS[finished.reason],
+        "usage": pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens),
+        "timings": _timings(finished.timings),
+    }
+
+
+def _timings(timings: Timings) -> pb.Timings:
+    return pb.Timings(
+        queue=_duration(timings.queue_s),
+        prefill=_duration(timings.prefill_s),
+        first_token=_duration(timings.first_token_s),
+        total=_duration(timings.total_s),
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def _figures(parity: dict[str, Any]) -> dict[str, float]:
+    """The numbers of the checks of a parity report, by check and figure."""
+    return {
+        f"{check['name']}.{key}": float(value)
+        for check in parity.get("checks", ())
+        for key, value in check.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
