@@ -13,62 +13,23 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from service.answer import Answer
 from service.decoding import Greedy, Strategy
 from service.detokenizer import Detokenizer, Incremental
 from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown
-from service.request import Event, EventSink, Finished, FinishReason, Request, TextDelta, Timings
+from service.observer import EngineMetrics, NullMetrics
+from service.request import Event, EventSink, Finished, Request, TextDelta
 from service.scheduler import Plan, Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
-from service.step import Runner
+from service.step import Runner, StepPlan, StepResult
 
 log = logging.getLogger(__name__)
 
 IDLE_TURN_S = 0.5
 """An idle loop turns at least so often, only to show that it is alive."""
-
-
-class EngineMetrics(Protocol):
-    """What an engine reports, from its own thread. Calls are few per turn, and none per row but `finished`."""
-
-    def admitted(self, queue_s: float, prompt_tokens: int) -> None:
-        """A request got a row after `queue_s`; it brings `prompt_tokens` of source and prompt."""
-
-    def joined(self, seconds: float) -> None:
-        """One turn's encoding or prefill of new rows."""
-
-    def stepped(self, seconds: float, rows: int) -> None:
-        """One decode step."""
-
-    def first_token(self, seconds: float) -> None:
-        """From arrival to the first token."""
-
-    def next_tokens(self, gap_s: float, rows: int) -> None:
-        """`rows` sequences got one more token, `gap_s` after their last one."""
-
-    def generated(self, tokens: int) -> None:
-        """Tokens produced by one turn."""
-
-    def finished(self, reason: str, wasted_tokens: int) -> None:
-        """A request ended: a FinishReason's value, or an error's reason in lower case; tokens nobody will read."""
-
-    def state(self, queued: int, running: int, kv_ratio: float) -> None:
-        """After a turn: requests waiting, rows live, worst-case state of live rows as a share of what is allowed."""
-
-
-class NullMetrics:
-    """Counts nothing."""
-
-    def admitted(self, queue_s: float, prompt_tokens: int) -> None: ...
-    def joined(self, seconds: float) -> None: ...
-    def stepped(self, seconds: float, rows: int) -> None: ...
-    def first_token(self, seconds: float) -> None: ...
-    def next_tokens(self, gap_s: float, rows: int) -> None: ...
-    def generated(self, tokens: int) -> None: ...
-    def finished(self, reason: str, wasted_tokens: int) -> None: ...
-    def state(self, queued: int, running: int, kv_ratio: float) -> None: ...
 
 
 class TextDecoder(Protocol):
@@ -97,33 +58,6 @@ class Snapshot:
     failures: int = 0
 
 
-class _Answer:
-    """A request on its way: where its events go, its text, its times."""
-
-    __slots__ = (
-        "admitted_s",
-        "arrived_s",
-        "deltas",
-        "first_s",
-        "is_ended",
-        "join_s",
-        "loop",
-        "sequence",
-        "sink",
-        "text",
-    )
-
-    def __init__(
-        self, sequence: Sequence, text: Detokenizer, loop: asyncio.AbstractEventLoop, sink: EventSink, arrived_s: float
-    ) -> None:
-        self.sequence, self.text, self.loop, self.sink = sequence, text, loop, sink
-        self.arrived_s = arrived_s
-        self.admitted_s = self.first_s = 0.0
-        self.join_s = 0.0
-        self.deltas: list[int] = []  # tokens not yet sent
-        self.is_ended = False
-
-
 class Submission:
     """A request that was accepted."""
 
@@ -136,7 +70,7 @@ class Submission:
 
 
 class Engine:
-    """One thread and its rows. `submit`, `cancel`, `close` and the properties may be used from any thread."""
+    """One thread and its rows. Everything without an underscore may be used from any thread."""
 
     def __init__(
         self,
@@ -155,24 +89,26 @@ class Engine:
         self._strategy: Strategy = strategy or Greedy()
         self._scheduler = Scheduler(self.config.scheduler, runner.limits, runner.layout, eos_id=runner.eos_id)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        # Shared with other threads, under the condition:
+        # Shared with other threads, under this condition:
         self._wake = threading.Condition()
-        self._arrivals: list[_Answer] = []
+        self._arrivals: list[Answer] = []
         self._cancels: list[Sequence] = []
         self._unfinished = 0
         self._is_accepting = False
         self._is_closing = False
-        # The engine thread's own:
-        self._answers: dict[Sequence, _Answer] = {}
+        # Whoever holds this owns the rest: the engine's thread, except while the runner computes.
+        self._ownership = threading.Lock()
+        self._is_abandoned = False
+        self._answers: dict[Sequence, Answer] = {}
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[EventSink, Event]]] = {}
         self._answered = 0  # final answers in the outbox
-        self._failures_in_a_row = 0
         self._last_tokens_s = 0.0
-        self._s_per_request = 0.1
-        # Written by the engine thread, read by others:
+        self._pace = _Pace()
+        # Written by the engine's thread, read by others:
         self.snapshot = Snapshot()
         self.heartbeat_s = clock()
-        self.is_healthy = True
+        self._failures_in_a_row = 0
+        self._is_dead = False
 
     # ---- any thread
 
@@ -180,6 +116,11 @@ class Engine:
     def unfinished(self) -> int:
         """Accepted requests without a final answer."""
         return self._unfinished
+
+    @property
+    def is_healthy(self) -> bool:
+        """The thread lives and its last turns did not all fail."""
+        return not self._is_dead and self._failures_in_a_row < self.config.failures_until_unhealthy
 
     def start(self) -> None:
         self.heartbeat_s = self._clock()
@@ -194,19 +135,19 @@ class Engine:
         self._scheduler.check(request)
         sequence = Sequence(request)
         text = Detokenizer(self._tokenizer.incremental(), request.stop)
-        limit = self.config.scheduler.max_rows + self.config.max_queue
+        queue = self.config.max_queue
         with self._wake:
             if not self._is_accepting:
                 raise ShuttingDown
-            if self._unfinished >= limit:
-                retry_after_s = min(30.0, max(0.05, self._s_per_request * self.config.max_queue))
+            if self._unfinished >= self.config.scheduler.max_rows + queue:
+                retry_after_s = min(30.0, max(0.05, self._pace.s_per_answer * queue / 2))
                 raise Overloaded(
-                    f"{self.config.max_queue} requests are waiting already; try again in {retry_after_s:.1f} s",
+                    f"{queue} requests are waiting already; try again in {retry_after_s:.2g} s",
                     retry_after_s=retry_after_s,
-                    limit=self.config.max_queue,
+                    limit=queue,
                 )
             self._unfinished += 1
-            self._arrivals.append(_Answer(sequence, text, loop, sink, self._clock()))
+            self._arrivals.append(Answer(sequence, text, loop, sink, self._clock()))
             self._wake.notify_all()
         return Submission(self, sequence)
 
@@ -221,13 +162,22 @@ class Engine:
             return self._wake.wait_for(lambda: self._unfinished == 0, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Answers every unfinished request with ShuttingDown and ends the thread. Repeating it does nothing."""
+        """Answers every unfinished request with ShuttingDown and ends the thread; again: does nothing.
+
+        A turn that does not come back within `timeout_s` is abandoned: its requests are answered here.
+        """
         with self._wake:
             self._is_accepting = False
             self._is_closing = True
             self._wake.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        if self._thread.ident is None:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() and self._ownership.acquire(timeout=1.0):
+            log.error("a turn did not come back within %.1f s: it is abandoned", timeout_s)
+            self._is_abandoned = self._is_dead = True
+            self._answer_all(lambda _: ShuttingDown())
+            self._ownership.release()
 
     def _cancel(self, sequence: Sequence) -> None:
         with self._wake:
@@ -237,22 +187,31 @@ class Engine:
     # ---- the engine's thread
 
     def _main(self) -> None:
-        try:
-            while not self._is_closing:
-                self._turn()
-        except BaseException:
-            log.exception("the engine's thread died")
-            self.is_healthy = False
-        finally:
-            with self._wake:
-                self._is_accepting = False
-            self._take_inbox(wait_s=0)
-            for sequence in list(self._answers):
-                self._answer(sequence, ShuttingDown() if self.is_healthy else _internal(sequence))
-            self._send()
+        with self._ownership:
+            try:
+                while not self._is_closing:
+                    self._turn()
+                self._answer_all(lambda _: ShuttingDown())
+            except _Abandoned:
+                log.warning("an abandoned turn came back; nobody waits for it")
+            except BaseException:
+                log.exception("the engine's thread died")
+                self._is_dead = True
+                self._answer_all(_internal)
+
+    def _answer_all(self, error: Callable[[Sequence], RequestError]) -> None:
+        """The end of the engine: nothing is accepted any more, and what was is answered."""
+        with self._wake:
+            self._is_accepting = False
+        self._take_arrivals()
+        for sequence in list(self._answers):
+            self._answer(sequence, error(sequence))
+        self._send()
 
     def _turn(self) -> None:
-        self._take_inbox(wait_s=IDLE_TURN_S if self._scheduler.is_idle else 0)
+        if self._scheduler.is_idle:
+            self._sleep()
+        self._take_arrivals()
         now_s = self.heartbeat_s = self._clock()
         plan = self._scheduler.plan(now_s)
         for sequence in plan.ended:
@@ -261,17 +220,20 @@ class Engine:
         for sequence in plan.admitted:
             answer = self._answers[sequence]
             answer.admitted_s = now_s
-            tokens = len(sequence.request.source) + len(sequence.request.prompt)
-            self._metrics.admitted(now_s - answer.arrived_s, tokens)
+            self._metrics.admitted(now_s - answer.arrived_s, answer.prompt_tokens)
         if plan.rows:
             self._run(plan)
         self._report()
         self._send()
 
-    def _take_inbox(self, wait_s: float) -> None:
+    def _sleep(self) -> None:
         with self._wake:
-            if wait_s and not (self._arrivals or self._cancels or self._is_closing):
-                self._wake.wait(wait_s)
+            if not (self._arrivals or self._cancels or self._is_closing):
+                self._wake.wait(IDLE_TURN_S)
+        self._pace.restart(self._clock())
+
+    def _take_arrivals(self) -> None:
+        with self._wake:
             arrivals, self._arrivals = self._arrivals, []
             cancels, self._cancels = self._cancels, []
         for answer in arrivals:
@@ -282,25 +244,33 @@ class Engine:
 
     def _run(self, plan: Plan) -> None:
         try:
-            result = self._runner.run(plan.step)
+            result = self._compute(plan.step)
             selection = self._strategy.select(result.logits_RV, plan.rows)
             advanced = self._scheduler.commit(plan, selection)
         except Exception:
             self._fail(plan)
             return
         self._failures_in_a_row = 0
-        metrics = self._metrics
         if plan.admitted:
-            metrics.joined(result.join_s)
+            self._metrics.joined(result.join_s)
             for sequence in plan.admitted:
                 self._answers[sequence].join_s = result.join_s
         if plan.step.tokens:
-            metrics.stepped(result.step_s, len(plan.step.tokens))
+            self._metrics.stepped(result.step_s, len(plan.step.tokens))
         self._emit(advanced)
-        shot = self.snapshot
-        self.snapshot = Snapshot(
-            shot.rows, shot.queued, shot.kv_ratio, shot.steps + 1, shot.tokens + len(advanced), shot.failures
+        self.snapshot = replace(
+            self.snapshot, steps=self.snapshot.steps + 1, tokens=self.snapshot.tokens + len(advanced)
         )
+
+    def _compute(self, step: StepPlan) -> StepResult:
+        """The only blocking call. `close` may take over meanwhile, if it does not come back."""
+        self._ownership.release()
+        try:
+            return self._runner.run(step)
+        finally:
+            self._ownership.acquire()
+            if self._is_abandoned:
+                raise _Abandoned
 
     def _emit(self, advanced: Items[Sequence]) -> None:
         """Turns each sequence's newest token into text and events."""
@@ -311,54 +281,26 @@ class Engine:
             if len(sequence.tokens) == 1:
                 answer.first_s = now_s
                 metrics.first_token(now_s - answer.arrived_s)
+            event: Event | None
             try:
-                self._extend(answer, now_s)
+                event = answer.extend(now_s)
             except Exception:  # one answer's text must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.request_id)
-                sequence.end = _internal(sequence)
-                self._answer(sequence, sequence.end)
+                event = sequence.end = _internal(sequence)
+            if isinstance(event, TextDelta):
+                self._post(answer, event)
+            elif event is not None:
+                self._answer(sequence, event)
         repeated = sum(len(sequence.tokens) > 1 for sequence in advanced)
         if repeated:
             metrics.next_tokens(now_s - self._last_tokens_s, repeated)
         metrics.generated(len(advanced))
         self._last_tokens_s = now_s
 
-    def _extend(self, answer: _Answer, now_s: float) -> None:
-        sequence = answer.sequence
-        token = sequence.tokens[-1]
-        answer.deltas.append(token)
-        text = "" if sequence.end is FinishReason.END_OF_SEQUENCE else answer.text.push(token)
-        if sequence.end is not None:
-            text += answer.text.flush()
-        if answer.text.is_stopped:
-            sequence.end = FinishReason.STOP_STRING
-        if isinstance(sequence.end, FinishReason):
-            self._answer(sequence, self._finished(answer, sequence.end, text, now_s))
-        elif text:
-            self._post(answer, TextDelta(text, tuple(answer.deltas)))
-            answer.deltas.clear()
-
-    def _finished(self, answer: _Answer, reason: FinishReason, text: str, now_s: float) -> Finished:
-        request, arrived_s = answer.sequence.request, answer.arrived_s
-        return Finished(
-            reason=reason,
-            text=text,
-            tokens=tuple(answer.deltas),
-            prompt_tokens=len(request.source) + len(request.prompt),
-            generated_tokens=len(answer.sequence.tokens),
-            timings=Timings(
-                queue_s=answer.admitted_s - arrived_s,
-                prefill_s=answer.join_s,
-                first_token_s=answer.first_s - arrived_s,
-                total_s=now_s - arrived_s,
-            ),
-        )
-
     def _fail(self, plan: Plan) -> None:
-        log.exception("a turn with %d rows failed: %s", len(plan.rows), [s.request.request_id for s in plan.rows])
+        log.exception("a turn failed; its requests: %s", ", ".join(row.request.request_id for row in plan.rows))
         self._failures_in_a_row += 1
-        if self._failures_in_a_row >= self.config.failures_until_unhealthy:
-            self.is_healthy = False
+        self.snapshot = replace(self.snapshot, failures=self.snapshot.failures + 1)
         for sequence in self._scheduler.drop_live():
             self._answer(sequence, _internal(sequence))
         self._runner.reset()
@@ -371,19 +313,21 @@ class Engine:
         else:
             self._metrics.finished(event.reason.lower(), len(sequence.tokens))
         self._post(answer, event)
+        self._answered += 1
 
-    def _post(self, answer: _Answer, event: Event) -> None:
+    def _post(self, answer: Answer, event: Event) -> None:
         self._outbox.setdefault(answer.loop, []).append((answer.sink, event))
-        self._answered += not isinstance(event, TextDelta)
 
     def _send(self) -> None:
-        for loop, batch in self._outbox.items():
+        """Hands the turn's events to their event loops: one wake-up for each loop."""
+        outbox, self._outbox = self._outbox, {}
+        for loop, batch in outbox.items():
             try:
                 loop.call_soon_threadsafe(_deliver, batch)
             except RuntimeError:  # the loop is closed: nobody is there to be told
                 log.warning("%d events found their event loop closed", len(batch))
-        self._outbox = {}
         if self._answered:
+            self._pace.answered(self._answered, self._clock())
             with self._wake:
                 self._unfinished -= self._answered
                 self._wake.notify_all()
@@ -394,6 +338,30 @@ class Engine:
         if self.config.checks_invariants:
             broken = check_invariants(scheduler)
             assert not broken, broken
+        queued = len(scheduler.waiting)
+        running = len(self._answers) - queued
+        kv_ratio = scheduler.reserved_bytes / scheduler.config.state_bytes
+        self._metrics.state(queued, running, kv_ratio)
+        self.snapshot = replace(self.snapshot, rows=running, queued=queued, kv_ratio=kv_ratio)
+
+
+class _Abandoned(BaseException):
+    """`close` answered for this turn while the runner was computing."""
+
+
+class _Pace:
+    """Seconds from one final answer to the next, smoothed, while there was work."""
+
+    def __init__(self) -> None:
+        self.s_per_answer = 0.0
+        self._last_s = 0.0
+
+    def restart(self, now_s: float) -> None:
+        self._last_s = now_s
+
+    def answered(self, count: int, now_s: float) -> None:
+        self.s_per_answer += 0.2 * ((now_s - self._last_s) / count - self.s_per_answer)
+        self._last_s = now_s
 
 
 def _internal(sequence: Sequence) -> InternalFailure:

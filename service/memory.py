@@ -1,16 +1,22 @@
 """Memory that holds state, behind one small seam: allocate a block, copy a rectangle of bytes between blocks.
 
-`HostMemory` is numpy. Nothing here knows what the bytes mean.
+`HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. Nothing
+here knows what the bytes mean.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import ctypes
+import os
+from typing import Any, Protocol
 
 import numpy as np
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register of x86."""
+
+CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
+DEVICE_TO_DEVICE = 3  # cudaMemcpyKind
 
 
 class Block(Protocol):
@@ -47,6 +53,10 @@ class Memory(Protocol):
         """Copies `height` lines of `width` bytes; lines start `pitch` bytes apart. Source and target do not overlap."""
         ...
 
+    def settle(self) -> None:
+        """Returns when all copies are done, as far as any other stream of the device can see."""
+        ...
+
 
 class HostBlock:
     """Bytes in main memory. The pages of a large block cost nothing until they are written."""
@@ -79,13 +89,92 @@ class HostMemory:
         width: int,
         height: int,
     ) -> None:
-        assert isinstance(target, HostBlock) and isinstance(source, HostBlock)
+        assert isinstance(target, HostBlock)
+        assert isinstance(source, HostBlock)
         if width and height:
             to = _lines(target, target_offset, target_pitch, width, height)
             to[:] = _lines(source, source_offset, source_pitch, width, height)
 
+    def settle(self) -> None:
+        """Copies in main memory are done when they return."""
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA runtime failed."""
+
+
+class CudaBlock:
+    """Bytes in the memory of the current CUDA device."""
+
+    def __init__(self, runtime: Any, size: int) -> None:
+        self._runtime = runtime
+        self.size = size
+        pointer = ctypes.c_void_p()
+        if size:
+            _check(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)), f"cudaMalloc of {size} bytes")
+        self.address: int = pointer.value or 0
+
+    def __del__(self) -> None:
+        if self.address:
+            self._runtime.cudaFree(ctypes.c_void_p(self.address))
+
+
+class CudaMemory:
+    """Device memory, through the CUDA runtime library that the process has loaded already."""
+
+    device = "cuda"
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+
+    @classmethod
+    def of_process(cls) -> CudaMemory:
+        """On the library that ONNX Runtime's provider loaded: a second copy would have a context of its own."""
+        for name in CUDA_RUNTIMES:
+            try:
+                return cls(ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
+            except OSError:
+                continue
+        raise CudaError(f"none of {', '.join(CUDA_RUNTIMES)} is loaded in this process")
+
+    def allocate(self, size: int) -> CudaBlock:
+        return CudaBlock(self._runtime, size)
+
+    def copy(
+        self,
+        target: Block,
+        source: Block,
+        *,
+        target_offset: int,
+        source_offset: int,
+        target_pitch: int,
+        source_pitch: int,
+        width: int,
+        height: int,
+    ) -> None:
+        if width and height:
+            status = self._runtime.cudaMemcpy2D(
+                ctypes.c_void_p(target.address + target_offset),
+                ctypes.c_size_t(target_pitch),
+                ctypes.c_void_p(source.address + source_offset),
+                ctypes.c_size_t(source_pitch),
+                ctypes.c_size_t(width),
+                ctypes.c_size_t(height),
+                ctypes.c_int(DEVICE_TO_DEVICE),
+            )
+            _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
+
+    def settle(self) -> None:
+        # Copies within a device return before they are done, and ONNX Runtime's stream doesn't wait for the default one.
+        _check(self._runtime.cudaDeviceSynchronize(), "cudaDeviceSynchronize")
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        raise CudaError(f"{what} failed with CUDA error {status}")
+
 
 def _lines(block: HostBlock, offset: int, pitch: int, width: int, height: int) -> np.ndarray:
     end = offset + (height - 1) * pitch + width
-    assert offset >= 0 and end <= block.size and width <= pitch, (offset, pitch, width, height, block.size)
+    assert 0 <= offset <= end <= block.size, (offset, pitch, width, height, block.size)
     return np.ndarray((height, width), np.uint8, block.bytes.data, offset, (pitch, 1))

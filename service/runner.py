@@ -8,7 +8,7 @@ the same memory. Which rows there are and what they are for is the scheduler's b
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,22 +18,23 @@ import numpy as np
 import onnxruntime as ort
 
 from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Limits, Manifest, StateKind, Variant
-from service.decoding import Greedy
 from service.errors import StartupError
-from service.memory import HostMemory, Memory
-from service.request import Request
-from service.scheduler import Scheduler, SchedulerConfig
-from service.sequence import Sequence as Decoded
+from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.states import StateBuffers, StateLayout
-from service.step import Join, Runner, StepPlan, StepResult, padded
+from service.step import Join, StepPlan, StepResult, padded
 
 Device = Literal["auto", "cpu", "cuda"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PRECISIONS = ("fp32",)  # best first
+CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
+
+Sessions = dict[str, Any]  # by role
+Open = Callable[[Path, list[Any]], Any]
 
 
 @dataclass(frozen=True)
 class ExecutionChoice:
-    """Where a model runs and why. `fallback`: something better was asked for; `reason` then names cause and fix."""
+    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix."""
 
     provider: str
     requested: Device
@@ -45,31 +46,47 @@ class ExecutionChoice:
 class OnnxModel:
     """The sessions of one bundle. Sessions may run in several threads at once; nothing here changes."""
 
-    def __init__(self, path: Path, manifest: Manifest, choice: ExecutionChoice, sessions: dict[str, Any]) -> None:
-        self.path, self.manifest, self.choice, self.sessions = path, manifest, choice, sessions
+    def __init__(self, manifest: Manifest, choice: ExecutionChoice, sessions: Sessions) -> None:
+        self.manifest, self.choice, self.sessions = manifest, choice, sessions
         self.variant: Variant = manifest.variant(choice.precision)
         self.layout = StateLayout.of(self.variant.states)
 
     @classmethod
-    def open(cls, path: Path, manifest: Manifest, *, device: Device = "auto") -> OnnxModel:
-        """Opens the graphs of a bundle whose files were verified. Raises StartupError."""
-        choice = ExecutionChoice(CPU, device, False, "", "fp32")
-        sessions = {
-            role: open_session(path / graph.file, [CPU]) for role, graph in manifest.variant("fp32").graphs.items()
-        }
-        return cls(path, manifest, choice, sessions)
+    def open(
+        cls,
+        path: Path,
+        manifest: Manifest,
+        *,
+        device: Device = "auto",
+        available: Sequence[str] | None = None,
+        open_graph: Open | None = None,
+    ) -> OnnxModel:
+        """Opens the graphs of a bundle whose files were verified. Raises StartupError.
+
+        available, open_graph: the installed providers and how a graph becomes a session, for tests.
+        """
+        open_graph = open_graph or open_session
+        available = ort.get_available_providers() if available is None else available
+        obstacle = ""
+        if device != "cpu":
+            found = _open_cuda(path, manifest, available, open_graph)
+            if not isinstance(found, str):
+                precision, sessions = found
+                return cls(manifest, ExecutionChoice(CUDA, device, False, "", precision), sessions)
+            obstacle = found
+            if device == "cuda":
+                raise StartupError(f"device cuda is required, but {obstacle}")
+        reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
+        precision, sessions = _open_cpu(path, manifest, open_graph)
+        return cls(manifest, ExecutionChoice(CPU, device, bool(obstacle), reason, precision), sessions)
 
     def runner(self, *, max_rows: int) -> OnnxRunner:
         """Buffers and bindings for one engine."""
-        return OnnxRunner(self, HostMemory(), max_rows=max_rows)
+        memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
+        return OnnxRunner(self, memory, max_rows=max_rows)
 
 
-def available_providers() -> list[str]:
-    """The execution providers this build of ONNX Runtime has; one may still fail to start, for want of a device."""
-    return list(ort.get_available_providers())
-
-
-def open_session(file: Path, providers: list[str]) -> Any:
+def open_session(file: Path, providers: list[Any]) -> Any:
     """A session under the settings the bundle was verified with."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
@@ -78,7 +95,65 @@ def open_session(file: Path, providers: list[str]) -> Any:
     options.enable_mem_pattern = False  # plans memory for one shape; here every step may have another
     for key, value in {**SESSION_CONFIG, "session.intra_op.allow_spinning": "0"}.items():
         options.add_session_config_entry(key, value)
-    return ort.InferenceSession(str(file), options, providers=providers)
+    session = ort.InferenceSession(str(file), options, providers=providers)
+    session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
+    return session
+
+
+def _open_cuda(
+    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
+) -> tuple[str, Sessions] | str:
+    """Precision and sessions on CUDA, or what is in the way and how to fix it."""
+    if CUDA not in available:
+        return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
+    precision = _precision(manifest, CUDA_PRECISIONS)
+    if precision is None:
+        return (
+            "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
+            "fix: export it again with precision fp16"
+        )
+    try:
+        # kSameAsRequested: the arena grows by what is asked for instead of doubling.
+        sessions = _open_all(
+            path,
+            manifest.variant(precision),
+            [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU],
+            open_graph,
+        )
+    except Exception as error:
+        return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
+    # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
+    if any(session.get_providers()[0] != CUDA for session in sessions.values()):
+        return (
+            "the CUDA provider is installed but did not load; "
+            "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
+        )
+    return precision, sessions
+
+
+def _open_cpu(path: Path, manifest: Manifest, open_graph: Open) -> tuple[str, Sessions]:
+    precision = _precision(manifest, CPU_PRECISIONS)
+    if precision is None:
+        there = ", ".join(variant.precision for variant in manifest.variants)
+        raise StartupError(
+            f"{path}: the bundle has no graphs for the CPU, only {there}; "
+            f"fix: export it again with precision {CPU_PRECISIONS[0]}"
+        )
+    return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
+
+
+def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
+    try:
+        return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
+    except StartupError:
+        raise
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
+
+
+def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
+    there = {variant.precision for variant in manifest.variants}
+    return next((precision for precision in wanted if precision in there), None)
 
 
 class OnnxRunner:
@@ -98,18 +173,29 @@ class OnnxRunner:
         self._lengths = np.zeros(max_rows, np.int32)
         self._source_lengths = np.zeros(max_rows, np.int32)
         self._total_length = np.zeros((), np.int32)
+        self._feeds: dict[str, np.ndarray] = {
+            "tokens": self._tokens,
+            "starts": self._starts,
+            "lengths": self._lengths,
+            "total_length": self._total_length,
+            "source_lengths": self._source_lengths,
+        }
         self._logits = np.zeros((0, self.limits.vocab_size), np.float32)
-        self._steps: dict[int, Any] = {}  # bindings by row count, as long as no buffer moves
-        self._rows = 0
+        self._scratch: dict[str, Block] = {}
+        self._steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
 
     def reset(self) -> None:
-        self._rows = 0
+        """Forgets all rows. Nothing that a failed run may have left half written is used again."""
+        self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self._max_rows)
+        self._crosses = self._states.of_kind("cross_kv")
+        self._steps.clear()
 
     def run(self, plan: StepPlan) -> StepResult:
         assert 0 < plan.rows <= self._max_rows, plan.rows
         started_s = time.perf_counter()
         self._move(plan)
         self._make_room(plan)
+        self._memory.settle()
         for _, group in groupby(plan.joins, key=self._padded_source):
             self._encode_sources(list(group))
         for _, group in groupby(plan.joins, key=self._padded_prompt):
@@ -117,7 +203,6 @@ class OnnxRunner:
         joined_s = time.perf_counter()
         if plan.tokens:
             self._step(plan)
-        self._rows = plan.rows
         return StepResult(self._logits[: plan.rows], joined_s - started_s, time.perf_counter() - joined_s)
 
     def _move(self, plan: StepPlan) -> None:
@@ -155,7 +240,7 @@ class OnnxRunner:
         written = []
         for state in self._crosses:
             pitch = width * state.axes.inner * state.axes.itemsize
-            block = self._memory.allocate(len(joins) * state.axes.outer * pitch)
+            block = self._scratch_for(state.spec.name, len(joins) * state.axes.outer * pitch)
             shape = (len(joins), *(width if isinstance(size, str) else size for size in state.spec.shape[1:]))
             binding.bind_output(state.spec.name, self._memory.device, 0, state.dtype, shape, block.address)
             written.append((state, block, pitch))
@@ -164,6 +249,14 @@ class OnnxRunner:
             self._source_lengths[join.row] = len(join.source)
             for state, block, pitch in written:
                 state.take(block, place, join.row, len(join.source), pitch)
+        self._memory.settle()
+
+    def _scratch_for(self, name: str, size: int) -> Block:
+        """Memory the encoder writes a state to; kept, so that no run allocates what an earlier one had."""
+        block = self._scratch.get(name)
+        if block is None or block.size < size:
+            block = self._scratch[name] = self._memory.allocate(size)
+        return block
 
     def _prefill(self, joins: list[Join]) -> None:
         """Reads whole prompts of one padded length straight into their rows, which are neighbours."""
@@ -189,22 +282,15 @@ class OnnxRunner:
         self._total_length[...] = self._states.capacities["self_kv"]
         binding = self._steps.get(rows)
         if binding is None:
-            feeds: dict[str, np.ndarray] = {
-                "tokens": self._tokens,
-                "starts": self._starts,
-                "lengths": self._lengths,
-                "total_length": self._total_length,
-                "source_lengths": self._source_lengths,
-            }
-            binding = self._steps[rows] = self._bind(0, rows, feeds)
+            binding = self._steps[rows] = self._bind(0, rows, self._feeds)
+        elif self._memory.device != "cpu":
+            self._bind_feeds(binding, rows, self._feeds)  # other devices copy what is bound when it is bound
         self._decode.run_with_iobinding(binding)
 
     def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray]) -> Any:
         """A binding of `decode` for rows [first, first + rows) of every buffer."""
         binding = self._decode.io_binding()
-        for name, array in feeds.items():
-            if name in self._inputs:
-                _bind_input(binding, name, array[:rows] if array.ndim else array)
+        self._bind_feeds(binding, rows, feeds)
         for state in self._states.buffers:
             place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
             if state.kind == "cross_kv":
@@ -216,6 +302,11 @@ class OnnxRunner:
         binding.bind_output("logits", "cpu", 0, logits.dtype, logits.shape, logits.ctypes.data)
         return binding
 
+    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray]) -> None:
+        for name, array in feeds.items():
+            if name in self._inputs:
+                _bind_input(binding, name, array[:rows] if array.ndim else array)
+
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
@@ -226,29 +317,3 @@ def _block(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
     for place, tokens in enumerate(rows):
         block[place, : len(tokens)] = tokens
     return block
-
-
-def decode_alone(runner: Runner, request: Request) -> list[int]:
-    """Greedy tokens of one request without an engine; the runner must have no rows."""
-    scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout, eos_id=runner.eos_id)
-    sequence = Decoded(request)
-    scheduler.submit(sequence)
-    while sequence.end is None:
-        plan = scheduler.plan(0.0)
-        scheduler.commit(plan, Greedy().select(runner.run(plan.step).logits_RV, plan.rows))
-    runner.reset()
-    return sequence.tokens
-
-
-def golden_decode(runner: Runner, manifest: Manifest) -> None:
-    """Repeats the decode the bundle was verified with. Raises StartupError when it comes out differently."""
-    golden = manifest.golden
-    request = Request(
-        request_id="golden", source=golden.source, prompt=golden.prompt, max_tokens=max(1, len(golden.output))
-    )
-    tokens = decode_alone(runner, request)
-    if tuple(tokens) != golden.output:
-        raise StartupError(
-            f"self-check failed: this machine decodes {tokens}, the bundle was verified with {list(golden.output)}; "
-            "fix: export the bundle again on this kind of machine, or check the installation of onnxruntime"
-        )

@@ -33,7 +33,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a turn does. `rows[i]` is the sequence in row i; `admitted` of them are new, `ended` ones left unanswered."""
+    """What a turn does. `rows[i]` is the sequence in row i; `admitted` ones are new there, `ended` ones gave up."""
 
     step: StepPlan
     rows: tuple[Sequence, ...]
@@ -48,6 +48,7 @@ class Scheduler:
         self.config, self.limits, self.layout, self.eos_id = config, limits, layout, eos_id
         self.waiting: deque[Sequence] = deque()
         self.live: list[Sequence] = []
+        self.reserved_bytes = 0  # the worst case of the live rows
 
     @property
     def has_prefill(self) -> bool:
@@ -57,11 +58,6 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         return not self.waiting and not self.live
-
-    @property
-    def reserved_bytes(self) -> int:
-        """The worst case of all live rows."""
-        return self._reserve(self.live) if self.live else 0
 
     def check(self, request: Request) -> None:
         """Raises InvalidRequest for what could never run, however long it waited. Safe to call from any thread."""
@@ -88,14 +84,18 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Adds a checked sequence to the end of the queue."""
-        assert sequence.row is None and sequence.end is None, sequence
+        assert sequence.row is None, sequence.row
         self.waiting.append(sequence)
 
     def plan(self, now_s: float) -> Plan:
-        """Lets expired and cancelled sequences go, closes the holes, admits who fits. `now_s`: clock of the deadlines."""
+        """Lets expired and cancelled sequences go, closes holes, admits who fits. `now_s`: on the deadlines' clock."""
         ended = self._expire(now_s)
+        before = len(self.live)
         moves = self._compact()
+        left = before - len(self.live)
         admitted = self._admit()
+        if left or admitted:
+            self.reserved_bytes = self._reserve(self.live)
         return Plan(self._step(moves, admitted), tuple(self.live), tuple(admitted), tuple(ended))
 
     def commit(self, plan: Plan, selection: Selection) -> list[Sequence]:
@@ -111,7 +111,7 @@ class Scheduler:
 
     def drop_live(self) -> list[Sequence]:
         """Forgets all live rows, after a turn failed. The caller ends them."""
-        dropped, self.live = self.live, []
+        dropped, self.live, self.reserved_bytes = self.live, [], 0
         for sequence in dropped:
             sequence.row = None
         return dropped
@@ -199,6 +199,8 @@ class Scheduler:
         return padded(len(sequence.request.prompt), self.limits.max_target_len)
 
     def _reserve(self, sequences: list[Sequence]) -> int:
+        if not sequences:
+            return 0
         prefill = self._padded_prompt if self.has_prefill else lambda _: 0
         target_len = max(max(sequence.longest, prefill(sequence)) for sequence in sequences)
         source_len = max(len(sequence.request.source) for sequence in sequences)
@@ -223,6 +225,8 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
         broken.append("a waiting sequence has a row or an end")
     if len(live) > scheduler.config.max_rows:
         broken.append(f"{len(live)} rows of {scheduler.config.max_rows}")
+    if scheduler.reserved_bytes != scheduler._reserve(live):
+        broken.append(f"{scheduler.reserved_bytes} bytes reserved, {len(live)} rows need {scheduler._reserve(live)}")
     if scheduler.reserved_bytes > scheduler.config.state_bytes:
         broken.append(f"{scheduler.reserved_bytes} bytes reserved of {scheduler.config.state_bytes}")
     return broken

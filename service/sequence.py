@@ -35,7 +35,7 @@ class Sequence:
         return prompt[self.cached] if self.cached < len(prompt) else self.tokens[-1]
 
     def advance(self, positions: int, token: int, eos_id: int) -> bool:
-        """`positions` more inputs are cached and the model then chose `token`. False: the prompt is not read yet, so the
+        """`positions` more inputs are cached, then the model chose `token`. False: the prompt is not read yet, so the
         choice means nothing."""
         self.cached += positions
         if self.cached < len(self.request.prompt):

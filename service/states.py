@@ -165,7 +165,7 @@ class StateBuffers:
         return [buffer for buffer in self.buffers if buffer.kind == kind]
 
     def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int]) -> bool:
-        """Grows or shrinks to `rows` rows with `lengths` positions; keeps the first `live` rows. True: addresses changed.
+        """Grows or shrinks to `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
 
         Buffers grow when they must and shrink when they are empty or at least twice as large as needed.
         """

@@ -1,7 +1,7 @@
 """What one turn of an engine asks of its runner (`StepPlan`) and gets back (`StepResult`).
 
-A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure and
-a runner can be replaced by a script. Live rows are the dense prefix [0, rows) of the runner's buffers.
+A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure
+and a runner can be replaced by a script. Live rows are the dense prefix [0, rows) of the runner's buffers.
 """
 
 from __future__ import annotations

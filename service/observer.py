@@ -1,0 +1,46 @@
+"""What an engine reports while it runs (`EngineMetrics`); nothing here knows how it is counted or shown."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class EngineMetrics(Protocol):
+    """What an engine reports, from its own thread. Calls are few per turn, and none per row but `finished`."""
+
+    def admitted(self, queue_s: float, prompt_tokens: int) -> None:
+        """A request got a row after `queue_s`; it brings `prompt_tokens` of source and prompt."""
+
+    def joined(self, seconds: float) -> None:
+        """One turn's encoding or prefill of new rows."""
+
+    def stepped(self, seconds: float, rows: int) -> None:
+        """One decode step."""
+
+    def first_token(self, seconds: float) -> None:
+        """From arrival to the first token."""
+
+    def next_tokens(self, gap_s: float, rows: int) -> None:
+        """`rows` sequences got one more token, `gap_s` after their last one."""
+
+    def generated(self, tokens: int) -> None:
+        """Tokens produced by one turn."""
+
+    def finished(self, reason: str, wasted_tokens: int) -> None:
+        """A request ended: a FinishReason's value, or an error's reason in lower case; tokens nobody will read."""
+
+    def state(self, queued: int, running: int, kv_ratio: float) -> None:
+        """After a turn: requests waiting, rows live, worst-case state of live rows as a share of what is allowed."""
+
+
+class NullMetrics:
+    """Counts nothing."""
+
+    def admitted(self, queue_s: float, prompt_tokens: int) -> None: ...
+    def joined(self, seconds: float) -> None: ...
+    def stepped(self, seconds: float, rows: int) -> None: ...
+    def first_token(self, seconds: float) -> None: ...
+    def next_tokens(self, gap_s: float, rows: int) -> None: ...
+    def generated(self, tokens: int) -> None: ...
+    def finished(self, reason: str, wasted_tokens: int) -> None: ...
+    def state(self, queued: int, running: int, kv_ratio: float) -> None: ...
