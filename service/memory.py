@@ -165,7 +165,7 @@ class CudaMemory:
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
 
     def settle(self) -> None:
-        # Copies within a device return before they are done, and ONNX Runtime's stream doesn't wait for the default one.
+        # Copies within a device return before they are done; ONNX Runtime's stream does not wait for the default one.
         _check(self._runtime.cudaDeviceSynchronize(), "cudaDeviceSynchronize")
 
 

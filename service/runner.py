@@ -66,7 +66,7 @@ class OnnxModel:
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         open_graph = open_graph or open_session
-        available = ort.get_available_providers() if available is None else available
+        available = available_providers() if available is None else available
         obstacle = ""
         if device != "cpu":
             found = _open_cuda(path, manifest, available, open_graph)
@@ -84,6 +84,12 @@ class OnnxModel:
         """Buffers and bindings for one engine."""
         memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
         return OnnxRunner(self, memory, max_rows=max_rows)
+
+
+def available_providers() -> list[str]:
+    """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
+    names: list[str] = ort.get_available_providers()
+    return names
 
 
 def open_session(file: Path, providers: list[Any]) -> Any:
