@@ -19,6 +19,7 @@ from model.grammar import Choice, Join, Rule, one_of
 from model.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, conjugate, join_words
 from model.lexicon import SAYING, Noun
 from model.phrases import NOUNS, Kind, Predicate, Use, determiner, nominal, outfit, predicate, spread, staying
+from model.scenes import scene_rule
 
 Split = Literal["train", "test"]
 
@@ -323,3 +324,20 @@ def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
 def count_sentences(split: Split) -> int:
     """How many different sentences there are, exactly."""
     return sentences(split).count
+
+
+def scenes_with_logprob(seed: int, count: int, split: Split) -> list[tuple[str, float]]:
+    """English scenes, each with its exact log-probability under the grammar, in nats."""
+    rule, uniform = scene_rule(split == "test"), random.Random(seed).random
+    drawn = (rule.draw(uniform) for _ in range(count))
+    return [(scene.text, logprob) for scene, logprob in drawn]
+
+
+def scenes(seed: int, count: int, split: Split) -> list[str]:
+    """English scenes of two to five sentences; the same seed gives the same scenes everywhere."""
+    return [text for text, _ in scenes_with_logprob(seed, count, split)]
+
+
+def scene_entropy(split: Split) -> float:
+    """Mean nats per scene, exactly: what a perfect model of the split would need."""
+    return scene_rule(split == "test").entropy

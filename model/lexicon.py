@@ -297,14 +297,16 @@ TRADING = (  # a person does something with a thing, somewhere
     _verb("find finds finding found", "finden findet gefunden"),
     _verb("draw draws drawing drawn", "zeichnen zeichnet gezeichnet"),
 )
+CARRY = _verb("carry carries carrying carried", "tragen trägt getragen")
 HANDLING = (  # a person does something with a thing
-    _verb("carry carries carrying carried", "tragen trägt getragen"),
+    CARRY,
     _verb("need needs needing needed", "brauchen braucht gebraucht", stative=True),
     _verb("pick picks picking picked", "heben hebt aufgehoben", particle="up", prefix="auf"),
     _verb("bring brings bringing brought", "bringen bringt mitgebracht", particle="along", prefix="mit"),
 )
+WEAR = _verb("wear wears wearing worn", "tragen trägt getragen")
 DRESSING = (
-    _verb("wear wears wearing worn", "tragen trägt getragen"),
+    WEAR,
     _verb("buy buys buying bought", "kaufen kauft gekauft"),
 )
 MEETING = (  # a person and another person

@@ -69,7 +69,7 @@ from model.lexicon import (
 )  # fmt: skip
 
 Kind = Literal["person", "animal", "lying", "standing"]
-Use = Literal["statement", "clause", "question", "asking", "now", "tomorrow", "habit"]
+Use = Literal["statement", "clause", "question", "asking", "now", "tomorrow", "habit", "wish"]
 
 THINGS = LYING_THINGS + STANDING_THINGS
 CLOTHES = GARMENTS + ACCESSORIES
@@ -122,13 +122,18 @@ def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1)
 
 @cache
 def determiner(
-    place: Literal["opening", "inside", "object", "place"], *, plural: bool, owner: Determiner | None = None
+    place: Literal["opening", "inside", "object", "introduction"], *, plural: bool, owner: Determiner | None = None
 ) -> Rule[Determiner]:
-    """A determiner. A sentence opens with small numbers only, which keeps capitalised words few."""
+    """A determiner for a subject that opens a sentence or stands inside it, for an object, for somebody new.
+
+    A sentence opens with small numbers only, which keeps capitalised words few.
+    """
     small, large = one_of([number_word(n) for n in range(2, 13)]), one_of([number_word(n) for n in range(13, 100)])
-    number = small if place == "opening" else Choice([small, large], [3, 2])
+    number = small if place in ("opening", "introduction") else Choice([small, large], [3, 2])
     weighted: list[tuple[Rule[Determiner], int]]
-    if plural:
+    if place == "introduction":
+        weighted = [(number, 3), (Value(SOME), 1)] if plural else [(Value(A), 1)]
+    elif plural:
         weighted = [(Value(THE), 3), (number, 4), (Value(SOME), 1), (Value(MANY), 1), (Value(THESE), 1)]
         if place != "opening":
             weighted.append((Value(NO_ARTICLE), 2))
@@ -270,7 +275,9 @@ def tenses(use: Use, *, stative: bool) -> Rule[Tense] | None:
         weighted.append((one_of(HABITS), 2))
     if use in ("statement", "clause") or (use in ("question", "asking") and not stative):
         weighted.append((Value(PERFECT), 2))
-    if not stative and use not in ("habit", "question", "asking"):
+    if use == "wish" and not stative:
+        weighted.append((Value(WANT), 1))
+    if not stative and use in ("statement", "clause", "now", "tomorrow"):
         weighted.append((one_of((*AUXILIARIES, WANT)), 2))
     if not stative and use in ("question", "asking"):
         weighted.append((one_of(AUXILIARIES), 2))
