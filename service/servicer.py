@@ -269,6 +269,7 @@ class Servicer:
     def _describe(self, model: ServedModel) -> pb.Model:
         manifest, limits = model.manifest, self._catalog.limits
         lineage = manifest.lineage
+        training = lineage.get("metrics") or {}
         return pb.Model(
             name=model.name,
             task=TASKS[manifest.task],
@@ -290,7 +291,7 @@ class Servicer:
             ),
             parity=pb.Parity(passed=manifest.parity.get("passed") is True, figures=_figures(manifest.parity)),
             lineage=pb.Lineage(
-                steps=lineage.get("steps") or 0,
+                steps=training.get("steps") or 0,
                 data_sha256=lineage.get("data_sha256") or "",
                 git_commit=lineage.get("git_commit") or "",
             ),

@@ -85,7 +85,7 @@ def test_bad_value_names_setting_value_and_limit(flags, message):
 
 def test_bad_variable_is_named_as_a_variable(monkeypatch):
     monkeypatch.setenv("GLOSSA_PORT", "many")
-    with pytest.raises(StartupError, match="GLOSSA_PORT: .*got 'many'"):
+    with pytest.raises(StartupError, match=r"GLOSSA_PORT: .*got 'many'"):
         load_settings(MODELS)
 
 

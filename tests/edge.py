@@ -1,0 +1,160 @@
+"""A server without engines: real gRPC, real ports, a pool that answers as a test tells it."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+
+from export.bundle import Golden, Limits, Manifest, Tokens
+from model.tokenizer import Tokenizer
+from service.catalog import Provider, ServedModel
+from service.config import ServerSettings
+from service.metrics import ModelInfo
+from service.request import Finished, FinishReason, TextDelta, Timings
+from service.server import Server
+
+TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
+TOKENIZERS = {
+    "translation": Tokenizer.train(TEXTS, kind="words", vocab_size=64),
+    "generation": Tokenizer.train(TEXTS, kind="bpe", vocab_size=300),
+}
+TIMINGS = Timings(queue_s=0.001, prefill_s=0.002, first_token_s=0.004, total_s=0.010)
+ANSWER = (
+    TextDelta("zwei", (5,)),
+    TextDelta(" rote", (6, 7)),
+    Finished(FinishReason.END_OF_SEQUENCE, " Häuser", (8, 2), prompt_tokens=4, generated_tokens=5, timings=TIMINGS),
+)
+
+
+@dataclass
+class FakePool:
+    """Accepts requests and sends them `answer`, or nothing until a test does (`hold`)."""
+
+    answer: tuple = ANSWER
+    hold: bool = False
+    refuse: Exception | None = None
+    heartbeat_s: float = float("inf")
+    is_healthy: bool = True
+    closed: bool = False
+    requests: list = field(default_factory=list)
+    cancelled: list = field(default_factory=list)
+    sinks: list = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def submit(self, request, loop, sink):
+        if self.refuse:
+            raise self.refuse
+        self.requests.append(request)
+        self.sinks.append(sink)
+        self.changed.set()
+        if not self.hold:
+            loop.call_soon(self.send, sink, self.answer)
+        return FakeSubmission(self, request)
+
+    @staticmethod
+    def send(sink, events):
+        for event in events:
+            sink(event)
+
+    async def until(self, condition):
+        """Returns once `condition()` holds, which only submissions and cancellations change."""
+        async with asyncio.timeout(5):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def stop_accepting(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+@dataclass
+class FakeSubmission:
+    pool: FakePool
+    request: object
+
+    def cancel(self):
+        self.pool.cancelled.append(self.request.request_id)
+        self.pool.changed.set()
+
+
+def manifest(task="translation", **changes):
+    has_source = task == "translation"
+    fields = {
+        "architecture": "encoder_decoder" if has_source else "decoder",
+        "task": task,
+        "tokens": Tokens(pad=0, bos=1, eos=2, unk=3),
+        "limits": Limits(
+            vocab_size=TOKENIZERS[task].vocab_size,
+            max_source_len=8 if has_source else 0,
+            max_target_len=16,
+            max_block=1 if has_source else 0,
+        ),
+        "variants": (),
+        "golden": Golden(source=(4, 2), prompt=(1,), output=(2,)),
+        "lineage": {"git_commit": "c0ffee", "data_sha256": "ab" * 32, "metrics": {"steps": 7}},
+        "parity": {"passed": True, "checks": [{"name": "greedy", "passed": True, "worst": 0.5}]},
+        "created": "2026-01-01T00:00:00Z",
+    }
+    return Manifest(**{**fields, **changes})
+
+
+def served(name, pool, task="translation", **changes):
+    return ServedModel(
+        name=name,
+        manifest=manifest(task),
+        precision="fp32",
+        bundle_sha256="cd" * 32,
+        tokenizer=TOKENIZERS[task],
+        pool=pool,
+        provider=Provider(name="CPUExecutionProvider", requested="auto", fallback=True, reason="no GPU; add one"),
+        **changes,
+    )
+
+
+def settings(**changes):
+    fields = {
+        "models": {"en-de": "/none", "en": "/none"},
+        "port": 0,
+        "http_port": 0,
+        "drain_delay_s": 0.0,
+        "drain_timeout_s": 5.0,
+    }
+    return ServerSettings(**{**fields, **changes})
+
+
+@dataclass
+class Edge:
+    server: Server
+    pools: dict
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.server.port}"
+
+    @property
+    def pool(self):
+        return self.pools["en-de"]
+
+
+@contextlib.asynccontextmanager
+async def running(**changes):
+    """A started server with a translation model `en-de` and a generation model `en`, both on fake pools."""
+    pools = {}
+
+    def open_model(name, path, settings, metrics):
+        task = "generation" if name == "en" else "translation"
+        info = ModelInfo(manifest(task).architecture, task, "fp32", "CPUExecutionProvider", "auto", True)
+        metrics.model(name, info)
+        pools[name] = FakePool()
+        return served(name, pools[name], task)
+
+    server = Server(settings(**changes), open_model=open_model)
+    try:
+        await server.start()
+        yield Edge(server, pools)
+    finally:
+        for pool in pools.values():
+            pool.heartbeat_s = float("inf")
+        await server.stop()
