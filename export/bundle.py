@@ -42,7 +42,7 @@ TOKENIZER = "tokenizer.json"
 MAX_MANIFEST_BYTES = 4 << 20  # a real one has some 20 kB
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
-# How graphs are run, for whoever makes a session: verification proves the graph under these settings and no others.
+# How graphs are run. Verification proves a graph under these settings and no others; a server uses the same.
 SESSION_THREADS = 1  # intra-op; one engine per core beats several threads on one step
 SESSION_OPTIMIZATION = "ORT_ENABLE_ALL"
 SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
@@ -51,6 +51,10 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
         "optimization.disable_specified_optimizers": "SkipLayerNormFusion;BiasSkipLayerNormFusion",
     }
 )
+# How inputs are shaped, so that the bits of a row do not depend on the rows beside it: a kernel computes a remainder of
+# one row in another order. Sources and first blocks are padded to multiples of these, not beyond the model's limits.
+SOURCE_MULTIPLE = 16
+PREFILL_MULTIPLE = 8
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
 Role = Literal["encode", "decode"]

@@ -1,0 +1,195 @@
+"""The two graphs as modules that can be traced: `encode` and `decode`, around the layers of `model` and with no weights
+of their own.
+
+What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
+block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
+keys: the source's keys and values are its cache, and as one query sees all of it, causal and full are the same thing.
+Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
+
+Shapes: B batch, T block, C capacity, S source, M d_model, V vocabulary, H heads, K key-value heads, D head_dim,
+E = H * D or K * D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from export.bundle import Role, StateSpec
+from model.attention import AttendSource
+from model.config import ModelConfig
+from model.transformer import EncoderDecoder, Transformer
+
+GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
+Pair = tuple[Tensor, Tensor]
+
+
+def _group_query_attention(
+    config: ModelConfig, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D), as in `model`."""
+    results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+        GROUP_QUERY_ATTENTION,
+        inputs,
+        attrs={"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads},
+        dtypes=[output.dtype for output in outputs],
+        shapes=[output.shape for output in outputs],
+        version=1,
+    )
+    return results
+
+
+class GraphAttention:
+    """`Attend` over a cache: `present` holds the extended cache after the call."""
+
+    def __init__(self, config: ModelConfig, past: Pair, last_B: Tensor, total_length: Tensor) -> None:
+        """past: (B, K, C, D) each. last_B: int32, the last valid position. total_length: int32 scalar."""
+        self.config, self.past, self.last_B, self.total_length = config, past, last_B, total_length
+        self.present: Pair | None = None
+
+    def __call__(self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor) -> Tensor:
+        inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.last_B, self.total_length)
+        mixed_BTE, key, value = _group_query_attention(self.config, inputs, (query_BTE, *self.past))
+        self.present = (key, value)
+        return mixed_BTE
+
+
+class GraphSourceAttention:
+    """`AttendSource` for a single query position per row."""
+
+    def __init__(self, config: ModelConfig, cross: Pair, last_B: Tensor) -> None:
+        """cross: (B, K, S, D) each. last_B: int32, the source's last valid position."""
+        self.config, self.cross, self.last_B = config, cross, last_B
+
+    def __call__(self, query_BTE: Tensor) -> Tensor:
+        width = self.config.attention_kv_heads * self.config.attention_head_dim
+        nothing_B0E = query_BTE.new_zeros((query_BTE.shape[0], 0, width))
+        source_length = torch.tensor(0, dtype=torch.int32) + self.cross[0].shape[2]
+        inputs = (query_BTE, nothing_B0E, nothing_B0E, *self.cross, self.last_B, source_length)
+        (mixed_BTE,) = _group_query_attention(self.config, inputs, (query_BTE,))
+        return mixed_BTE
+
+
+class EncodeGraph(nn.Module):
+    """source → encoder states and each decoder layer's keys and values of it."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
+        states_BSM, layers = self.model.encode(source_BS, lengths_B)
+        return [states_BSM, *(tensor for layer in layers for tensor in layer)]
+
+
+class DecodeGraph(nn.Module):
+    """A block of tokens → logits float32 (B, V) behind each row's last valid token, and the extended caches."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+        past: Sequence[Pair],
+        source_lengths_B: Tensor | None = None,
+        cross: Sequence[Pair] = (),
+    ) -> list[Tensor]:
+        config, decoder = self.model.config, self.model.decoder
+        attends = [GraphAttention(config, layer, lengths_B - 1, total_length) for layer in past]
+        sources: Sequence[AttendSource | None] = [None] * len(attends)
+        if source_lengths_B is not None:
+            sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
+        states_BTM = decoder(tokens_BT, starts_B, attends, sources)
+        if source_lengths_B is None:
+            last_B = lengths_B.long() - starts_B - 1
+            states_BM = states_BTM[torch.arange(states_BTM.shape[0]), last_B]
+        else:
+            states_BM = states_BTM[:, 0]
+        presents = [attend.present for attend in attends if attend.present is not None]
+        return [decoder.unembedding(states_BM).float(), *(tensor for layer in presents for tensor in layer)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """How a graph is called: example arguments, the axes of each that may change, and the names of all tensors."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    dynamic_axes: tuple[Any, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def signatures(model: Transformer) -> dict[Role, Signature]:
+    """Every graph that `model` needs. Example sizes differ from each other, so that no two axes are taken for one."""
+    batch, block, capacity, source = 2, 3, 16, 5
+    config, weight = model.config, model.decoder.unembedding.weight
+    layers = range(config.num_decoder_layers)
+    axes = {name: torch.export.Dim(name) for name in ("batch", "block", "capacity", "source")}
+    rows = {0: axes["batch"]}
+
+    def pairs(length: int, axis: str) -> tuple[list[Pair], list[tuple[Any, Any]]]:
+        shape = (batch, config.attention_kv_heads, length, config.attention_head_dim)
+        moving = {0: axes["batch"], 2: axes[axis]}
+        return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in layers], [(moving, moving) for _ in layers]
+
+    own = tuple(f"self_{part}.{i}" for i in layers for part in ("key", "value"))
+    theirs = tuple(f"cross_{part}.{i}" for i in layers for part in ("key", "value"))
+    length = 1 if config.has_encoder else block
+    tokens_axes = rows if config.has_encoder else {0: axes["batch"], 1: axes["block"]}
+    past, past_axes = pairs(capacity, "capacity")
+    arguments: tuple[Any, ...] = (
+        torch.ones(batch, length, dtype=torch.int64),
+        torch.zeros(batch, dtype=torch.int64),
+        torch.full((batch,), length, dtype=torch.int32),
+        torch.tensor(length, dtype=torch.int32),
+        past,
+    )
+    dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, past_axes)
+    inputs = ("tokens", "starts", "lengths", "total_length", *(f"past.{name}" for name in own))
+    outputs = ("logits", *(f"present.{name}" for name in own))
+    if not isinstance(model, EncoderDecoder):
+        decode = Signature(
+            module=DecodeGraph(model), arguments=arguments, dynamic_axes=dynamic_axes, inputs=inputs, outputs=outputs
+        )
+        return {"decode": decode}
+    cross, cross_axes = pairs(source, "source")
+    source_lengths = torch.full((batch,), source, dtype=torch.int32)
+    encode = Signature(
+        module=EncodeGraph(model),
+        arguments=(torch.ones(batch, source, dtype=torch.int64), source_lengths),
+        dynamic_axes=({0: axes["batch"], 1: axes["source"]}, rows),
+        inputs=("source", "source_lengths"),
+        outputs=("encoder_states", *theirs),
+    )
+    decode = Signature(
+        module=DecodeGraph(model),
+        arguments=(*arguments, source_lengths, cross),
+        dynamic_axes=(*dynamic_axes, rows, cross_axes),
+        inputs=(*inputs, "source_lengths", *theirs),
+        outputs=outputs,
+    )
+    return {"encode": encode, "decode": decode}
+
+
+def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
+    """What is kept between calls, layer by layer."""
+    kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
+    result = []
+    for i in range(config.num_decoder_layers):
+        for part in ("key", "value"):
+            shape = ("batch", kv_heads, "capacity", head_dim)
+            result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=shape))
+            if config.has_encoder:
+                shape = ("batch", kv_heads, "source", head_dim)
+                result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=shape))
+    return tuple(result)

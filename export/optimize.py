@@ -1,0 +1,210 @@
+"""Passes over a traced graph: functions ModelProto → ModelProto that change the model they are given and return it.
+
+They do what the runtime's own optimiser cannot know or would have to repeat at every start; everything else is left to
+it. A pass that does not recognise its pattern changes nothing, so `to_onnx` counts the nodes that must be there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+Pass = Callable[[ModelProto], ModelProto]
+
+
+def optimize(model: ModelProto) -> ModelProto:
+    """All passes, in their order."""
+    for run in PASSES:
+        model = run(model)
+    return model
+
+
+def remove_no_ops(model: ModelProto) -> ModelProto:
+    """Drops Identity, and Cast to the type that a value has already. One between a graph's input and output stays."""
+    graph = model.graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    outputs = {value.name for value in graph.output}
+    uses = Counter(name for node in graph.node for name in node.input)
+    makers = {name: node for node in graph.node for name in node.output}
+    kept, renamed = [], dict[str, str]()
+    for node in graph.node:
+        _rename_inputs(node, renamed)
+        is_cast = node.op_type == "Cast" and _attribute(node, "to", 0) == types.get(node.input[0], -1)
+        maker = makers.get(node.input[0]) if node.input else None
+        if node.domain != "" or not (node.op_type == "Identity" or is_cast):
+            kept.append(node)
+        elif node.output[0] not in outputs:
+            renamed[node.output[0]] = node.input[0]
+            uses[node.input[0]] += uses[node.output[0]] - 1
+        elif maker is not None and uses[node.input[0]] == 1 and node.input[0] not in outputs:
+            maker.output[list(maker.output).index(node.input[0])] = node.output[0]
+        else:
+            kept.append(node)
+    return _with_nodes(model, kept)
+
+
+def gather_rows(model: ModelProto) -> ModelProto:
+    """GatherND by one trailing index → Gather: what indexing a table by positions is traced to."""
+    graph = model.graph
+    makers, constants = _makers(graph), _constants(graph)
+    for node in graph.node:
+        if node.op_type != "GatherND" or _attribute(node, "batch_dims", 0) != 0:
+            continue
+        unsqueeze = makers.get(node.input[1])
+        if unsqueeze is None or unsqueeze.op_type != "Unsqueeze":
+            continue
+        axes = constants.get(unsqueeze.input[1])
+        if axes is not None and axes.tolist() == [-1]:
+            gather = helper.make_node("Gather", [node.input[0], unsqueeze.input[0]], list(node.output), axis=0)
+            node.CopyFrom(gather)
+    return remove_unused(model)
+
+
+def pack_query_key_value(model: ModelProto) -> ModelProto:
+    """Split → GroupQueryAttention(q, k, v) → GroupQueryAttention(packed): the operator splits without copying.
+
+    Rotary models turn queries and keys between the two and keep the Split.
+    """
+    graph = model.graph
+    makers, constants = _makers(graph), _constants(graph)
+    uses = Counter(name for node in graph.node for name in node.input)
+    uses.update(value.name for value in graph.output)
+    for node in graph.node:
+        if node.op_type != "GroupQueryAttention" or not all(node.input[:3]):
+            continue
+        split = makers.get(node.input[0])
+        if split is None or split.op_type != "Split" or list(split.output) != list(node.input[:3]):
+            continue
+        sizes = constants.get(split.input[1]) if len(split.input) > 1 else None
+        heads, kv_heads = _attribute(node, "num_heads", 0), _attribute(node, "kv_num_heads", 0)
+        in_order = sizes is not None and sizes[1] == sizes[2] and sizes[0] * kv_heads == sizes[1] * heads
+        if in_order and _attribute(split, "axis", 0) in (-1, 2) and all(uses[name] == 1 for name in split.output):
+            node.input[0], node.input[1], node.input[2] = split.input[0], "", ""
+    return remove_unused(model)
+
+
+def share_initializers(model: ModelProto) -> ModelProto:
+    """Equal constants become one, such as the embedding matrix of tied models."""
+    graph = model.graph
+    first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
+    for tensor in graph.initializer:
+        key = (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes())
+        if key in first:
+            renamed[tensor.name] = first[key]
+        else:
+            first[key] = tensor.name
+            kept.append(tensor)
+    if renamed:
+        _replace(graph.initializer, kept)
+        for node in graph.node:
+            _rename_inputs(node, renamed)
+    return model
+
+
+def remove_unused(model: ModelProto) -> ModelProto:
+    """Drops nodes and constants that no output depends on."""
+    graph = model.graph
+    needed, kept = {value.name for value in graph.output}, list[NodeProto]()
+    for node in reversed(graph.node):
+        if any(name in needed for name in node.output):
+            kept.append(node)
+            needed.update(node.input)
+    if any(tensor.name not in needed for tensor in graph.initializer):
+        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
+    return _with_nodes(model, kept[::-1])
+
+
+def strip_metadata(model: ModelProto) -> ModelProto:
+    """Forgets how the graph was made: source files and their paths, stack traces, the exporter's counters in names.
+
+    What is left depends on the model alone, so that exporting twice gives the same bytes. Inputs, outputs and constants
+    keep their names; every other value is called after its node.
+    """
+    graph = model.graph
+    model.producer_name, model.producer_version, model.doc_string, model.domain = "glossa", "", "", ""
+    graph.name, graph.doc_string = "glossa", ""
+    del graph.value_info[:]
+    del model.metadata_props[:]
+    del graph.metadata_props[:]
+    fixed = {value.name for value in (*graph.input, *graph.output)}
+    renamed: dict[str, str] = {}
+    for tensor in graph.initializer:
+        tensor.doc_string = ""
+        del tensor.metadata_props[:]
+    for value in (*graph.input, *graph.output):
+        value.doc_string = ""
+        del value.metadata_props[:]
+    for i, node in enumerate(graph.node):
+        node.name, node.doc_string = f"{node.op_type}_{i}", ""
+        del node.metadata_props[:]
+        _rename_inputs(node, renamed)
+        for j, name in enumerate(node.output):
+            if name and name not in fixed:
+                renamed[name] = f"{node.name}.{j}" if j else node.name
+                node.output[j] = renamed[name]
+    return model
+
+
+def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
+    """Gives constants the names of the weights they hold, as they are or transposed (then with ".T" behind)."""
+    graph, names = model.graph, dict[tuple[tuple[int, ...], bytes], str]()
+    for name, array in weights.items():
+        names.setdefault((array.shape, array.tobytes()), name)
+        if array.ndim == 2:
+            names.setdefault((array.shape[::-1], array.T.tobytes()), f"{name}.T")
+    taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
+    for i, tensor in enumerate(graph.initializer):
+        name = names.get((tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()), f"constant_{i}")
+        name = name if name not in taken else f"constant_{i}"
+        taken.add(name)
+        renamed[tensor.name] = tensor.name = name
+    for node in graph.node:
+        _rename_inputs(node, renamed)
+    return model
+
+
+PASSES: tuple[Pass, ...] = (
+    remove_no_ops,
+    gather_rows,
+    pack_query_key_value,
+    share_initializers,
+    remove_unused,
+    strip_metadata,
+)
+
+
+def _attribute(node: NodeProto, name: str, default: int) -> int:
+    """An attribute that is a whole number."""
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def _makers(graph: GraphProto) -> dict[str, NodeProto]:
+    return {name: node for node in graph.node for name in node.output if name}
+
+
+def _constants(graph: GraphProto) -> dict[str, np.ndarray]:
+    """Small constants, such as axes and sizes, by name."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if np.prod(tensor.dims) <= 8}
+
+
+def _rename_inputs(node: NodeProto, renamed: Mapping[str, str]) -> None:
+    for i, name in enumerate(node.input):
+        if name in renamed:
+            node.input[i] = renamed[name]
+
+
+def _with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
+    _replace(model.graph.node, nodes)
+    return model
+
+
+def _replace(field: Any, items: Iterable[Any]) -> None:
+    """A repeated field of a protocol buffer, whose stubs name no common type, with other items."""
+    kept = list(items)
+    del field[:]
+    field.extend(kept)

@@ -1,0 +1,207 @@
+"""From a checkpoint to a bundle: check, trace, optimise, save, verify, rename into place.
+
+torch's exporter turns each graph's module (`export.graphs`) into ONNX; the passes of `export.optimize` follow; what
+comes out is compared with PyTorch by `export.verify` before the bundle gets its name. What the graphs compute is
+decided in `model` and `export.graphs`, not here.
+
+    ExportError          the model cannot be exported, or the trace is not what it must be
+    └── ParityError      the graphs do not compute what the model does; `report` holds every check
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import importlib.metadata
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnx import ModelProto
+
+from export import graphs
+from export.bundle import TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
+from export.optimize import name_weights, optimize
+from export.samples import sample_inputs
+from export.verify import limits_of, make_report, verify_graphs
+from model.checkpoint import load_checkpoint
+from model.config import ModelConfig
+from model.disk import DIGESTS
+from model.tokenizer import Tokenizer
+from model.transformer import Transformer
+
+OPSET = 23
+INLINE_LIMIT = 1 << 30  # bytes of weights; a protocol buffer ends at 2 GiB
+HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
+
+
+class ExportError(Exception):
+    """A model cannot be exported."""
+
+
+class ParityError(ExportError):
+    """The graphs do not compute what the model does."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        failed = [check for check in report["checks"] if not check["passed"]]
+        lines = [f"{c['name']}: error {c['max_error']:g} over {c['tolerance']:g} ({c['note']})" for c in failed]
+        super().__init__("verification refused the graphs; nothing was written; " + "; ".join(lines))
+        self.report = report
+
+
+def export_bundle(checkpoint: Path, out: Path, *, texts: Sequence[str] = (), replace: bool = False) -> Manifest:
+    """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
+
+    Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
+    """
+    loaded = load_checkpoint(checkpoint)
+    digest = hashlib.sha256((loaded.path / DIGESTS).read_bytes()).hexdigest()
+    lineage = {**loaded.lineage, "checkpoint_sha256": digest, "metrics": loaded.metrics}
+    return export_model(loaded.model, loaded.tokenizer, out, lineage=lineage, texts=texts, replace=replace)
+
+
+def export_model(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    lineage: Mapping[str, Any] | None = None,
+    texts: Sequence[str] = (),
+    replace: bool = False,
+    inline_limit: int = INLINE_LIMIT,
+) -> Manifest:
+    """Export a model in memory: float32, on the CPU, in evaluation mode; it is not changed.
+
+    Graphs with more than `inline_limit` bytes of weights keep them in a file beside them.
+    """
+    config = model.config
+    check_exportable(model, tokenizer)
+
+    def build(directory: Path) -> Manifest:
+        tokenizer.save(directory / TOKENIZER)
+        variant = save_variant(model, directory, precision="fp32", inline_limit=inline_limit)
+        verification = verify_graphs(directory, variant, model, sample_inputs(config, tokenizer, texts))
+        report = make_report(verification.checks)
+        if not report["passed"] or verification.golden is None:
+            raise ParityError(report)
+        return Manifest(
+            architecture=config.architecture,
+            task="translation" if config.has_encoder else "generation",
+            tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            limits=limits_of(config),
+            variants=(variant,),
+            golden=verification.golden,
+            lineage={**(lineage or {}), "model": config.to_json(), "export": versions()},
+            parity=report,
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+
+    return write_bundle(out, build, replace=replace)
+
+
+def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
+    """Refuses what the operators or the service could not run. Raises ExportError."""
+    config = model.config
+    if config.attention_head_dim % HEAD_DIM_MULTIPLE:
+        raise ExportError(
+            f"head_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
+            f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
+        )
+    if tokenizer.vocab_size != config.vocab_size:
+        raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
+    if model.training:
+        raise ExportError("the model is in training mode; call model.eval() first")
+
+
+def save_variant(model: Transformer, directory: Path, *, precision: str, inline_limit: int = INLINE_LIMIT) -> Variant:
+    """Trace, optimise and save every graph of a model below `directory`/`precision`."""
+    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    specs = dict[str, GraphSpec]()
+    (directory / precision).mkdir()
+    for role, signature in graphs.signatures(model).items():
+        graph = name_weights(optimize(trace(signature)), weights)
+        check_graph(graph, role, model.config)
+        file = f"{precision}/{role}.onnx"
+        save_graph(graph, directory / file, inline_limit)
+        specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=signature.outputs)
+    dtype = str(model.decoder.unembedding.weight.dtype).removeprefix("torch.")
+    return Variant(precision=precision, graphs=specs, states=graphs.states(model.config, dtype))
+
+
+def trace(signature: graphs.Signature) -> ModelProto:
+    """The graph of a module as torch's exporter makes it."""
+    with _quiet_exporter(), torch.no_grad():
+        program = torch.onnx.export(
+            signature.module.eval(),
+            signature.arguments,
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=signature.dynamic_axes,
+            input_names=signature.inputs,
+            output_names=signature.outputs,
+            verbose=False,
+        )
+    assert program is not None  # it is None only for the exporter that preceded this one
+    proto: ModelProto = program.model_proto
+    return proto
+
+
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
+    """What a trace or a pass could get wrong in silence. Raises ExportError."""
+    operators = Counter(node.op_type for node in graph.graph.node)
+    layers = config.num_decoder_layers if role == "decode" else 0
+    packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
+    counts = {
+        "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
+        "attention nodes with packed query, key and value": (packed, 0 if config.positions == "rotary" else layers),
+        "functions": (len(graph.functions), 0),
+    }
+    for what, (actual, expected) in counts.items():
+        if actual != expected:
+            raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
+
+
+def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:
+    """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it."""
+    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    is_external = size > inline_limit
+    onnx.save_model(
+        graph,
+        file,
+        save_as_external_data=is_external,
+        all_tensors_to_one_file=True,
+        location=f"{file.name}.data",
+        size_threshold=1024,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of whatever shaped the graphs."""
+    result = {"opset": str(OPSET)}
+    for name in ("glossa", "torch", "onnx", "onnxscript", "onnxruntime"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # glossa runs from a source tree too
+            result[name] = importlib.metadata.version(name)
+    return result
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Without what the exporter says of itself: nothing of it concerns the model."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)  # "torchvision is not installed", once per export
+    try:
+        with warnings.catch_warnings():
+            # One axis of several inputs has one name in the graph, which is what is wanted.
+            warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
+            # The exporter copies a structure of its own whose copying torch has deprecated.
+            warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
+            yield
+    finally:
+        registry.setLevel(level)

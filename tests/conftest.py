@@ -1,0 +1,25 @@
+"""Exported bundles that many tests read; exported once a session, and never to be changed by a test."""
+
+import pytest
+
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tiny_translation_bundle(tmp_path_factory):
+    """Path of a bundle with `encode` and `decode`: d_model 32, 2+2 layers, 64 positions."""
+    return _exported(tmp_path_factory, "encoder_decoder")
+
+
+@pytest.fixture(scope="session")
+def tiny_generation_bundle(tmp_path_factory):
+    """Path of a bundle with `decode` alone: d_model 32, 2 layers, 64 positions."""
+    return _exported(tmp_path_factory, "decoder")
+
+
+def _exported(tmp_path_factory, architecture):
+    from export.to_onnx import export_model  # torch: only for tests that need a bundle
+
+    path = tmp_path_factory.mktemp("bundles") / architecture
+    export_model(tiny_model(tiny_config(architecture)), tiny_tokenizer(), path, texts=TEXTS)
+    return path
