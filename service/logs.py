@@ -6,11 +6,12 @@ dropped and counted, never piled up. Texts of users are not logged unless the op
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-import logging.handlers
 import queue
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
@@ -19,6 +20,7 @@ ERROR, WARNING = logging.ERROR, logging.WARNING
 LOGGER = logging.getLogger("glossa")
 COLOURS = {"WARNING": 33, "ERROR": 31, "CRITICAL": 31}
 MAX_WAITING = 10_000  # lines, some 5 MB
+CLOSE_S = 2.0
 
 
 class JsonFormatter(logging.Formatter):
@@ -48,45 +50,42 @@ class PrettyFormatter(logging.Formatter):
         return f"{moment} {event} {fields}{exception}"
 
 
-class _Dropping(logging.handlers.QueueHandler):
-    """Hands records to the writing thread; counts those that find its queue full."""
+class LogWriter(logging.Handler):
+    """Writes all that is logged, from construction until `close`; what finds the queue full is dropped and counted."""
 
-    dropped = 0
+    def __init__(self, style: Literal["auto", "json", "pretty"] = "auto", stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+        is_pretty = style == "pretty" or (style == "auto" and self._stream.isatty())
+        self.setFormatter(PrettyFormatter() if is_pretty else JsonFormatter())
+        self.dropped = 0
+        self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+        logging.getLogger().addHandler(self)  # warnings of libraries belong into the same stream
+        LOGGER.setLevel(logging.INFO)
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # formatting is the writing thread's work; nothing leaves this process
-
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.queue.put_nowait(record)
+            self._waiting.put_nowait(record)
         except queue.Full:
             self.dropped += 1
 
-
-class LogWriter:
-    """Writes what `event` is told; from construction until `close`."""
-
-    def __init__(self, style: Literal["auto", "json", "pretty"] = "auto", stream: TextIO | None = None) -> None:
-        stream = stream or sys.stderr
-        pretty = style == "pretty" or (style == "auto" and stream.isatty())
-        writer = logging.StreamHandler(stream)
-        writer.setFormatter(PrettyFormatter() if pretty else JsonFormatter())
-        waiting: queue.Queue[logging.LogRecord] = queue.Queue(MAX_WAITING)
-        self._handler = _Dropping(waiting)
-        self._listener = logging.handlers.QueueListener(waiting, writer)
-        self._listener.start()
-        logging.getLogger().addHandler(self._handler)  # warnings of libraries belong into the same stream
-        LOGGER.setLevel(logging.INFO)
-
-    @property
-    def dropped(self) -> int:
-        """Lines that nobody read in time."""
-        return self._handler.dropped
-
     def close(self) -> None:
-        """Writes what is waiting, then stops."""
-        logging.getLogger().removeHandler(self._handler)
-        self._listener.stop()
+        """Writes what is waiting, for at most some seconds: a reader that hangs must not keep the process."""
+        logging.getLogger().removeHandler(self)
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=CLOSE_S)
+            self._thread.join(CLOSE_S)
+        super().close()
+
+    def _write(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            try:
+                self._stream.write(self.format(record) + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # the reader is gone: serving goes on without it
+                self.dropped += 1
 
 
 def event(

@@ -165,7 +165,7 @@ class _ModelFamilies:
         )
         self.step = histogram("glossa_step_seconds", "Time of one decode step of an engine.", "model")
         self.rows = histogram("glossa_step_rows", "Rows in a decode step.", "model", buckets=ROW_BUCKETS)
-        self.prompt_tokens = counter("glossa_prompt_tokens", "Tokens read of finished requests.", "model")
+        self.prompt_tokens = counter("glossa_prompt_tokens", "Tokens read, of sources and prompts.", "model")
         self.generated_tokens = counter("glossa_generated_tokens", "Tokens produced.", "model")
         self.wasted_tokens = counter(
             "glossa_wasted_tokens", "Tokens produced for requests that were cancelled, late or failed.", "model"

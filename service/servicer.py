@@ -311,11 +311,10 @@ class Servicer:
         error: RequestError | None = None
         response = None
         try:
-            await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
             self._admit(message)
             if rpc.type == "unary":
                 response = await behaviour(message, call)
-                call.messages += 1
+                await self._greet(call, context)
             else:
                 await self._stream(behaviour, message, call, context)
         except RequestError as failure:
@@ -341,10 +340,16 @@ class Servicer:
             async for response in responses:
                 try:
                     async with asyncio.timeout(self._stall_timeout_s):
+                        await self._greet(call, context)
                         await context.write(response)
                 except TimeoutError:
                     raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
-                call.messages += 1
+
+    async def _greet(self, call: Call, context: Any) -> None:
+        """Counts a message, and sends initial metadata before the first: a client retries only what has not begun."""
+        call.messages += 1
+        if call.messages == 1:
+            await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
 
     def _begin(self, rpc: Rpc, context: Any) -> Call:
         now_s = time.monotonic()
@@ -443,7 +448,7 @@ async def _abort(context: Any, error: RequestError, call: Call) -> None:
     for detail in details_of(error):
         status.details.add().Pack(detail)
     rich = rpc_status.to_status(status)
-    trailers = [*call.trailers, *rich.trailing_metadata]
+    trailers = [(REQUEST_ID, call.request_id), *call.trailers, *rich.trailing_metadata]
     if isinstance(error, Overloaded):
         trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
     await context.abort(rich.code, rich.details, tuple(trailers))

@@ -273,6 +273,7 @@ async def test_text_of_an_exception_stays_in_the_server(edge, channel, caplog):
     assert error.code() == grpc.StatusCode.INTERNAL
     assert "secret" not in str(error)
     assert "r-1" in error.details()
+    assert dict(error.trailing_metadata())["x-request-id"] == "r-1"
     assert details["RequestInfo"].request_id == "r-1"
     record = next(r for r in caplog.records if r.getMessage() == "failure")
     assert "/secret/path" in str(record.exc_info[1])
