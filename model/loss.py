@@ -69,14 +69,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         hidden_sum_M = hidden_NM.sum(0, dtype=torch.float32)
         grad_hidden_NM = torch.empty_like(hidden_NM) if needs_gradient else None
         grad_weight_VM = torch.zeros_like(weight_VM) if needs_gradient else None
+        buffers_2CV = hidden_NM.new_empty(2, min(CHUNK, len(targets_N)), vocabulary)  # once, not once a chunk
         plain = hidden_NM.new_zeros((), dtype=torch.float32)
         log_total = hidden_NM.new_zeros((), dtype=torch.float32)
         for start in range(0, len(targets_N), CHUNK):
             hidden_CM, targets_C1 = hidden_NM[start : start + CHUNK], targets_N[start : start + CHUNK, None]
-            logits_CV = hidden_CM @ weight.T
+            logits_CV, residual_CV = buffers_2CV[:, : len(hidden_CM)]
+            torch.mm(hidden_CM, weight.T, out=logits_CV)
             target_logit_C1 = logits_CV.gather(1, targets_C1).float()
             # Computed in float32 inside, rounded to the dtype of the products at the end: one pass over the chunk.
-            residual_CV = torch.softmax(logits_CV, -1)
+            torch.softmax(logits_CV, -1, out=residual_CV)
             # log p of the target: exact enough in bfloat16 too, its relative error is 2^-9 at every size of p.
             target_probability_C1 = residual_CV.gather(1, targets_C1).float()
             log_probability_C1 = target_probability_C1.clamp_min(torch.finfo(torch.float32).tiny).log()
@@ -84,7 +86,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             log_total += (target_logit_C1 - log_probability_C1).sum()  # log of the softmax's denominator
             if grad_hidden_NM is not None and grad_weight_VM is not None:
                 residual_C1 = (target_probability_C1 - (1.0 - smoothing)).to(residual_CV.dtype)
-                residual_CV.scatter_(1, targets_C1, residual_C1)
+                rows_C1 = torch.arange(len(hidden_CM), device=residual_CV.device)[:, None]
+                residual_CV[rows_C1, targets_C1] = residual_C1  # `scatter_` copies the whole chunk in bfloat16
                 torch.mm(residual_CV, weight, out=grad_hidden_NM[start : start + CHUNK])
                 grad_weight_VM += residual_CV.T @ hidden_CM
         # The uniform part smoothing / V is the same for all entries, so its terms need sums of rows only.
