@@ -14,7 +14,10 @@ import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+import yaml
 
 Architecture = Literal["encoder_decoder", "decoder"]
 Activation = Literal["relu", "gelu", "silu"]
@@ -22,6 +25,7 @@ Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 TokenizerKind = Literal["bpe", "words"]
+Embedded = Literal["", "pairs", "scenes", "copy"]
 Documents = Literal["lines", "stream"]
 
 
@@ -212,3 +216,157 @@ class TrainConfig(_Config):
             raise ConfigError(
                 "steps", f"set exactly one of steps and minutes, got steps={self.steps} minutes={self.minutes}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A model and its training under one name. `embedded`: the corpus it trains on when no data is given."""
+
+    description: str
+    model: ModelConfig
+    train: TrainConfig
+    embedded: Embedded = ""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """A preset from a YAML file: `preset: NAME` to start from, and what differs under `model` and `train`."""
+        known = ("preset", "description", "embedded", "model", "train")
+        for key in values:
+            if key not in known:
+                raise ConfigError(key, unknown_key(key, known))
+        base = known_preset(values["preset"]) if "preset" in values else None
+        model, train = values.get("model") or {}, values.get("train") or {}
+        if {"steps", "minutes"} & set(train) and base is not None:
+            train = {"steps": 0, "minutes": 0.0, **train}  # either one replaces whichever the base has
+        embedded = values.get("embedded", base.embedded if base else "")
+        if embedded not in get_args(Embedded):
+            raise ConfigError(
+                "embedded", f"must be one of {', '.join(filter(None, get_args(Embedded)))}, got {embedded!r}"
+            )
+        return cls(
+            description=values.get("description", base.description if base else ""),
+            model=base.model.replace(**model) if base else ModelConfig.from_json(model),
+            train=base.train.replace(**train) if base else TrainConfig.from_json(train),
+            embedded=embedded,
+        )
+
+
+PRESETS: Mapping[str, Preset] = {
+    "demo": Preset(
+        description="English to German on the embedded scene grammar: two minutes on two cores",
+        model=ModelConfig(
+            d_model=128, d_ff=512, num_encoder_layers=2, num_decoder_layers=2, max_source_len=64, max_target_len=64
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2.2,
+            learning_rate=4e-3,
+            warmup_steps=200,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="pairs",
+    ),
+    "scenes": Preset(
+        description="decoder-only, English scenes of the embedded grammar: three minutes on two cores",
+        model=ModelConfig(
+            architecture="decoder", d_model=128, d_ff=512, num_decoder_layers=3, positions="rotary", max_target_len=128
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=3,
+            learning_rate=4e-3,
+            warmup_steps=200,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="scenes",
+    ),
+    "tatoeba-small": Preset(
+        description="everyday sentences, any pair of languages: 7.6 M parameters, 15 minutes on two cores",
+        model=ModelConfig(
+            d_model=256, d_ff=1024, num_encoder_layers=3, num_decoder_layers=3, max_source_len=128, max_target_len=128
+        ),
+        train=TrainConfig(
+            vocab_size=8000, batch_tokens=4096, minutes=15, learning_rate=2e-3, warmup_steps=400, save_every_steps=100
+        ),
+    ),
+    "shakespeare": Preset(
+        description="decoder-only, one long text: ten minutes on two cores",
+        model=ModelConfig(
+            architecture="decoder",
+            d_model=256,
+            d_ff=1024,
+            num_decoder_layers=4,
+            positions="rotary",
+            dropout=0.1,
+            max_target_len=256,
+        ),
+        train=TrainConfig(
+            vocab_size=1024,
+            documents="stream",
+            batch_tokens=4096,
+            minutes=10,
+            learning_rate=2e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            save_every_steps=100,
+            validate_every_steps=100,
+        ),
+    ),
+    "tiny-copy": Preset(
+        description="copies letters: the whole path in seconds, for tests",
+        model=ModelConfig(
+            d_model=32,
+            num_heads=2,
+            d_ff=64,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_source_len=32,
+            max_target_len=32,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=64,
+            batch_tokens=512,
+            steps=60,
+            learning_rate=5e-3,
+            warmup_steps=10,
+            label_smoothing=0.0,
+            average_checkpoints=1,
+            save_every_steps=30,
+            validate_every_steps=30,
+            validation_size=100,
+            bf16=False,
+        ),
+        embedded="copy",
+    ),
+}
+
+
+def known_preset(name: str) -> Preset:
+    """The preset of this name; ConfigError with the closest one if there is none."""
+    if name not in PRESETS:
+        raise ConfigError("preset", f"{name!r}: {unknown_key(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def load_preset(name_or_file: str) -> Preset:
+    """A preset by name, or from a YAML file (`Preset.from_json`). Raises ConfigError, OSError."""
+    if not name_or_file.endswith((".yaml", ".yml")):
+        return known_preset(name_or_file)
+    try:
+        values = yaml.safe_load(Path(name_or_file).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(name_or_file, f"is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(name_or_file, f"must be a mapping with model and train, got {type(values).__name__}")
+    return Preset.from_json(values)

@@ -1,0 +1,446 @@
+"""The `glossa` command. Every verb imports its stage only when called, so `glossa serve` runs where torch is missing.
+
+Exit code 0 only on success. What a stage refuses is printed as one line on stderr, saying what failed, the value, the
+limit and the fix; anything else is a defect and shows its traceback. No logic of the stages lives here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from model.config import Preset
+    from model.data import Examples
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
+
+Address = Annotated[str, typer.Option(help="HOST:PORT of a server", envvar="GLOSSA_ADDRESS")]
+AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+
+
+class UsageError(Exception):
+    """The arguments of a verb do not fit together."""
+
+
+@contextlib.contextmanager
+def complaints(*types: type[Exception]) -> Iterator[None]:
+    """Turn the named errors of a stage, and those of the disk, into one line on stderr and exit code 1."""
+    try:
+        yield
+    except (UsageError, OSError, *types) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def show(figures: dict[str, Any], as_json: bool) -> None:
+    """Print a result as JSON, or as aligned lines."""
+    if as_json:
+        typer.echo(json.dumps(figures, ensure_ascii=False))
+        return
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        typer.echo(f"{name:{width}}  {value}")
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def fetch(url: str) -> str:
+    """The body of an HTTP answer on this machine."""
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        body: str = answer.read().decode()
+        return body
+
+
+def is_ready(ops: str) -> bool:
+    """Whether the server behind this ops URL says that it serves."""
+    try:
+        fetch(f"{ops}/readyz")
+    except (urllib.error.URLError, ConnectionError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str, str]]:
+    """A server for one bundle in a process of its own: yields its address and the URL of its ops port."""
+    port, http_port = free_port(), free_port()
+    flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
+    command = [sys.executable, __file__, "serve", f"model={bundle}", *flags]
+    with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
+        process = subprocess.Popen(command, stderr=log)
+        ops = f"http://127.0.0.1:{http_port}"
+        try:
+            deadline = time.monotonic() + ready_within_s
+            while not is_ready(ops):
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise UsageError(f"the server did not start: {log.read().strip()}")
+                if time.monotonic() > deadline:
+                    raise UsageError(f"the server was not ready within {ready_within_s:.0f} s")
+                time.sleep(0.02)
+            yield f"127.0.0.1:{port}", ops
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+@app.command()
+def train(
+    preset: Annotated[str, typer.Argument(help="a preset's name, or a YAML file")],
+    out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
+    data: Annotated[list[Path] | None, typer.Option(help="TSV of pairs, or text for a decoder; .gz is fine")] = None,
+    source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
+    target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
+    validation: Annotated[Path | None, typer.Option(help="like --data; held out of the data if not given")] = None,
+    minutes: Annotated[float | None, typer.Option(help="train so long instead of the preset's length")] = None,
+    steps: Annotated[int | None, typer.Option(help="train so many steps instead of the preset's length")] = None,
+    resume: Annotated[bool, typer.Option(help="go on with an interrupted run, exactly")] = False,
+) -> None:
+    """Train a model. Without data, a preset trains on its embedded corpus."""
+
+    from model.checkpoint import CheckpointError
+    from model.config import ConfigError, load_preset
+    from model.data import DataError
+    from model.progress import BarDisplay, PlainDisplay
+    from model.tokenizer import TokenizerError
+    from model.train import Interrupted, TrainError
+    from model.train import train as run
+
+    with complaints(ConfigError, DataError, TokenizerError, TrainError, CheckpointError, Interrupted):
+        recipe = load_preset(preset)
+        length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
+        config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
+        examples, held_out = training_examples(recipe, data or [], source, target, validation)
+        display = BarDisplay() if sys.stderr.isatty() else PlainDisplay()
+        run(recipe.model, config, data=examples, validation=held_out, out=out, resume=resume, display=display)
+    typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+
+
+def training_examples(
+    preset: Preset, data: list[Path], source: Path | None, target: Path | None, validation: Path | None
+) -> tuple[Examples, Examples | None]:
+    """What the arguments of `train` name: training data, and validation data unless it is to be held out."""
+    from model.data import embedded_examples, read_parallel, read_text, read_tsv
+
+    def read(files: list[Path]) -> Examples:
+        return read_tsv(files) if preset.model.has_encoder else read_text(files, documents=preset.train.documents)
+
+    if (source is None) != (target is None) or (data and source is not None):
+        raise UsageError("give --data FILE…, or both --source and --target")
+    held_out = read([validation]) if validation is not None else None
+    if source is not None and target is not None:
+        return read_parallel(source, target), held_out
+    if data:
+        return read(data), held_out
+    if not preset.embedded:
+        raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
+    return embedded_examples(preset.embedded), held_out
+
+
+@app.command("eval")
+def evaluate(
+    subject: Annotated[str, typer.Argument(help="checkpoint, bundle, or HOST:PORT of a server", metavar="SUBJECT")],
+    data: Annotated[Path | None, typer.Option(help="TSV of sources and references; .gz is fine")] = None,
+    source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
+    reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
+    model: Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Translate a test set greedily and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
+    from model.data import DataError, read_parallel, read_tsv
+    from model.evaluate import bleu
+
+    with complaints(DataError):
+        if data is not None and source is None and reference is None:
+            examples = read_tsv([data])
+        elif data is None and source is not None and reference is not None:
+            examples = read_parallel(source, reference)
+        else:
+            raise UsageError("give --data FILE.tsv, or both --source and --reference")
+    texts = [text for text, _ in examples.pairs]
+    started = time.monotonic()
+    hypotheses = translations(subject, texts, model)
+    seconds = time.monotonic() - started
+    score = bleu(hypotheses, [text for _, text in examples.pairs])
+    figures = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
+    show({**figures, "seconds": round(seconds, 1)}, as_json)
+
+
+def translations(subject: str, texts: list[str], model: str) -> list[str]:
+    """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
+    from export.bundle import MANIFEST
+    from model.checkpoint import CheckpointError, load_checkpoint
+    from model.evaluate import translate as translate_in_torch
+    from service.client import Client, ClientError
+
+    with complaints(CheckpointError, ClientError), contextlib.ExitStack() as stack:
+        if (Path(subject) / MANIFEST).is_file():
+            subject, _ = stack.enter_context(serving(Path(subject)))
+        elif Path(subject).exists() or ":" not in subject:
+            checkpoint = load_checkpoint(Path(subject))
+            return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts)
+        client = stack.enter_context(Client(subject))
+        return [answer.text for answer in client.translate_batch(texts, model=model)]
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
+    bundle: Annotated[Path, typer.Argument(help="directory to write")],
+    replace: Annotated[bool, typer.Option(help="write over an existing bundle")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
+    from export.bundle import BundleError
+    from export.to_onnx import ExportError, export_bundle
+    from model.checkpoint import CheckpointError
+
+    with complaints(BundleError, ExportError, CheckpointError):
+        manifest = export_bundle(checkpoint, bundle, replace=replace)
+    show_parity(manifest.parity, as_json)
+
+
+@app.command()
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="bundle directory")],
+    checkpoint: Annotated[Path | None, typer.Option(help="also compare every output with this checkpoint")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a bundle: digests, golden answer and, with its checkpoint, every output."""
+    from export.bundle import BundleError
+    from export.verify import verify_bundle
+    from model.checkpoint import CheckpointError
+
+    with complaints(BundleError, CheckpointError):
+        report = verify_bundle(bundle, checkpoint)
+    show_parity(report, as_json)
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+def show_parity(report: dict[str, Any], as_json: bool) -> None:
+    """The parity report as a table, or as JSON."""
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("check", "compared", "error", "allowed", "", title=f"parity on {report['provider']}")
+    for check in report["checks"]:
+        figures = (
+            (f"{check['max_error']:.1e}", f"{check['tolerance']:.0e}")
+            if check["tolerance"]
+            else (f"{check['max_error']:.0f} differ", "none")
+        )
+        table.add_row(check["name"], check["inputs"], *figures, "passed" if check["passed"] else "FAILED")
+    Console().print(table)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    models: Annotated[list[str] | None, typer.Argument(metavar="NAME=BUNDLE…", help="what to serve")] = None,
+    settings: Annotated[bool, typer.Option("--settings", help="list every setting and leave")] = False,
+) -> None:
+    """Serve bundles over gRPC. A setting is a flag (--max-queue 64), a GLOSSA_… variable or a key of --config FILE."""
+    from service.config import ServerSettings, load_settings
+    from service.errors import StartupError
+    from service.server import serve as run
+
+    if settings:
+        for name, known in ServerSettings.model_fields.items():
+            typer.echo(f"--{name.replace('_', '-'):28} {known.description} [{known.get_default()}]")
+        return
+    with complaints(StartupError):
+        arguments = [*(models or []), *context.args]
+        flags = setting_flags(arguments)
+        run(load_settings(flags))
+
+
+def setting_flags(arguments: Sequence[str]) -> dict[str, Any]:
+    """`--max-queue 64`, `--max-queue=64`, `--no-reflection` and NAME=BUNDLE arguments as settings by field name."""
+    flags: dict[str, Any] = {}
+    models: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, has_value, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--"):
+            models.append(argument)
+        elif has_value:
+            flags[name.replace("-", "_")] = value
+        elif rest and not rest[0].startswith("--"):
+            flags[name.replace("-", "_")] = rest.pop(0)
+        elif name.startswith("no-"):
+            flags[name.removeprefix("no-").replace("-", "_")] = False
+        else:
+            flags[name.replace("-", "_")] = True
+    return flags | ({"models": models} if models else {})
+
+
+@app.command()
+def translate(
+    text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: Annotated[str, typer.Option(help="name; may be left out when one model fits")] = "",
+    max_tokens: Annotated[int, typer.Option(help="most new tokens; 0: the model's own limit")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="end the answer before this string")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Translate a text, streamed as it comes, or the lines of standard input, many at once and in order."""
+    ask("translate", text, address, as_json, model=model, max_tokens=max_tokens, stop=stop or ())
+
+
+@app.command()
+def generate(
+    text: Annotated[str | None, typer.Argument(help="a prompt; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: Annotated[str, typer.Option(help="name; may be left out when one model fits")] = "",
+    max_tokens: Annotated[int, typer.Option(help="most new tokens; 0: what fits the model")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="end the answer before this string")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a prompt, streamed as it comes, or each line of standard input."""
+    ask("generate", text, address, as_json, model=model, max_tokens=max_tokens, stop=stop or ())
+
+
+def ask(verb: str, text: str | None, address: str, as_json: bool, **options: Any) -> None:
+    """One text streamed to the terminal, or lines of standard input answered in order."""
+    from service.client import Answer, Client, ClientError
+
+    def write(answer: Answer, already: str = "") -> None:
+        typer.echo(
+            json.dumps(dataclasses.asdict(answer), ensure_ascii=False) if as_json else answer.text[len(already) :]
+        )
+
+    with complaints(ClientError), Client(address) as client:
+        if text is None:
+            lines = (line.rstrip("\n") for line in sys.stdin)
+            answers = client.translate_batch if verb == "translate" else client.generate_batch
+            for answer in answers(lines, **options):
+                write(answer)
+            return
+        shown = ""
+        for piece in (client.stream_translate if verb == "translate" else client.stream_generate)(text, **options):
+            if piece.answer is not None:
+                write(piece.answer, already=shown)
+            elif not as_json:
+                typer.echo(piece.text, nl=False)
+                shown += piece.text
+
+
+@app.command()
+def doctor(
+    bundles: Annotated[list[Path] | None, typer.Argument(help="bundles to check as well")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What this machine has, what is missing, and how to fix it. Exit code 1 if serving would not work."""
+    from service.doctor import examine
+
+    checks = examine(bundles or [])
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(check) for check in checks]))
+    else:
+        for check in checks:
+            fix = f"\n{'':6}{'':24}fix: {check.fix}" if check.fix else ""
+            typer.echo(f"{check.status:5} {check.name:24}{check.value}{fix}")
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def healthcheck(http_port: Annotated[int, typer.Option(envvar="GLOSSA_HTTP_PORT")] = 9090) -> None:
+    """Exit code 0 if the server on this machine is ready: for container health checks."""
+    if not is_ready(f"http://127.0.0.1:{http_port}"):
+        typer.echo(f"error: no ready server behind port {http_port}", err=True)
+        raise typer.Exit(1)
+
+
+DEMO_SENTENCES = 500
+DEMO_BAR = 0.97  # share of unseen sentences that the demo model must translate exactly
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="where the checkpoint and the bundle go")] = Path("runs/demo")) -> None:
+    """Train on the embedded corpus, export, serve, translate sentences with unseen combinations: the whole path."""
+    from model.corpus import pairs
+    from service.client import Client, ClientError
+
+    started = time.monotonic()
+    checkpoint, bundle = out / "checkpoint", out / "bundle"
+    for old in (checkpoint, bundle):
+        shutil.rmtree(old, ignore_errors=True)
+    train("demo", out=checkpoint)
+    trained = time.monotonic()
+    typer.echo(f"\ntrained in {trained - started:.0f} s; exporting")
+    export(checkpoint, bundle)
+    unseen = pairs(seed=1, count=DEMO_SENTENCES, split="test")
+    with complaints(ClientError), serving(bundle) as (address, ops), Client(address) as client:
+        before = counters(fetch(f"{ops}/metrics"))
+        english, german = max(unseen[:50], key=lambda pair: len(pair[0]))
+        typer.echo(f"\nserving on {address}\n  {english}\n  ", nl=False)
+        for piece in client.stream_translate(english):
+            typer.echo(piece.text, nl=False)
+            if (answer := piece.answer) is not None:
+                typer.echo(
+                    f"\n  expected: {german}\n  first token {1e3 * answer.first_token_s:.1f} ms, "
+                    f"{answer.generated_tokens} tokens in {1e3 * answer.total_s:.1f} ms"
+                )
+        asked = time.monotonic()
+        answers = list(client.translate_batch(source for source, _ in unseen))
+        seconds = time.monotonic() - asked
+        exact = sum(answer.text == target for answer, (_, target) in zip(answers, unseen, strict=True)) / len(unseen)
+        typer.echo(f"\n{len(unseen)} sentences with unseen combinations in {seconds:.1f} s: {exact:.1%} exactly right")
+        wrong = [(pair, answer.text) for pair, answer in zip(unseen, answers, strict=True) if answer.text != pair[1]]
+        for (source, target), text in wrong[:3]:
+            typer.echo(f"  wrong: {source}\n    expected {target}\n    got      {text}")
+        after = counters(fetch(f"{ops}/metrics"))
+    typer.echo("\nmetrics that moved")
+    for name, value in after.items():
+        if value != before.get(name, 0.0):
+            typer.echo(f"  {name} {value:g}")
+    typer.echo(f"\ndone in {time.monotonic() - started:.0f} s; serve it yourself: glossa serve demo={bundle}")
+    if exact < DEMO_BAR:
+        typer.echo(f"error: {exact:.1%} exactly right, must be at least {DEMO_BAR:.0%}", err=True)
+        raise typer.Exit(1)
+
+
+def counters(exposition: str) -> dict[str, float]:
+    """Every counter of a Prometheus exposition, and the counts of its histograms, summed over labels."""
+    totals: dict[str, float] = {}
+    for line in exposition.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name.startswith("glossa_") and name.endswith(("_total", "_count")):
+            totals[name] = totals.get(name, 0.0) + float(line.rpartition(" ")[2])
+    return totals
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

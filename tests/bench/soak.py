@@ -1,0 +1,119 @@
+"""Many clients at once on a real server: are answers those given alone, are rows and memory given back?
+
+usage: python -m tests.bench.soak BUNDLE SENTENCES.txt [--clients 64] [--requests 2000] [--json]
+
+1. Each sentence alone, then all of them from many clients at once: every answer must be identical, token for token.
+   Steps taken are compared with the longest answer and the sum of all.
+2. Requests with random cancellations: afterwards no row is live and no request waits, and resident memory is compared
+   with what it was after the first quarter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+from pathlib import Path
+
+import psutil
+
+from glossa import fetch, serving
+from service.client import AsyncClient
+
+
+def gauge(exposition: str, name: str) -> float:
+    """The sum of a metric over its labels."""
+    rows = [line for line in exposition.splitlines() if line.startswith((name + "{", name + " "))]
+    return sum(float(line.rpartition(" ")[2]) for line in rows)
+
+
+def server_process(port: str) -> psutil.Process:
+    """The process that listens on a port of this machine."""
+    for child in psutil.Process().children(recursive=True):
+        if any(str(link.laddr.port) == port for link in child.net_connections() if link.status == psutil.CONN_LISTEN):
+            return child
+    raise LookupError(f"no child process listens on {port}")
+
+
+async def alone_and_together(client: AsyncClient, ops: str, texts: list[str], clients: int) -> dict[str, float]:
+    alone = [await client.translate(text, include_tokens=True) for text in texts]
+    before = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count")
+    gate = asyncio.Semaphore(clients)
+
+    async def ask(text: str) -> tuple[int, ...]:
+        async with gate:
+            return (await client.translate(text, include_tokens=True)).tokens
+
+    together = await asyncio.gather(*(ask(text) for text in texts))
+    steps = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count") - before
+    lengths = [answer.generated_tokens for answer in alone]
+    differing = sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
+    return {"answers": len(texts), "differing": differing, "steps": steps, "longest": max(lengths), "sum": sum(lengths)}
+
+
+async def cancel_at_random(client: AsyncClient, texts: list[str], requests: int, clients: int, seed: int) -> int:
+    """How many requests were cancelled."""
+    rng = random.Random(seed)
+    gate = asyncio.Semaphore(clients)
+    cancelled = 0
+
+    async def ask(text: str, leave_after: int | None) -> None:
+        nonlocal cancelled
+        async with gate:
+            stream = client.stream_translate(text)
+            seen = 0
+            try:
+                async for _ in stream:
+                    seen += 1
+                    if leave_after is not None and seen > leave_after:
+                        cancelled += 1
+                        break
+            finally:
+                await stream.aclose()
+
+    plans = [(rng.choice(texts), rng.randrange(6) if rng.random() < 0.5 else None) for _ in range(requests)]
+    await asyncio.gather(*(ask(*plan) for plan in plans))
+    return cancelled
+
+
+async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str, float]:
+    texts = [line for line in args.sentences.read_text(encoding="utf-8").splitlines() if line.strip()]
+    process = server_process(address.rpartition(":")[2])
+    async with AsyncClient(address) as client:
+        figures = await alone_and_together(client, ops, texts[: args.clients], args.clients)
+        resident: list[float] = []
+        cancelled = 0
+        for round_ in range(8):
+            cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, seed=round_)
+            resident.append(process.memory_info().rss / 1e6)
+    for _ in range(200):  # the last cancellations reach their step boundary
+        state = fetch(f"{ops}/metrics")
+        left = gauge(state, "glossa_requests_running") + gauge(state, "glossa_requests_queued")
+        if not left:
+            break
+        await asyncio.sleep(0.01)
+    figures |= {"requests": args.requests, "cancelled": cancelled, "rows left": left}
+    figures |= {f"RSS MB after {place + 1}/8": round(mb, 1) for place, mb in enumerate(resident)}
+    figures["RSS growth % over the last 6/8"] = round(100 * (resident[-1] / statistics.mean(resident[1:3]) - 1), 2)
+    return figures
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("bundle", type=Path)
+    ask.add_argument("sentences", type=Path)
+    ask.add_argument("--clients", type=int, default=64)
+    ask.add_argument("--requests", type=int, default=2000)
+    ask.add_argument("--json", action="store_true")
+    args = ask.parse_args()
+    with serving(args.bundle) as (address, ops):
+        figures = asyncio.run(measure(address, ops, args))
+    print(json.dumps(figures) if args.json else "\n".join(f"{name:32} {value:g}" for name, value in figures.items()))
+    sys.exit(bool(figures["differing"] or figures["rows left"]))
+
+
+if __name__ == "__main__":
+    main()
