@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Literal, NamedTuple
 
-from model.grammar import Choice, Join, Rule, one_of
+from model.grammar import Choice, Join, Rule, Value, one_of
 from model.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, conjugate, join_words
 from model.lexicon import SAYING, Noun
-from model.phrases import NOUNS, Kind, Predicate, Use, determiner, nominal, outfit, predicate, spread, staying
+from model.phrases import NOUNS, Kind, Position, Predicate, Use, determiner, nominal, outfit, predicate, spread, staying
 from model.scenes import scene_rule
 
 Split = Literal["train", "test"]
@@ -98,9 +98,9 @@ def _each_subject(rule: Callable[[Subjects, bool], Rule[Clause]], subjects: tupl
 
 
 @cache
-def subject(group: Subjects, *, plural: bool, opening: bool, dressed: bool, novel: bool) -> Rule[Phrase]:
+def subject(group: Subjects, *, plural: bool, position: Position, dressed: bool, novel: bool) -> Rule[Phrase]:
     """The subject, perhaps with what it wears."""
-    determiners = determiner("opening" if opening else "inside", plural=plural)
+    determiners = determiner(position, plural=plural, countable=group.kind in ("person", "animal"))
 
     def bare(novel: bool) -> Rule[Phrase]:
         return nominal(group.nouns, determiners, plural=plural, case="nom", novel=novel)
@@ -117,27 +117,27 @@ def subject(group: Subjects, *, plural: bool, opening: bool, dressed: bool, nove
 
 
 @cache
-def clause(use: Use, *, opening: bool, brief: bool, novel: bool) -> Rule[Clause]:
+def clause(use: Use, *, position: Position, brief: bool, novel: bool) -> Rule[Clause]:
     def of(group: Subjects, plural: bool) -> Rule[Clause]:
         owner = THEIR if plural and group.kind == "person" else None if plural else group.owner
         parts = [
             Join(
                 Clause,
-                subject(group, plural=plural, opening=opening, dressed=not brief, novel=first),
+                subject(group, plural=plural, position=position, dressed=not brief, novel=first),
                 predicate(group.kind, use, owner, plural=plural, brief=brief, novel=second),
             )
             for first, second in spread(novel, 2)
         ]
         return Choice(parts)
 
-    return _each_subject(of, SUBJECTS if use in ("statement", "clause") else LIVING)
+    return _each_subject(of, SUBJECTS if use in ("statement", "meanwhile") else LIVING)
 
 
 def statement(novel: bool) -> Rule[Sentence]:
     """ "The man is waiting in the park." """
     return Join(
         lambda c: _sentence(c.english(), c.verb_second(), c),
-        clause("statement", opening=True, brief=False, novel=novel),
+        clause("statement", position="opening", brief=False, novel=novel),
     )
 
 
@@ -155,7 +155,7 @@ def after_time(novel: bool) -> Rule[Sentence]:
         return _sentence(f"{time[0]} {c.english()}", f"{time[1]} {c.verb_first()}", c)
 
     return Choice(
-        [Join(put, one_of(times), clause(use, opening=False, brief=False, novel=novel)) for use, times in _TIMES]
+        [Join(put, one_of(times), clause(use, position="inside", brief=False, novel=novel)) for use, times in _TIMES]
     )
 
 
@@ -172,7 +172,7 @@ def after_place(novel: bool) -> Rule[Sentence]:
             [
                 Join(
                     Clause,
-                    subject(group, plural=plural, opening=False, dressed=True, novel=first),
+                    subject(group, plural=plural, position="new", dressed=True, novel=first),
                     staying(group.kind, plural=plural, novel=second),
                 )
                 for first, second in spread(novel, 2)
@@ -182,7 +182,11 @@ def after_place(novel: bool) -> Rule[Sentence]:
     return Join(put, _each_subject(of, SUBJECTS))
 
 
-_SUBORDINATE, _COORDINATE = (("because", "weil"), ("while", "während")), (("and", "und"), ("but", "aber"))
+_SUBORDINATE: tuple[tuple[Use, tuple[str, str]], ...] = (
+    ("clause", ("because", "weil")),
+    ("meanwhile", ("while", "während")),
+)
+_COORDINATE = (("and", "und"), ("but", "aber"))
 
 
 def subordinate(novel: bool) -> Rule[Sentence]:
@@ -196,20 +200,21 @@ def subordinate(novel: bool) -> Rule[Sentence]:
         en = f"{word[0]} {why.english()}, {c.english()}"
         return _sentence(en, f"{word[1]} {why.verb_last()}, {c.verb_first()}", c, why)
 
-    def order(put: Callable[[Clause, tuple[str, str], Clause], Sentence], opening: bool) -> Rule[Sentence]:
+    def order(put: Callable[[Clause, tuple[str, str], Clause], Sentence], position: Position) -> Rule[Sentence]:
         return Choice(
             [
                 Join(
                     put,
-                    clause("clause", opening=opening, brief=True, novel=one),
-                    one_of(_SUBORDINATE),
-                    clause("clause", opening=False, brief=True, novel=other),
+                    clause(use, position=position, brief=True, novel=one),
+                    Value(word),
+                    clause(use, position="inside", brief=True, novel=other),
                 )
+                for use, word in _SUBORDINATE
                 for one, other in spread(novel, 2)
             ]
         )
 
-    return Choice([order(last, True), order(first, False)], [2, 1])
+    return Choice([order(last, "opening"), order(first, "inside")], [2, 1])
 
 
 def coordinate(novel: bool) -> Rule[Sentence]:
@@ -224,9 +229,9 @@ def coordinate(novel: bool) -> Rule[Sentence]:
         [
             Join(
                 put,
-                clause("clause", opening=True, brief=True, novel=first),
+                clause("clause", position="opening", brief=True, novel=first),
                 one_of(_COORDINATE),
-                clause("clause", opening=False, brief=True, novel=second),
+                clause("clause", position="inside", brief=True, novel=second),
             )
             for first, second in spread(novel, 2)
         ]
@@ -245,7 +250,7 @@ def reported(novel: bool) -> Rule[Sentence]:
             verbs = [Predicate(conjugate(verb, SIMPLE, plural=plural), Phrase("", "")) for verb in SAYING]
             return Join(
                 Clause,
-                subject(group, plural=plural, opening=True, dressed=True, novel=novel),
+                subject(group, plural=plural, position="opening", dressed=True, novel=novel),
                 one_of(verbs),
             )
 
@@ -253,7 +258,7 @@ def reported(novel: bool) -> Rule[Sentence]:
 
     return Choice(
         [
-            Join(put, speaking(first), clause("clause", opening=False, brief=True, novel=second))
+            Join(put, speaking(first), clause("clause", position="inside", brief=True, novel=second))
             for first, second in spread(novel, 2)
         ]
     )
@@ -280,7 +285,7 @@ def relative(novel: bool) -> Rule[Sentence]:
             [
                 Join(
                     put,
-                    subject(group, plural=plural, opening=True, dressed=False, novel=first),
+                    subject(group, plural=plural, position="opening", dressed=False, novel=first),
                     predicate(group.kind, "clause", owner, plural=plural, brief=True, novel=second),
                     predicate(group.kind, "clause", owner, plural=plural, brief=True, novel=third),
                 )
@@ -302,8 +307,8 @@ def question(novel: bool) -> Rule[Sentence]:
 
     return Choice(
         [
-            Join(plain, clause("question", opening=False, brief=False, novel=novel)),
-            Join(asking, clause("asking", opening=False, brief=False, novel=novel)),
+            Join(plain, clause("question", position="inside", brief=False, novel=novel)),
+            Join(asking, clause("asking", position="inside", brief=False, novel=novel)),
         ]
     )
 

@@ -119,3 +119,8 @@ class Join(Rule[T_co]):
 def one_of(values: Sequence[T]) -> Rule[T]:
     """Any of the values, all equally likely."""
     return Choice([Value(value) for value in values])
+
+
+def weighted(options: Sequence[tuple[Rule[T], int]]) -> Rule[T]:
+    """A choice between (rule, weight)."""
+    return Choice([rule for rule, _ in options], [weight for _, weight in options])

@@ -179,10 +179,10 @@ ACCESSORIES = (  # worn by "a man WITH a hat"
     Noun("cap", "caps", "f", "Mütze", "Mützen"),
 )
 
-# Adjectives that make no sense with a noun of their group.
+# Adjectives that make no sense with a noun of their group ("der junge Junge").
 UNSUITABLE = {
     *((age, child) for age in ("old", "rich") for child in ("boy", "girl", "child")),
-    *(("young", elder) for elder in ("grandfather", "grandmother")),
+    *(("young", other) for other in ("boy", "grandfather", "grandmother")),
 }
 
 IN, ON, UNDER = Preposition("in", "in", "dat"), Preposition("on", "auf", "dat"), Preposition("under", "unter", "dat")
@@ -198,7 +198,7 @@ _HOUSE = ((IN, *_AROUND), (INTO, TO, OUT_OF), _BUILDING)
 _INSIDE = ((IN,), (INTO, OUT_OF), _BUILDING)
 _AREA = ((IN, NEAR), (INTO, TO, THROUGH), _LANDSCAPE)
 _TOP = ((ON,), (ONTO, TO), _LANDSCAPE)
-_FURNITURE = ((ON, BESIDE, UNDER), (ONTO, TO), _OBJECT)
+_FURNITURE = ((ON, BESIDE, UNDER), (ONTO,), _OBJECT)
 _LANDMARK = ((*_AROUND,), (TO,), _OBJECT)
 _SHORE = ((BY, NEAR), (TO, INTO), _WATER)
 _OPENING = ((BY, BESIDE), (TO,), _OBJECT)

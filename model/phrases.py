@@ -10,22 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal, NamedTuple
 
-from model.grammar import Choice, Join, Rule, Value, one_of
+from model import inflection, lexicon
+from model.grammar import Choice, Join, Rule, Value, one_of, weighted
 from model.inflection import (
-    AUXILIARIES,
-    EVERY,
-    HABITS,
-    MANY,
-    NO_ARTICLE,
-    NOW,
-    PERFECT,
-    SIMPLE,
-    SOME,
-    THE,
-    THESE,
-    THIS,
-    WANT,
-    A,
     Determiner,
     Phrase,
     Tense,
@@ -35,58 +22,30 @@ from model.inflection import (
     noun_phrase,
     number_word,
     place_phrase,
-)  # fmt: skip
-from model.lexicon import (
-    ACCESSORIES,
-    ALONE,
-    ANIMAL_ADJECTIVES,
-    ANIMALS,
-    CLOTHING_ADJECTIVES,
-    DRESSING,
-    GARMENTS,
-    GIVING,
-    HANDLING,
-    IN,
-    LYING_THINGS,
-    MEETING,
-    MOVING,
-    PEOPLE,
-    PERSON_ADJECTIVES,
-    PLACES,
-    STANDING_THINGS,
-    STAYING,
-    TENDING,
-    THING_ADJECTIVES,
-    TRADING,
-    UNSUITABLE,
-    WITH,
-    Adjective,
-    Case,
-    Noun,
-    Place,
-    Preposition,
-    Verb,
-)  # fmt: skip
+)
+from model.lexicon import Adjective, Case, Noun, Place, Preposition, Verb
 
 Kind = Literal["person", "animal", "lying", "standing"]
-Use = Literal["statement", "clause", "question", "asking", "now", "tomorrow", "habit", "wish"]
+Use = Literal["statement", "clause", "question", "asking", "meanwhile", "now", "tomorrow", "habit", "wish"]
 
-THINGS = LYING_THINGS + STANDING_THINGS
-CLOTHES = GARMENTS + ACCESSORIES
+Position = Literal["opening", "inside", "object", "new"]  # first in a sentence, later, an object, not yet known
+
+THINGS = lexicon.LYING_THINGS + lexicon.STANDING_THINGS
+CLOTHES = lexicon.GARMENTS + lexicon.ACCESSORIES
 NOUNS: dict[Kind, tuple[Noun, ...]] = {
-    "person": PEOPLE,
-    "animal": ANIMALS,
-    "lying": LYING_THINGS,
-    "standing": STANDING_THINGS,
+    "person": lexicon.PEOPLE,
+    "animal": lexicon.ANIMALS,
+    "lying": lexicon.LYING_THINGS,
+    "standing": lexicon.STANDING_THINGS,
 }
 _GROUPS = (
-    (PEOPLE, PERSON_ADJECTIVES),
-    (ANIMALS, ANIMAL_ADJECTIVES),
-    (THINGS, THING_ADJECTIVES),
-    (CLOTHES, CLOTHING_ADJECTIVES),
+    (lexicon.PEOPLE, lexicon.PERSON_ADJECTIVES),
+    (lexicon.ANIMALS, lexicon.ANIMAL_ADJECTIVES),
+    (THINGS, lexicon.THING_ADJECTIVES),
+    (CLOTHES, lexicon.CLOTHING_ADJECTIVES),
 )
 _ADJECTIVES = {noun.en: adjectives for nouns, adjectives in _GROUPS for noun in nouns}
-_ADJECTIVES.update({place.en: place.adjectives for place in PLACES})
+_ADJECTIVES.update({place.en: place.adjectives for place in lexicon.PLACES})
 _ORDER = {name: index for index, name in enumerate(_ADJECTIVES)}
 
 
@@ -100,7 +59,7 @@ def spread(novel: bool, parts: int) -> list[tuple[bool, ...]]:
 @cache
 def adjectives_of(noun: str, *, novel: bool) -> tuple[Adjective, ...]:
     """Adjectives that may stand before the noun; one in eight combinations is held out."""
-    suitable = [adjective for adjective in _ADJECTIVES[noun] if (adjective.en, noun) not in UNSUITABLE]
+    suitable = [adjective for adjective in _ADJECTIVES[noun] if (adjective.en, noun) not in lexicon.UNSUITABLE]
     return tuple(
         adjective for index, adjective in enumerate(suitable) if ((3 * _ORDER[noun] + index) % 8 == 0) == novel
     )
@@ -122,28 +81,29 @@ def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1)
 
 @cache
 def determiner(
-    place: Literal["opening", "inside", "object", "introduction"], *, plural: bool, owner: Determiner | None = None
+    position: Position, *, plural: bool, owner: Determiner | None = None, countable: bool = True
 ) -> Rule[Determiner]:
-    """A determiner for a subject that opens a sentence or stands inside it, for an object, for somebody new.
+    """A determiner. `owner` is one of his, her, their; things are not `countable` by "every", which sounds odd.
 
     A sentence opens with small numbers only, which keeps capitalised words few.
     """
     small, large = one_of([number_word(n) for n in range(2, 13)]), one_of([number_word(n) for n in range(13, 100)])
-    number = small if place in ("opening", "introduction") else Choice([small, large], [3, 2])
-    weighted: list[tuple[Rule[Determiner], int]]
-    if place == "introduction":
-        weighted = [(number, 3), (Value(SOME), 1)] if plural else [(Value(A), 1)]
+    number = small if position in ("opening", "new") else weighted([(small, 3), (large, 2)])
+    options: list[tuple[Rule[Determiner], int]]
+    if position == "new":
+        options = [(number, 3), (Value(inflection.SOME), 1)] if plural else [(Value(inflection.A), 1)]
     elif plural:
-        weighted = [(Value(THE), 3), (number, 4), (Value(SOME), 1), (Value(MANY), 1), (Value(THESE), 1)]
-        if place != "opening":
-            weighted.append((Value(NO_ARTICLE), 2))
+        some = one_of([inflection.SOME, inflection.MANY, inflection.THESE])
+        options = [(Value(inflection.THE), 3), (number, 4), (some, 3)]
+        if position != "opening":
+            options.append((Value(inflection.NO_ARTICLE), 2))
     else:
-        weighted = [(Value(THE), 4), (Value(A), 4), (Value(THIS), 1)]
-        if place in ("opening", "inside"):
-            weighted.append((Value(EVERY), 1))
+        options = [(Value(inflection.THE), 4), (Value(inflection.A), 4), (Value(inflection.THIS), 1)]
+        if position != "object" and countable:
+            options.append((Value(inflection.EVERY), 1))
     if owner:
-        weighted.append((Value(owner), 2))
-    return Choice([rule for rule, _ in weighted], [weight for _, weight in weighted])
+        options.append((Value(owner), 2))
+    return weighted(options)
 
 
 @cache
@@ -186,11 +146,11 @@ def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
         return Phrase(f"{preposition.en} {garment.en}", f"{preposition.de} {garment.de}", garment.combinations)
 
     def worn(preposition: Preposition, nouns: Sequence[Noun]) -> Rule[Phrase]:
-        article = Value(NO_ARTICLE if plural else A)
+        article = Value(inflection.NO_ARTICLE if plural else inflection.A)
         garment = nominal(nouns, article, plural=plural, case="dat", novel=novel, without=0)
         return Join(put_on, Value(preposition), garment)
 
-    return Choice([worn(IN, GARMENTS), worn(WITH, ACCESSORIES)], [2, 1])
+    return Choice([worn(lexicon.IN, lexicon.GARMENTS), worn(lexicon.WITH, lexicon.ACCESSORIES)], [2, 1])
 
 
 class Spot(NamedTuple):
@@ -202,7 +162,7 @@ class Spot(NamedTuple):
 
 def _spots(allowed: Sequence[Preposition] | None, *, motion: bool) -> tuple[Spot, ...]:
     found = []
-    for place in PLACES:
+    for place in lexicon.PLACES:
         prepositions = place.whither if motion else place.where
         chosen = tuple(p for p in prepositions if allowed is None or p in allowed)
         if chosen:
@@ -211,9 +171,9 @@ def _spots(allowed: Sequence[Preposition] | None, *, motion: bool) -> tuple[Spot
 
 
 def _spots_by_verb() -> dict[str, tuple[Spot, ...]]:
-    spots = {verb.en: _spots(None, motion=False) for verbs in STAYING.values() for verb in verbs}
-    spots |= {verb.en: _spots(ways, motion=True) for verbs in MOVING.values() for verb, ways in verbs}
-    return spots | {verb.en: _spots((IN,), motion=False) for verb in TRADING}
+    spots = {verb.en: _spots(None, motion=False) for verbs in lexicon.STAYING.values() for verb in verbs}
+    spots |= {verb.en: _spots(ways, motion=True) for verbs in lexicon.MOVING.values() for verb, ways in verbs}
+    return spots | {verb.en: _spots((lexicon.IN,), motion=False) for verb in lexicon.TRADING}
 
 
 _SPOTS = _spots_by_verb()
@@ -233,7 +193,7 @@ def held_out_places() -> frozenset[tuple[str, str]]:
 
 @cache
 def _at(spot: Spot, novel: bool) -> Rule[Phrase]:
-    articles = Choice([Value(THE), Value(A), Value(THIS)], [5, 3, 1])
+    articles = Choice([Value(inflection.THE), Value(inflection.A), Value(inflection.THIS)], [5, 3, 1])
     preposition = one_of(spot.prepositions)
     return Join(place_phrase, preposition, articles, adjective(spot.place.en, novel, 1, 2), Value(spot.place))
 
@@ -263,25 +223,35 @@ class Predicate(NamedTuple):
     complement: Phrase
 
 
-@cache
-def tenses(use: Use, *, stative: bool) -> Rule[Tense] | None:
-    """How a verb can be used there; None where it cannot. A stative verb takes no modal, and no question ("do")."""
-    weighted: list[tuple[Rule[Tense], int]] = []
-    if use in ("statement", "clause", "now") or (use == "asking" and not stative):
-        weighted.append((Value(NOW), 4))
-    if use == "habit":
-        weighted.append((Value(SIMPLE), 1))
-    if use == "statement":
-        weighted.append((one_of(HABITS), 2))
-    if use in ("statement", "clause") or (use in ("question", "asking") and not stative):
-        weighted.append((Value(PERFECT), 2))
-    if use == "wish" and not stative:
-        weighted.append((Value(WANT), 1))
-    if not stative and use in ("statement", "clause", "now", "tomorrow"):
-        weighted.append((one_of((*AUXILIARIES, WANT)), 2))
-    if not stative and use in ("question", "asking"):
-        weighted.append((one_of(AUXILIARIES), 2))
-    return Choice([rule for rule, _ in weighted], [weight for _, weight in weighted]) if weighted else None
+def _tenses() -> dict[Use, Rule[Tense]]:
+    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
+    auxiliaries, modals = one_of(inflection.AUXILIARIES), one_of((*inflection.AUXILIARIES, inflection.WANT))
+    return {
+        "statement": weighted([(now, 4), (habits, 2), (perfect, 2), (modals, 2)]),
+        "clause": weighted([(now, 4), (perfect, 2), (modals, 2)]),
+        "meanwhile": now,
+        "now": weighted([(now, 4), (modals, 2)]),
+        "tomorrow": modals,
+        "habit": Value(inflection.SIMPLE),
+        "wish": Value(inflection.WANT),
+        "question": weighted([(perfect, 1), (auxiliaries, 1)]),
+        "asking": weighted([(now, 4), (perfect, 2), (auxiliaries, 2)]),
+    }
+
+
+def _stative_tenses() -> dict[Use, Rule[Tense]]:
+    """For verbs like "need": no modal, and no question, which would take "do"."""
+    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
+    return {
+        "statement": weighted([(now, 4), (habits, 2), (perfect, 2)]),
+        "clause": weighted([(now, 4), (perfect, 2)]),
+        "meanwhile": now,
+        "now": now,
+        "habit": Value(inflection.SIMPLE),
+    }
+
+
+_TENSES = {False: _tenses(), True: _stative_tenses()}  # by: is the verb stative?
 
 
 def _phrases(*parts: Phrase) -> Phrase:
@@ -307,7 +277,7 @@ def _gift(owner: Determiner | None, novel: bool) -> Rule[Phrase]:
     """ "the boy a red apple": dative before accusative."""
     return Choice(
         [
-            Join(_phrases, objects(PEOPLE, "dat", owner, first), objects(THINGS, "acc", owner, second))
+            Join(_phrases, objects(lexicon.PEOPLE, "dat", None, first), objects(THINGS, "acc", owner, second))
             for first, second in spread(novel, 2)
         ]
     )
@@ -320,21 +290,21 @@ def _complements(
     kind: Kind, owner: Determiner | None, *, brief: bool, novel: bool
 ) -> Iterator[tuple[Complements, int]]:
     """Groups of verbs, each with what can follow it, and the weight of the group."""
-    yield [(verb, somewhere(verb.en, novel)) for verb in STAYING[kind]], 5
-    if kind in MOVING:
-        yield [(verb, somewhere(verb.en, novel)) for verb, _ in MOVING[kind]], 3
+    yield [(verb, somewhere(verb.en, novel)) for verb in lexicon.STAYING[kind]], 5
+    if kind in lexicon.MOVING:
+        yield [(verb, somewhere(verb.en, novel)) for verb, _ in lexicon.MOVING[kind]], 3
     if kind != "person":
         return
     if brief and not novel:
-        yield [(verb, Value(Phrase("", ""))) for verb in ALONE], 3
+        yield [(verb, Value(Phrase("", ""))) for verb in lexicon.ALONE], 3
     things = objects(THINGS, "acc", owner, novel)
-    yield [(verb, things) for verb in (*TRADING, *HANDLING)], 4
-    yield [(verb, objects(CLOTHES, "acc", owner, novel)) for verb in DRESSING], 2
-    yield [(verb, objects(PEOPLE, verb.object_case, owner, novel)) for verb in MEETING], 3
-    yield [(verb, objects(ANIMALS, verb.object_case, owner, novel)) for verb in TENDING], 2
+    yield [(verb, things) for verb in (*lexicon.TRADING, *lexicon.HANDLING)], 4
+    yield [(verb, objects(CLOTHES, "acc", owner, novel)) for verb in lexicon.DRESSING], 2
+    yield [(verb, objects(lexicon.PEOPLE, verb.object_case, None, novel)) for verb in lexicon.MEETING], 3
+    yield [(verb, objects(lexicon.ANIMALS, verb.object_case, owner, novel)) for verb in lexicon.TENDING], 2
     if not brief:
-        yield [(verb, _with_place(verb, owner, novel)) for verb in TRADING], 2
-        yield [(verb, _gift(owner, novel)) for verb in GIVING], 2
+        yield [(verb, _with_place(verb, owner, novel)) for verb in lexicon.TRADING], 2
+        yield [(verb, _gift(owner, novel)) for verb in lexicon.GIVING], 2
 
 
 @cache
@@ -342,18 +312,16 @@ def predicate(
     kind: Kind, use: Use, owner: Determiner | None, *, plural: bool, brief: bool, novel: bool
 ) -> Rule[Predicate]:
     """What a subject of that kind does. `brief` ones are for sentences of two clauses."""
-    groups: list[Rule[Predicate]] = []
-    weights: list[int] = []
+    groups: list[tuple[Rule[Predicate], int]] = []
     for complements, weight in _complements(kind, owner, brief=brief, novel=novel):
         options: list[Rule[Predicate]] = []
         for verb, complement in complements:
-            used = tenses(use, stative=verb.stative) if kind in ("person", "animal") else Value(NOW)
-            if used is not None:
+            if use in _TENSES[verb.stative]:
+                used = _TENSES[verb.stative][use] if kind in ("person", "animal") else Value(inflection.NOW)
                 group = Join(lambda tense, verb=verb: conjugate(verb, tense, plural=plural), used)
                 options.append(Join(Predicate, group, complement))
-        groups.append(Choice(options))
-        weights.append(weight)
-    return Choice(groups, weights)
+        groups.append((Choice(options), weight))
+    return weighted(groups)
 
 
 @cache
@@ -361,7 +329,7 @@ def staying(kind: Kind, *, plural: bool, novel: bool) -> Rule[Predicate]:
     """Being somewhere now: the predicates whose place can also stand first."""
     return Choice(
         [
-            Join(Predicate, Value(conjugate(verb, NOW, plural=plural)), somewhere(verb.en, novel))
-            for verb in STAYING[kind]
+            Join(Predicate, Value(conjugate(verb, inflection.NOW, plural=plural)), somewhere(verb.en, novel))
+            for verb in lexicon.STAYING[kind]
         ]
     )

@@ -57,7 +57,7 @@ def _sentence(text: str, *phrases: Phrase) -> Phrase:
 
 
 def _somebody(nouns: tuple[Noun, ...], *, plural: bool, novel: bool) -> Rule[Phrase]:
-    article = determiner("introduction", plural=plural)
+    article = determiner("new", plural=plural)
     return nominal(nouns, article, plural=plural, case="nom", novel=novel, with_adjective=3, without=1)
 
 
@@ -105,7 +105,7 @@ def _carried(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a small suitcase." """
     verb = conjugate(CARRY, NOW, plural=hero.plural)
     things = [
-        nominal(THINGS, determiner("introduction", plural=plural), plural=plural, case="acc", novel=novel, without=0)
+        nominal(THINGS, determiner("new", plural=plural), plural=plural, case="acc", novel=novel, without=0)
         for plural in (False, True)
     ]
     start = f"{hero.subject} {verb.auxiliary} {verb.en}"
