@@ -1,0 +1,181 @@
+import asyncio
+import socket
+import ssl
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from service.client import AsyncClient, ClientError
+from service.errors import StartupError
+from service.request import Finished, FinishReason, TextDelta
+from service.server import Server, open_model, server_options, version
+from tests.edge import TIMINGS, running, settings
+
+TEXT = "the small red house"
+
+
+def fetch(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+async def refused(server):
+    """The StartupError a server refuses to start with."""
+    try:
+        with pytest.raises(StartupError) as caught:
+            await server.start()
+        return str(caught.value)
+    finally:
+        await server.stop()
+
+
+def no_model(name, path, settings, metrics):
+    raise AssertionError("a model was opened")
+
+
+async def test_grpc_port_in_use_is_found_before_a_model_is_opened():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = await refused(Server(settings(port=port), open_model=no_model))
+    assert message == (
+        f"port: port {port} on 127.0.0.1 is in use; stop what listens there or choose another with --port"
+    )
+
+
+async def test_a_second_server_on_the_port_of_a_first_does_not_start():
+    async with running() as edge:
+        message = await refused(Server(settings(port=edge.server.port), open_model=no_model))
+        assert "is in use" in message
+        message = await refused(Server(settings(http_port=edge.server.http_port), open_model=no_model))
+        assert "--http-port" in message
+
+
+async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
+    message = await refused(Server(settings(models={"en-de": tmp_path}), open_model=open_model))
+    assert message.startswith("model en-de: ")
+    assert "manifest.json" in message
+
+
+async def test_alive_but_not_ready_while_models_are_opened():
+    opening, going_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(name, path, settings, metrics):
+        loop.call_soon_threadsafe(opening.set)
+        asyncio.run_coroutine_threadsafe(going_on.wait(), loop).result(10)
+        raise StartupError("enough")
+
+    server = Server(settings(), open_model=slow)
+    starting = asyncio.create_task(refused(server))
+    await opening.wait()
+    assert (await asyncio.to_thread(fetch, server.http_port, "/healthz"))[0] == 200
+    status, body = await asyncio.to_thread(fetch, server.http_port, "/readyz")
+    assert (status, "starting" in body) == (503, True)
+    going_on.set()
+    assert await starting == "enough"
+
+
+async def test_ops_port_of_a_running_server():
+    async with running(commit="c0ffee") as edge:
+        async with AsyncClient(edge.address) as client:
+            await client.translate(TEXT)
+        port = edge.server.http_port
+        assert (await asyncio.to_thread(fetch, port, "/readyz"))[0] == 200
+        _, metrics = await asyncio.to_thread(fetch, port, "/metrics")
+        assert 'grpc_method="Translate",grpc_service="glossa.v1.TranslationService",grpc_type="unary"} 1.0' in metrics
+        _, body = await asyncio.to_thread(fetch, port, "/version")
+        assert '"commit": "c0ffee"' in body
+        assert version() in body
+
+
+async def test_a_loop_that_is_stuck_is_seen_from_outside():
+    async with running(heartbeat_timeout_s=0.001) as edge:
+        # Called here, on the loop's thread: the loop cannot turn while it waits for the answer.
+        status, body = fetch(edge.server.http_port, "/healthz")
+        while status == 200:
+            status, body = fetch(edge.server.http_port, "/healthz")
+        assert status == 503
+        assert "the event loop has not turned" in body
+
+
+async def test_draining_tells_health_first_accepts_on_and_lets_streams_finish():
+    async with running(drain_delay_s=0.3) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        client = AsyncClient(edge.address, timeout_s=10)
+        edge.pool.hold = True
+        stream = client.stream_translate(TEXT)
+        first = asyncio.ensure_future(anext(stream))
+        await edge.pool.until(lambda: edge.pool.sinks)
+        edge.pool.sinks[0](TextDelta("zwei", (5,)))
+        await first
+        stopping = asyncio.create_task(edge.server.stop())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+        assert edge.server.not_ready() == ["draining"]
+        edge.pool.hold = False
+        assert (await client.translate(TEXT)).text == "zwei rote Häuser"  # in the lame-duck time
+        assert not edge.pool.closed
+        edge.pool.sinks[0](Finished(FinishReason.LENGTH, " mehr", (6,), timings=TIMINGS))
+        assert "".join([piece.text async for piece in stream]) == " mehr"
+        await stopping
+        assert edge.pool.closed
+        with pytest.raises(ClientError, match="UNAVAILABLE"):
+            await client.translate(TEXT, timeout_s=2)
+        await client.close()
+
+
+async def test_what_runs_longer_than_the_drain_timeout_is_cut_and_its_row_freed():
+    async with running(drain_timeout_s=0.05) as edge, AsyncClient(edge.address, timeout_s=10) as client:
+        edge.pool.hold = True
+        call = asyncio.create_task(client.translate(TEXT))
+        await edge.pool.until(lambda: edge.pool.sinks)
+        await edge.server.stop()
+        assert edge.pool.cancelled
+        assert edge.pool.closed
+        with pytest.raises(ClientError):
+            await call
+
+
+async def test_fallback_is_logged_with_its_reason(caplog):
+    async with running():
+        record = next(record for record in caplog.records if record.getMessage() == "fallback")
+    assert record.levelname == "WARNING"
+    assert record.fields["reason"] == "no GPU; add one"
+
+
+async def test_message_and_metadata_beyond_the_limits_are_refused():
+    async with running() as edge, AsyncClient(edge.address, timeout_s=10) as client:
+        with pytest.raises(ClientError, match="RESOURCE_EXHAUSTED"):
+            await client.translate("x" * (2 << 20))
+        assert (await client.translate(TEXT)).text
+
+
+async def test_a_client_that_speaks_tls_is_turned_away():
+    async with running() as edge:
+
+        def greet():
+            context = ssl.create_default_context()
+            plain = socket.create_connection(("127.0.0.1", edge.server.port), timeout=5)
+            with plain, pytest.raises((ssl.SSLError, ConnectionError)):
+                context.wrap_socket(plain, server_hostname="localhost")
+
+        await asyncio.to_thread(greet)
+        async with AsyncClient(edge.address) as client:
+            assert (await client.translate(TEXT)).text
+
+
+def test_server_options_bound_what_strangers_can_do():
+    options = dict(server_options(settings(keepalive_time_s=12.5)))
+    assert options["grpc.so_reuseport"] == 0
+    assert options["grpc.max_concurrent_streams"] == 256
+    assert options["grpc.max_receive_message_length"] == 1 << 20
+    assert options["grpc.keepalive_time_ms"] == 12_500
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] < 20_000  # what the client sends
