@@ -74,10 +74,11 @@ class Subjects(NamedTuple):
     gender: str
     nouns: tuple[Noun, ...]
 
-    @property
-    def owner(self) -> Determiner | None:
-        """ "his" and "her"; none for a child or an animal, where the languages differ."""
-        return {"m": HIS, "f": HER}.get(self.gender) if self.kind == "person" else None
+    def owner(self, *, plural: bool) -> Determiner | None:
+        """ "his", "her", "their"; none for one child and for animals, where the languages differ."""
+        if self.kind != "person":
+            return None
+        return THEIR if plural else {"m": HIS, "f": HER}.get(self.gender)
 
 
 SUBJECTS = tuple(
@@ -119,7 +120,7 @@ def subject(group: Subjects, *, plural: bool, position: Position, dressed: bool,
 @cache
 def clause(use: Use, *, position: Position, brief: bool, novel: bool) -> Rule[Clause]:
     def of(group: Subjects, plural: bool) -> Rule[Clause]:
-        owner = THEIR if plural and group.kind == "person" else None if plural else group.owner
+        owner = group.owner(plural=plural)
         parts = [
             Join(
                 Clause,
@@ -280,7 +281,7 @@ def relative(novel: bool) -> Rule[Sentence]:
                 Phrase(f"{noun.en} {inner.english()}", f"{noun.de}, {inner.verb_last()},", combinations), main
             )
 
-        owner = THEIR if plural and group.kind == "person" else None if plural else group.owner
+        owner = group.owner(plural=plural)
         return Choice(
             [
                 Join(

@@ -4,8 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from model.corpus import count_sentences, pairs, sentences
-from model.phrases import held_out_adjectives, held_out_places
+from model.corpus import Clause, count_sentences, pairs, sentences
+from model.inflection import HABITS, NOW, PERFECT, WANT, Phrase, conjugate
+from model.lexicon import HANDLING
+from model.phrases import Predicate, held_out_adjectives, held_out_places
 from model.tokenizer import Tokenizer
 
 HELD_OUT = held_out_adjectives() | held_out_places()
@@ -52,3 +54,52 @@ def test_the_same_seed_gives_the_same_pairs_in_every_python_version():
     assert digest == FIRST_THOUSAND
     assert pairs(1, 10, "train") == pairs(1, 1_000, "train")[:10]
     assert pairs(2, 10, "train") != pairs(1, 10, "train")
+
+
+PICK_UP = next(verb for verb in HANDLING if verb.en == "pick")
+
+
+@pytest.mark.parametrize(
+    ("tense", "second", "first", "last"),
+    [
+        (NOW, "der Mann hebt einen Ball auf", "hebt der Mann einen Ball auf", "der Mann einen Ball aufhebt"),
+        (
+            HABITS[0],
+            "der Mann hebt oft einen Ball auf",
+            "hebt der Mann oft einen Ball auf",
+            "der Mann oft einen Ball aufhebt",
+        ),
+        (
+            PERFECT,
+            "der Mann hat einen Ball aufgehoben",
+            "hat der Mann einen Ball aufgehoben",
+            "der Mann einen Ball aufgehoben hat",
+        ),
+        (
+            WANT,
+            "der Mann will einen Ball aufheben",
+            "will der Mann einen Ball aufheben",
+            "der Mann einen Ball aufheben will",
+        ),
+    ],
+)
+def test_the_german_verb_stands_second_first_or_last(tense, second, first, last):
+    predicate = Predicate(conjugate(PICK_UP, tense, plural=False), Phrase("a ball", "einen Ball"))
+    clause = Clause(Phrase("the man", "der Mann"), predicate)
+    assert (clause.verb_second(), clause.verb_first(), clause.verb_last()) == (second, first, last)
+
+
+def test_english_questions_begin_with_the_auxiliary():
+    predicate = Predicate(conjugate(PICK_UP, PERFECT, plural=True), Phrase("a ball", "einen Ball"))
+    clause = Clause(Phrase("two men", "zwei Männer"), predicate)
+    assert clause.english() == "two men have picked up a ball"
+    assert clause.english_question() == "have two men picked up a ball"
+
+
+def test_sentences_are_clean_text_of_six_to_thirty_words_and_marks():
+    for en, de in pairs(8, 5_000, "train"):
+        for text in (en, de):
+            assert text[0].isupper()
+            assert text[-1] in ".?"
+            assert text[:-1].replace(", ", " ").replace("-", "").replace(" ", "").isalpha(), text
+            assert 5 <= len(text.replace(",", " ,").split()) + 1 <= 30, text
