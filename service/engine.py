@@ -103,7 +103,7 @@ class Engine:
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[EventSink, Event]]] = {}
         self._answered = 0  # final answers in the outbox
         self._last_tokens_s = 0.0
-        self._pace = _Pace()
+        self._pace = _Pace(clock())
         # Written by the engine's thread, read by others:
         self.snapshot = Snapshot()
         self.heartbeat_s = clock()
@@ -352,9 +352,9 @@ class _Abandoned(BaseException):
 class _Pace:
     """Seconds from one final answer to the next, smoothed, while there was work."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.s_per_answer = 0.0
-        self._last_s = 0.0
+        self._last_s = now_s
 
     def restart(self, now_s: float) -> None:
         self._last_s = now_s

@@ -109,10 +109,11 @@ class CudaBlock:
     def __init__(self, runtime: Any, size: int) -> None:
         self._runtime = runtime
         self.size = size
+        self.address = 0
         pointer = ctypes.c_void_p()
         if size:
             _check(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)), f"cudaMalloc of {size} bytes")
-        self.address: int = pointer.value or 0
+            self.address = pointer.value or 0
 
     def __del__(self) -> None:
         if self.address:

@@ -1,0 +1,218 @@
+"""Doubles for the engine's seams: a clock that is set, a runner that follows a rule, letters as tokens, sinks, CUDA."""
+
+import asyncio
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from export.bundle import Limits
+from service.engine import Engine
+from service.request import Finished, TextDelta
+from service.states import StateLayout
+from service.step import StepResult
+
+EOS = 2
+
+
+class FakeClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, now_s=100.0):
+        self.now_s = now_s
+
+    def __call__(self):
+        return self.now_s
+
+    def advance(self, seconds):
+        self.now_s += seconds
+
+
+class LetterTokenizer:
+    """Token 4 is "a", 5 is "b", …; special tokens are no text."""
+
+    class Decoder:
+        def push(self, token):
+            if token < 0:
+                raise ValueError(f"no such token: {token}")
+            return chr(ord("a") + token - 4) if token >= 4 else ""
+
+        def flush(self):
+            return ""
+
+    def incremental(self):
+        return self.Decoder()
+
+
+def next_token(source, fed, vocab_size):
+    """The rule of ScriptedRunner: depends on every token of the source and of the row so far, ends after a while."""
+    mixed = sum((place + 3) * token for place, token in enumerate((*source, 1, *fed))) * 2654435761 % 2**32
+    return EOS if mixed % 11 == 0 else 3 + mixed % (vocab_size - 3)
+
+
+def scripted_answer(request, vocab_size=24):
+    """What a request must be answered under that rule, whoever else is there."""
+    tokens: list[int] = []
+    while len(tokens) < request.max_tokens and EOS not in tokens:
+        tokens.append(next_token(request.source, (*request.prompt, *tokens), vocab_size))
+    return tokens
+
+
+class ScriptedRunner:
+    """A runner without numbers: each row remembers its source and tokens, and the plan is checked against them.
+
+    fail_on: numbers of runs that raise. gate: when set to an Event, runs wait for it; `entered` is set meanwhile.
+    """
+
+    eos_id = EOS
+
+    def __init__(self, *, has_source=True, max_block=1, vocab_size=24, max_len=64, layout=None, rule=next_token):
+        self.limits = Limits(
+            vocab_size=vocab_size,
+            max_source_len=max_len if has_source else 0,
+            max_target_len=max_len,
+            max_block=max_block,
+        )
+        self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
+        self.rule = rule
+        self.rows: list[Any] = []
+        self.plans: list[Any] = []
+        self.fail_on: set[int] = set()
+        self.gate: Any = None
+        self.entered = threading.Event()
+        self.before_run = lambda: None
+
+    def reset(self):
+        self.rows = []
+
+    def run(self, plan):
+        self.plans.append(plan)
+        self.entered.set()
+        self.before_run()
+        if self.gate is not None:
+            self.gate.wait()
+        if len(self.plans) in self.fail_on:
+            raise RuntimeError(f"scripted failure of run {len(self.plans)}")
+        for move in plan.moves:
+            source, fed = self.rows[move.source]
+            assert move.source > move.target
+            assert (move.source_len, move.cached) == (len(source), len(fed))
+            self.rows[move.target] = (source, list(fed))
+        del self.rows[plan.rows - len(plan.joins) :]
+        for join in plan.joins:
+            assert join.row == len(self.rows)
+            assert bool(join.source) == bool(self.limits.max_source_len)
+            assert bool(join.prompt) == (self.limits.max_block != 1)
+            self.rows.append((join.source, list(join.prompt)))
+        assert len(self.rows) == plan.rows
+        for (_, fed), token, start in zip(self.rows, plan.tokens, plan.starts, strict=False):
+            assert len(fed) == start, "a row is fed a token that is not its next"
+            fed.append(token)
+        assert all(fed for _, fed in self.rows), "a row was neither stepped nor prefilled"
+        assert plan.longest >= max(len(fed) for _, fed in self.rows)
+        assert plan.longest_source == max(len(source) for source, _ in self.rows)
+        logits_RV = np.zeros((plan.rows, self.limits.vocab_size), np.float32)
+        for row, (source, fed) in enumerate(self.rows):
+            logits_RV[row, self.rule(source, fed, self.limits.vocab_size)] = 1.0
+        return StepResult(logits_RV, 0.001 if plan.joins else 0.0, 0.002)
+
+
+class Sink:
+    """Collects the events of one request. `done` is resolved by the final one, with this sink."""
+
+    def __init__(self, loop=None):
+        self.events = []
+        self.done: Any = loop.create_future() if loop else None
+
+    def __call__(self, event):
+        self.events.append(event)
+        if self.done and not self.done.done() and not isinstance(event, TextDelta):
+            self.done.set_result(self)
+
+    @property
+    def finals(self):
+        return [event for event in self.events if not isinstance(event, TextDelta)]
+
+    @property
+    def tokens(self):
+        return [token for event in self.events if isinstance(event, TextDelta | Finished) for token in event.tokens]
+
+    @property
+    def text(self):
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta | Finished))
+
+
+class ManualLoop:
+    """An event loop as far as an engine sees one: callbacks run when a test says so."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_soon_threadsafe(self, callback, *arguments):
+        self.calls.append((callback, arguments))
+
+    def run(self):
+        calls, self.calls = self.calls, []
+        for callback, arguments in calls:
+            callback(*arguments)
+
+
+class ManualEngine(Engine):
+    """An engine without its thread: `turn()` does what the thread would, and raises what would kill it."""
+
+    def start(self):
+        self._is_accepting = True
+        self._ownership.acquire()
+
+    def turn(self):
+        if not (self._scheduler.is_idle and not self._arrivals and not self._cancels):
+            self._take_arrivals()
+            self._turn()
+
+
+async def ask(engine, *requests):
+    """Submits requests at once and waits for their final events; returns their sinks."""
+    loop = asyncio.get_running_loop()
+    sinks = [Sink(loop) for _ in requests]
+    for request, sink in zip(requests, sinks, strict=True):
+        engine.submit(request, loop, sink)
+    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=30)
+
+
+class FakeCuda:
+    """The CUDA runtime calls that CudaMemory makes, on main memory."""
+
+    def __init__(self, fail=0):
+        self.fail, self.live, self.settled = fail, {}, 0
+
+    def cudaMalloc(self, pointer, size):
+        if self.fail:
+            return self.fail
+        buffer = ctypes.create_string_buffer(size.value)
+        pointer._obj.value = ctypes.addressof(buffer)
+        self.live[pointer._obj.value] = buffer
+        return 0
+
+    def cudaFree(self, pointer):
+        del self.live[pointer.value]
+        return 0
+
+    def cudaMemcpy2D(self, target, target_pitch, source, source_pitch, width, height, kind):
+        assert kind.value == 3, "device to device"
+        if self.fail:
+            return self.fail
+        for line in range(height.value):
+            ctypes.memmove(
+                target.value + line * target_pitch.value, source.value + line * source_pitch.value, width.value
+            )
+        return 0
+
+    def cudaDeviceSynchronize(self):
+        self.settled += 1
+        return 0
+
+
+def bytes_of(block):
+    """A block's bytes as an array that changes with them."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * block.size).from_address(block.address))

@@ -1,0 +1,553 @@
+import asyncio
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from service.decoding import Greedy
+from service.engine import Engine, EngineConfig, EnginePool
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    InvalidRequest,
+    Overloaded,
+    RequestError,
+    ShuttingDown,
+)
+from service.request import Finished, FinishReason, Request, TextDelta
+from service.scheduler import SchedulerConfig
+from tests.fakes import (
+    EOS,
+    FakeClock,
+    LetterTokenizer,
+    ManualEngine,
+    ManualLoop,
+    ScriptedRunner,
+    Sink,
+    ask,
+    scripted_answer,
+)
+
+
+def request(name="r", source=(5, 6, 2), max_tokens=8, **more):
+    return Request(request_id=name, source=source, prompt=(1,), max_tokens=max_tokens, **more)
+
+
+def config(**changes):
+    return EngineConfig(checks_invariants=True, **changes)
+
+
+def never_ends(source, fed, vocab_size):
+    return 4 + (len(fed) + sum(source)) % (vocab_size - 4)
+
+
+def spell(*letters):
+    """A rule that answers these letters, whatever was asked, and then ends."""
+    tokens = [ord(letter) - ord("a") + 4 for letter in letters]
+    return lambda source, fed, vocab_size: tokens[len(fed) - 1] if len(fed) <= len(tokens) else EOS
+
+
+class RecordingMetrics:
+    """Every call by name."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+    def of(self, name):
+        return [arguments for called, *arguments in self.calls if called == name]
+
+
+@pytest.fixture
+def start():
+    """Starts an engine with its thread; all are closed at the end."""
+    engines = []
+
+    def make(runner=None, kind=Engine, settings=None, **more):
+        runner = runner or ScriptedRunner()
+        engines.append(kind(runner, LetterTokenizer(), settings or config(), **more))
+        engines[-1].start()
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        if engine._runner.gate is not None:
+            engine._runner.gate.set()
+        engine.close()
+        assert not engine._thread.is_alive()
+
+
+@pytest.fixture
+def manual():
+    """An engine without a thread, on a clock and an event loop that the test turns."""
+
+    def make(runner=None, settings=None, **more):
+        engine = ManualEngine(
+            runner or ScriptedRunner(), LetterTokenizer(), settings or config(), clock=FakeClock(), **more
+        )
+        engine.start()
+        return engine, ManualLoop()
+
+    return make
+
+
+# ---- with its thread
+
+
+async def test_answers_are_those_of_the_model(start):
+    requests = [request(str(n), source=(n % 20 + 3, 2), max_tokens=1 + n % 13) for n in range(100)]
+    sinks = await ask(start(), *requests)
+    assert [sink.tokens for sink in sinks] == [scripted_answer(asked) for asked in requests]
+
+
+async def test_deltas_and_the_final_event_are_the_whole_text(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"hello"))), request())
+    assert [event.text for event in sink.events] == ["h", "e", "l", "l", "o", ""]
+    *deltas, final = sink.events
+    assert all(isinstance(delta, TextDelta) for delta in deltas)
+    assert final.reason is FinishReason.END_OF_SEQUENCE
+    assert final.tokens == (EOS,)
+    assert (final.prompt_tokens, final.generated_tokens) == (4, 6)
+
+
+async def test_an_answer_ends_before_a_stop_string(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cd",)))
+    assert sink.text == "ab"
+    assert sink.tokens == [4, 5, 6, 7]
+    assert sink.finals[0].reason is FinishReason.STOP_STRING
+
+
+async def test_an_answer_ends_at_its_length_with_what_was_held_back(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cx",), max_tokens=3))
+    assert sink.text == "abc"
+    assert sink.finals[0].reason is FinishReason.LENGTH
+
+
+async def test_a_stopped_row_makes_room(start):
+    engine = start(
+        ScriptedRunner(rule=spell(*"abcdef")), settings=config(scheduler=SchedulerConfig(max_rows=1), max_queue=5)
+    )
+    sinks = await ask(engine, request(stop=("b",)), request(stop=("b",)), request())
+    assert [sink.text for sink in sinks] == ["a", "a", "abcdef"]
+
+
+async def test_many_requests_share_steps(start):
+    engine = start(ScriptedRunner(rule=never_ends))
+    await ask(engine, *(request(str(n), max_tokens=1 + n % 30) for n in range(60)))
+    assert engine.snapshot.steps <= 30 + 4, "steps are about the longest, not the sum"
+
+
+async def test_a_request_that_can_never_run_is_not_accepted(start):
+    engine = start()
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        engine.submit(request(max_tokens=1000), asyncio.get_running_loop(), Sink())
+    assert engine.unfinished == 0
+
+
+async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.gate = threading.Event()
+    engine = start(runner)
+    loop = asyncio.get_running_loop()
+    sink = Sink(loop)
+    submission = engine.submit(request(), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    submission.cancel()
+    submission.cancel()
+    runner.gate.set()
+    await sink.done
+    submission.cancel()
+    assert isinstance(sink.finals[0], Cancelled)
+    assert len(sink.finals) == 1
+    await ask(engine, request())
+    assert engine.unfinished == 0
+
+
+async def test_a_sink_that_raises_costs_nobody_else_anything(start, caplog):
+    engine = start()
+    loop = asyncio.get_running_loop()
+
+    def broken(event):
+        raise RuntimeError("no")
+
+    good = Sink(loop)
+    engine.submit(request("a"), loop, broken)
+    engine.submit(request("b"), loop, good)
+    await good.done
+    assert good.tokens == scripted_answer(request())
+    assert "a sink raised" in caplog.text
+
+
+async def test_an_idle_engine_wakes_at_once(start):
+    engine = start()
+    before_s = asyncio.get_running_loop().time()
+    for _ in range(10):
+        await ask(engine, request(max_tokens=1))
+    assert asyncio.get_running_loop().time() - before_s < 2.5, "ten idle turns would be five seconds"
+
+
+async def test_an_idle_engine_still_shows_that_it_is_alive(start, monkeypatch):
+    monkeypatch.setattr("service.engine.IDLE_TURN_S", 0.001)
+    turned = threading.Event()
+    ticks = iter(range(10_000_000))
+
+    def clock():
+        tick = next(ticks)
+        if tick > 20:
+            turned.set()
+        return float(tick)
+
+    engine = start(clock=clock)
+    assert await asyncio.to_thread(turned.wait, 10)
+    assert engine.heartbeat_s > 0
+
+
+# ---- the ways to end
+
+
+async def test_close_answers_everything_that_is_unfinished(start):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.gate = threading.Event()
+    engine = start(runner, settings=config(scheduler=SchedulerConfig(max_rows=2)))
+    loop = asyncio.get_running_loop()
+    sinks = [Sink(loop) for _ in range(5)]
+    for sink in sinks:
+        engine.submit(request(max_tokens=60), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    closing = asyncio.create_task(asyncio.to_thread(engine.close))
+    while engine._is_accepting:
+        await asyncio.sleep(0)
+    with pytest.raises(ShuttingDown):
+        engine.submit(request(), loop, Sink())
+    runner.gate.set()
+    await closing
+    await asyncio.gather(*(sink.done for sink in sinks))
+    assert all(len(sink.finals) == 1 and isinstance(sink.finals[0], ShuttingDown) for sink in sinks)
+    assert engine.unfinished == 0
+    engine.close()
+
+
+async def test_close_answers_also_when_a_turn_never_comes_back(start):
+    runner = ScriptedRunner()
+    runner.gate = threading.Event()
+    engine = start(runner)
+    loop = asyncio.get_running_loop()
+    sinks = [Sink(loop) for _ in range(3)]
+    for sink in sinks:
+        engine.submit(request(), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    await asyncio.to_thread(engine.close, 0.01)
+    await asyncio.gather(*(sink.done for sink in sinks))
+    assert not engine.is_healthy
+    runner.gate.set()
+    engine._thread.join()
+    await asyncio.sleep(0)
+    assert all(len(sink.finals) == 1 and isinstance(sink.finals[0], ShuttingDown) for sink in sinks)
+
+
+async def test_the_death_of_the_thread_answers_everything(start, caplog):
+    runner = ScriptedRunner()
+
+    def die():
+        raise SystemExit("out of memory")
+
+    runner.before_run = die
+    engine = start(runner, settings=config(scheduler=SchedulerConfig(max_rows=1)))
+    sinks = await ask(engine, request("a"), request("b"))
+    assert all(isinstance(sink.finals[0], InternalFailure) for sink in sinks)
+    assert [sink.finals[0].request_id for sink in sinks] == ["a", "b"]
+    assert not engine.is_healthy
+    with pytest.raises(ShuttingDown):
+        engine.submit(request(), asyncio.get_running_loop(), Sink())
+    assert "the engine's thread died" in caplog.text
+
+
+async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
+    runner = ScriptedRunner()
+    runner.gate = threading.Event()
+    pool = EnginePool([start(runner)])
+    loop = asyncio.get_running_loop()
+    sink = Sink(loop)
+    pool.submit(request(), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    assert not await asyncio.to_thread(pool.drain, 0.01)
+    with pytest.raises(ShuttingDown):
+        pool.submit(request(), loop, Sink())
+    runner.gate.set()
+    assert await asyncio.to_thread(pool.drain, 30)
+    await sink.done
+    assert sink.tokens == scripted_answer(request())
+
+
+async def test_a_closed_event_loop_does_not_stop_the_engine(start):
+    engine = start()
+    closed = asyncio.new_event_loop()
+    closed.close()
+    engine.submit(request("gone"), closed, Sink())
+    (sink,) = await ask(engine, request())
+    assert sink.tokens == scripted_answer(request())
+
+
+# ---- turn by turn
+
+
+def test_a_turn_wakes_the_event_loop_once(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends))
+    sinks = [Sink() for _ in range(10)]
+    for sink in sinks:
+        engine.submit(request(), loop, sink)
+    engine.turn()
+    assert len(loop.calls) == 1
+    loop.run()
+    assert all(len(sink.events) == 1 for sink in sinks)
+
+
+def test_a_failed_turn_answers_exactly_its_rows_and_the_engine_lives_on(manual, caplog):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.fail_on = {2}
+    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=2)))
+    sinks = [Sink() for _ in range(3)]
+    for name, sink in zip("abc", sinks, strict=True):
+        engine.submit(request(name), loop, sink)
+    for _ in range(20):
+        engine.turn()
+    loop.run()
+    assert [type(sink.finals[0]) for sink in sinks] == [InternalFailure, InternalFailure, Finished]
+    assert all(len(sink.finals) == 1 for sink in sinks)
+    assert "its requests: a, b" in caplog.text
+    assert engine.is_healthy
+    assert engine.snapshot.failures == 1
+
+
+def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
+    runner = ScriptedRunner()
+    runner.fail_on = {1, 2, 3}
+    engine, loop = manual(runner)
+    health = []
+    for _ in range(4):
+        engine.submit(request(), loop, Sink())
+        engine.turn()
+        health.append(engine.is_healthy)
+    assert health == [True, True, False, True]
+
+
+def test_numbers_that_are_none_fail_the_turn(manual):
+    class Poisoned(ScriptedRunner):
+        def run(self, plan):
+            result = super().run(plan)
+            result.logits_RV[0] = float("nan")
+            return result
+
+    engine, loop = manual(Poisoned())
+    sink = Sink()
+    engine.submit(request(), loop, sink)
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], InternalFailure)
+
+
+def test_an_answer_whose_text_fails_ends_alone(manual, caplog):
+    runner = ScriptedRunner(rule=never_ends)
+
+    class Strategy(Greedy):
+        def select(self, logits_RV, sequences):
+            tokens, parents = super().select(logits_RV, sequences)
+            return super().select(logits_RV, sequences)._replace(tokens=[-7, *tokens[1:]], parents=parents)
+
+    engine, loop = manual(runner, strategy=Strategy())
+    bad, good = Sink(), Sink()
+    engine.submit(request("bad"), loop, bad)
+    engine.submit(request("good"), loop, good)
+    engine.turn()
+    loop.run()
+    assert isinstance(bad.finals[0], InternalFailure)
+    assert good.events[0].text
+    assert "request bad: its text failed" in caplog.text
+
+
+def test_deadlines_end_requests_at_the_next_turn(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends))
+    sink = Sink()
+    engine.submit(request(deadline_s=105.0), loop, sink)
+    engine.turn()
+    engine._clock.advance(5.0)
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], DeadlineExceeded)
+    assert engine._runner.rows == [] or len(engine._runner.plans) == 1
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends), config(scheduler=SchedulerConfig(max_rows=2), max_queue=3))
+    for _ in range(5):
+        engine.submit(request(max_tokens=4), loop, Sink())
+    with pytest.raises(Overloaded, match="3 requests are waiting already") as refused:
+        engine.submit(request(), loop, Sink())
+    assert refused.value.limit == 3
+    assert refused.value.retry_after_s == 0.05
+    for _ in range(8):
+        engine._clock.advance(1.0)
+        engine.turn()
+    engine.submit(request(), loop, Sink())
+
+
+def test_the_hint_follows_the_pace_of_answers(manual):
+    engine, loop = manual(ScriptedRunner(), config(scheduler=SchedulerConfig(max_rows=1), max_queue=20))
+    for _ in range(15):
+        engine.submit(request(max_tokens=1), loop, Sink())
+    for _ in range(15):
+        engine._clock.advance(0.5)
+        engine.turn()
+    for _ in range(21):
+        engine.submit(request(max_tokens=1), loop, Sink())
+    with pytest.raises(Overloaded) as refused:
+        engine.submit(request(), loop, Sink())
+    assert 4.0 < refused.value.retry_after_s < 6.0, "half a queue at two answers a second"
+
+
+def test_timings_tell_queue_prefill_and_tokens_apart(manual):
+    runner = ScriptedRunner(rule=never_ends)
+    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=1)))
+    clock = engine._clock
+    runner.before_run = lambda: clock.advance(1.0)
+    first, second = Sink(), Sink()
+    engine.submit(request(max_tokens=2), loop, first)
+    engine.submit(request(max_tokens=2), loop, second)
+    for _ in range(4):
+        engine.turn()
+    loop.run()
+    times = second.finals[0].timings
+    assert (times.queue_s, times.prefill_s, times.first_token_s, times.total_s) == (2.0, 0.001, 3.0, 4.0)
+
+
+def test_metrics_are_told(manual):
+    runner = ScriptedRunner(rule=never_ends)
+    metrics = RecordingMetrics()
+    engine, loop = manual(runner, metrics=metrics)
+    runner.before_run = lambda: engine._clock.advance(0.25)
+    engine.submit(request("a", max_tokens=2), loop, Sink())
+    engine.submit(request("b", max_tokens=3, deadline_s=100.6), loop, Sink())
+    for _ in range(4):
+        engine.turn()
+    assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
+    assert metrics.of("joined") == [[0.001]]
+    assert metrics.of("stepped") == [[0.002, 2], [0.002, 2], [0.002, 1]]
+    assert metrics.of("first_token") == [[0.25], [0.25]]
+    assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
+    assert metrics.of("generated") == [[2], [2], [1]]
+    assert metrics.of("finished") == [["length", 0], ["length", 0]]
+    queued, running, kv_ratio = metrics.of("state")[0]
+    assert (queued, running) == (0, 2)
+    assert 0 < kv_ratio < 1
+    assert metrics.of("state")[-1] == [0, 0, 0.0]
+
+
+def test_tokens_nobody_reads_are_counted_as_wasted(manual):
+    metrics = RecordingMetrics()
+    engine, loop = manual(ScriptedRunner(rule=never_ends), metrics=metrics)
+    submission = engine.submit(request(max_tokens=60), loop, Sink())
+    for _ in range(3):
+        engine.turn()
+    submission.cancel()
+    engine.turn()
+    assert metrics.of("finished") == [["cancelled", 3]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_traffic_gets_one_final_answer_each(manual, seed):
+    rng = random.Random(seed)
+    runner = ScriptedRunner()
+    settings = config(
+        scheduler=SchedulerConfig(max_rows=6, state_bytes=6000), max_queue=10, failures_until_unhealthy=10**6
+    )
+    engine, loop = manual(runner, settings)
+    asked: list[Any] = []
+    for _ in range(1200):
+        engine._clock.advance(1.0)
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            new = Request(
+                request_id=str(len(asked)),
+                source=tuple(rng.randrange(3, 24) for _ in range(rng.randrange(1, 20))),
+                prompt=(1,),
+                max_tokens=rng.randrange(1, 30),
+                stop=rng.choice([(), ("ab", "f"), ("t",)]),
+                deadline_s=rng.choice([None, engine._clock() + rng.randrange(60)]),
+            )
+            sink = Sink()
+            try:
+                asked.append((new, sink, engine.submit(new, loop, sink)))
+            except Overloaded:
+                continue
+        if asked and rng.random() < 0.1:
+            rng.choice(asked[-12:])[2].cancel()
+        if rng.random() < 0.01:
+            runner.fail_on.add(len(runner.plans) + 1)
+        engine.turn()
+        if rng.random() < 0.3:
+            loop.run()
+    while engine.unfinished:
+        engine.turn()
+    loop.run()
+    kinds = {type(sink.finals[0]) for _, sink, _ in asked}
+    assert kinds == {Finished, Cancelled, DeadlineExceeded, InternalFailure}
+    for new, sink, _ in asked:
+        assert len(sink.finals) == 1
+        assert sink.events[-1] is sink.finals[0], "nothing comes after the final answer"
+        answer = scripted_answer(new)
+        assert sink.tokens == answer[: len(sink.tokens)]
+        if isinstance(sink.finals[0], RequestError):
+            continue
+        if sink.finals[0].reason is not FinishReason.STOP_STRING:
+            assert sink.tokens == answer
+
+
+# ---- pools
+
+
+async def test_requests_go_to_the_engine_with_the_least_to_do(start):
+    runners = [ScriptedRunner(rule=never_ends) for _ in range(2)]
+    for runner in runners:
+        runner.gate = threading.Event()
+    pool = EnginePool([start(runner) for runner in runners])
+    loop = asyncio.get_running_loop()
+    sinks = [Sink(loop) for _ in range(6)]
+    for sink in sinks:
+        pool.submit(request(), loop, sink)
+    assert [engine.unfinished for engine in pool.engines] == [3, 3]
+    assert pool.unfinished == 6
+    for runner in runners:
+        runner.gate.set()
+    await asyncio.gather(*(sink.done for sink in sinks))
+    assert pool.heartbeat_s == min(engine.heartbeat_s for engine in pool.engines)
+
+
+async def test_a_pool_avoids_engines_that_are_not_healthy(start):
+    bad, good = ScriptedRunner(), ScriptedRunner()
+    bad.fail_on = set(range(100))
+    settings = config(failures_until_unhealthy=1)
+    pool = EnginePool([start(bad, settings=settings), start(good, settings=settings)])
+    assert pool.is_healthy
+    outcomes = []
+    for _ in range(4):
+        (sink,) = await ask(pool, request())
+        outcomes.append(type(sink.finals[0]))
+    assert outcomes == [InternalFailure, Finished, Finished, Finished]
+    assert not pool.is_healthy
+
+
+async def test_closing_a_pool_answers_what_is_left(start):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.gate = threading.Event()
+    pool = EnginePool([start(runner)])
+    loop = asyncio.get_running_loop()
+    sink = Sink(loop)
+    pool.submit(request(max_tokens=60), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    runner.gate.set()
+    await asyncio.to_thread(pool.close)
+    await sink.done
+    assert len(sink.finals) == 1

@@ -1,0 +1,328 @@
+import random
+
+import pytest
+
+from service.decoding import Greedy, Selection
+from service.errors import Cancelled, DeadlineExceeded, InternalFailure, InvalidRequest, RequestError
+from service.request import FinishReason, Request
+from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.sequence import Sequence
+from service.states import StateLayout
+from service.step import Join, Move
+from tests.fakes import EOS, ScriptedRunner, scripted_answer
+
+
+def request(name="r", source=(5, 6, 2), prompt=(1,), max_tokens=5, **more):
+    return Request(request_id=name, source=source, prompt=prompt, max_tokens=max_tokens, **more)
+
+
+def generation(name="r", prompt=(1, 5), max_tokens=5, **more):
+    return request(name, source=(), prompt=prompt, max_tokens=max_tokens, **more)
+
+
+class Bench:
+    """A scheduler with a scripted runner, turned by hand; invariants are checked after every turn."""
+
+    def __init__(self, runner=None, **config):
+        self.runner = runner or ScriptedRunner()
+        self.scheduler = Scheduler(SchedulerConfig(**config), self.runner.limits, self.runner.layout, eos_id=EOS)
+
+    def submit(self, *requests):
+        sequences = [Sequence(request) for request in requests]
+        for sequence in sequences:
+            self.scheduler.check(sequence.request)
+            self.scheduler.submit(sequence)
+        return sequences
+
+    def turn(self, now_s=0.0):
+        plan = self.scheduler.plan(now_s)
+        if plan.rows:
+            logits_RV = self.runner.run(plan.step).logits_RV
+            self.scheduler.commit(plan, Greedy().select(logits_RV, plan.rows))
+        assert check_invariants(self.scheduler) == []
+        return plan
+
+    def drain(self):
+        while not self.scheduler.is_idle:
+            self.turn()
+
+
+def never_ends(source, fed, vocab_size):
+    return 3 + (len(fed) + sum(source)) % (vocab_size - 3)
+
+
+# ---- rows
+
+
+def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    a, b, c = bench.submit(request("a"), request("b", max_tokens=1), request("c"))
+    plan = bench.turn()
+    assert [sequence.row for sequence in (a, b, c)] == [0, 1, 2]
+    assert plan.step.joins == tuple(Join(row, (5, 6, 2), ()) for row in range(3))
+    plan = bench.turn()
+    assert plan.step.moves == (Move(source=2, target=1, cached=1, source_len=3),)
+    assert (a.row, b.row, c.row) == (0, None, 1)
+
+
+def test_the_last_row_leaves_without_a_move():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench.submit(request("a"), request("b", max_tokens=1))
+    bench.turn()
+    assert bench.turn().step.moves == ()
+
+
+def test_a_row_is_taken_over_in_the_turn_in_which_it_is_left():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
+    bench.submit(request("a", max_tokens=1), request("b"), request("c"))
+    bench.turn()
+    plan = bench.turn()
+    assert [row.request.request_id for row in plan.rows] == ["b", "c"]
+    assert plan.step.moves == (Move(1, 0, 1, 3),)
+
+
+def test_an_idle_scheduler_plans_nothing():
+    plan = Bench().turn()
+    assert (plan.rows, plan.admitted, plan.ended, plan.step.rows) == ((), (), (), 0)
+
+
+# ---- prompts
+
+
+def test_a_prompt_is_fed_token_by_token_where_the_decoder_takes_one():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request(prompt=(1, 7, 8), max_tokens=2))
+    fed = [bench.turn().step.tokens for _ in range(4)]
+    assert fed[:3] == [(1,), (7,), (8,)]
+    assert fed[3] == (row.tokens[0],)
+    assert len(row.tokens) == 2
+
+
+def test_a_prompt_is_prefilled_where_the_decoder_takes_blocks():
+    bench = Bench(ScriptedRunner(has_source=False, max_block=0, rule=never_ends))
+    (row,) = bench.submit(generation(prompt=(1, 7, 8)))
+    plan = bench.turn()
+    assert plan.step.joins == (Join(0, (), (1, 7, 8)),)
+    assert plan.step.tokens == ()
+    assert plan.step.longest == 16, "a prefilled block is padded"
+    assert len(row.tokens) == 1
+    assert bench.turn().step.starts == (3,)
+
+
+def test_rows_that_join_are_ordered_by_padded_length():
+    bench = Bench(ScriptedRunner(has_source=False, max_block=0, rule=never_ends))
+    bench.submit(*(generation(str(n), prompt=(1,) * n) for n in (20, 3, 40, 16)))
+    assert [len(join.prompt) for join in bench.turn().step.joins] == [3, 16, 20, 40]
+
+
+def test_a_request_that_comes_in_mid_flight_has_its_first_token_a_turn_later():
+    for runner, make in ((ScriptedRunner(), request), (ScriptedRunner(has_source=False, max_block=0), generation)):
+        runner.rule = never_ends
+        bench = Bench(runner)
+        (early,) = bench.submit(make("early", max_tokens=20))
+        for _ in range(5):
+            bench.turn()
+        (late,) = bench.submit(make("late"))
+        bench.turn()
+        assert (len(early.tokens), len(late.tokens)) == (6, 1)
+
+
+# ---- admission
+
+
+def test_requests_are_admitted_in_the_order_they_came():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
+    bench.submit(*(request(str(n), max_tokens=1 + n % 3) for n in range(9)))
+    order = []
+    while not bench.scheduler.is_idle:
+        order += [sequence.request.request_id for sequence in bench.turn().admitted]
+    assert order == [str(n) for n in range(9)]
+
+
+def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
+    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
+    bench.submit(*(request(str(n), source=(5,) * 17) for n in range(2)), request("short"))
+    assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
+    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
+    bench.submit(*(request(str(n)) for n in range(3)))
+    assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
+
+
+def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
+    layout = StateLayout(target_bytes=1, source_bytes=1)  # 16 target positions + 8 source ones = 24 bytes a row
+    bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), state_bytes=50)
+    first, second, third = bench.submit(*(request(n, max_tokens=9) for n in "abc"))
+    bench.turn()
+    assert bench.scheduler.reserved_bytes == 48
+    assert (first.row, second.row, third.row) == (0, 1, None)
+    bench.drain()
+    assert third.end is FinishReason.LENGTH
+
+
+def test_one_long_row_makes_all_rows_wide():
+    layout = StateLayout(target_bytes=1)
+    runner = ScriptedRunner(has_source=False, rule=never_ends, layout=layout)
+    bench = Bench(runner, state_bytes=100)
+    bench.submit(
+        generation("short", max_tokens=3), generation("long", max_tokens=60), generation("short", max_tokens=3)
+    )
+    assert len(bench.turn().admitted) == 1, "two rows of 64 positions are 128 bytes"
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (request(max_tokens=65), "max_tokens: 1 prompt tokens and 65 new ones need 65 positions, the model has 64"),
+        (request(source=(5,) * 65), r"source: must have 1\.\.64 tokens, got 65"),
+        (request(source=()), r"source: must have 1\.\.64 tokens, got 0"),
+        (request(source=(24,)), r"token ids must be 0\.\.23"),
+        (request(prompt=(-1,)), r"token ids must be 0\.\.23"),
+        (request(max_tokens=64), "needs up to 720 bytes of state, the server allows 700"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(bad, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        Bench(state_bytes=700).scheduler.check(bad)
+
+
+def test_a_prompt_longer_than_a_block_is_refused():
+    bench = Bench(ScriptedRunner(has_source=False, max_block=8))
+    with pytest.raises(InvalidRequest, match="at most 8 tokens, got 9"):
+        bench.scheduler.check(generation(prompt=(1,) * 9))
+
+
+def test_the_longest_possible_request_fits():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request(source=(5,) * 64, max_tokens=64))
+    bench.drain()
+    assert len(row.tokens) == 64
+
+
+@pytest.mark.parametrize("field", ["max_rows", "state_bytes", "join_tokens"])
+def test_limits_below_one_are_refused(field):
+    with pytest.raises(ValueError, match=f"{field}: must be at least 1, got 0"):
+        SchedulerConfig(**{field: 0})
+
+
+# ---- leaving early
+
+
+def test_a_deadline_ends_waiting_and_live_requests_at_the_next_turn():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    live, waiting, patient = bench.submit(
+        request("live", deadline_s=10.0), request("waiting", deadline_s=10.0), request("patient", deadline_s=99.0)
+    )
+    bench.turn(now_s=9.9)
+    plan = bench.turn(now_s=10.0)
+    assert set(plan.ended) == {live, waiting}
+    assert isinstance(live.end, DeadlineExceeded)
+    assert "after 1 tokens" in str(live.end)
+    assert isinstance(waiting.end, DeadlineExceeded)
+    assert plan.rows == (patient,)
+
+
+def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    live, waiting = bench.submit(request("live"), request("waiting"))
+    bench.turn()
+    live.is_cancelled = waiting.is_cancelled = True
+    assert set(bench.turn().ended) == {live, waiting}
+    assert isinstance(live.end, Cancelled)
+    assert bench.turn().ended == ()
+    assert bench.scheduler.is_idle
+
+
+def test_a_cancellation_after_the_end_changes_nothing():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request(max_tokens=1))
+    bench.turn()
+    row.is_cancelled = True
+    assert bench.turn().ended == ()
+    assert row.end is FinishReason.LENGTH
+
+
+def test_a_failed_turn_drops_all_rows_and_the_queue_goes_on():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
+    a, b, c = bench.submit(request("a"), request("b"), request("c"))
+    bench.turn()
+    assert bench.scheduler.drop_live() == [a, b]
+    bench.runner.reset()
+    assert bench.scheduler.reserved_bytes == 0
+    bench.drain()
+    assert c.tokens == [never_ends(c.request.source, (1, *c.tokens[:n]), 24) for n in range(5)]
+
+
+def test_a_selection_that_reorders_rows_is_a_broken_promise():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench.submit(request("a"), request("b"))
+    plan = bench.scheduler.plan(0.0)
+    with pytest.raises(AssertionError):
+        bench.scheduler.commit(plan, Selection([3, 3], [1, 0]))
+
+
+def test_invariants_notice_broken_state():
+    def broken(change):
+        bench = Bench(ScriptedRunner(rule=never_ends))
+        bench.submit(request("a"), request("b"))
+        bench.turn()
+        change(bench.scheduler)
+        return check_invariants(bench.scheduler)
+
+    assert broken(lambda scheduler: None) == []
+    assert broken(lambda scheduler: scheduler.live.reverse())
+    assert broken(lambda scheduler: scheduler.waiting.append(scheduler.live[0]))
+    assert broken(lambda scheduler: scheduler.live.append(scheduler.live[0]))
+    assert broken(lambda scheduler: scheduler.live[0].tokens.append(3))
+    assert broken(lambda scheduler: scheduler.live.pop())
+    assert broken(lambda scheduler: setattr(scheduler.live[0], "cached", 99))
+
+
+# ---- everything at once
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_traffic_keeps_every_promise(seed):
+    """Arrivals, cancellations, deadlines, failed turns; every answer is the one that the request gets alone."""
+    rng = random.Random(seed)
+    has_source = seed % 2 == 0
+    runner = ScriptedRunner(has_source=has_source, max_block=1 if has_source else 0)
+    bench = Bench(runner, max_rows=rng.choice([1, 3, 8]), state_bytes=rng.choice([1300, 8000]), join_tokens=48)
+    scheduler, failures = bench.scheduler, 0
+    sequences: list[Sequence] = []
+    ended: list[Sequence] = []
+    for turn in range(1500):
+        for _ in range(rng.choice([0, 0, 1, 3]) if len(scheduler.waiting) < 12 else 0):
+            tokens = [rng.randrange(3, 24) for _ in range(rng.randrange(1, 30))]
+            asked = Request(
+                request_id=str(len(sequences)),
+                source=tuple(tokens) if has_source else (),
+                prompt=(1, *tokens[: rng.choice([0, 0, 3])]) if has_source else (1, *tokens),
+                max_tokens=rng.randrange(1, 30),
+                deadline_s=rng.choice([None, None, turn + rng.randrange(40)]),
+            )
+            sequences += bench.submit(asked)
+        if rng.random() < 0.05 and sequences:
+            rng.choice(sequences[-20:]).is_cancelled = True
+        if rng.random() < 0.02:
+            runner.fail_on.add(len(runner.plans) + 1)
+        try:
+            plan = bench.turn(now_s=turn)
+        except RuntimeError:
+            failures += 1
+            for sequence in scheduler.drop_live():
+                sequence.finish(InternalFailure(sequence.request.request_id))
+            runner.reset()
+            assert check_invariants(scheduler) == []
+        else:
+            ended += plan.ended
+    runner.fail_on.clear()
+    bench.drain()
+    assert failures > 5
+    assert all(sequence.end is not None for sequence in sequences)
+    assert len(ended) == len(set(ended))
+    good = [sequence for sequence in sequences if isinstance(sequence.end, FinishReason)]
+    assert len(good) > len(sequences) // 3
+    for sequence in sequences:
+        answer = scripted_answer(sequence.request)
+        assert sequence.tokens == answer[: len(sequence.tokens)]
+        assert (sequence.tokens == answer) or isinstance(sequence.end, RequestError)

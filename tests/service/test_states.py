@@ -1,0 +1,142 @@
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.bundle import StateSpec
+from service.memory import CudaMemory, HostMemory
+from service.states import StateBuffer, StateBuffers, StateLayout, capacity_for, row_capacity_for
+from tests.fakes import FakeCuda, bytes_of
+
+SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
+CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
+RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
+
+memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
+
+
+def array(buffer, rows=None):
+    """The buffer as an array of all its rows."""
+    return (
+        bytes_of(buffer.block)
+        .view(buffer.dtype)[: np.prod(buffer.shape(buffer.rows))]
+        .reshape(buffer.shape(buffer.rows))[:rows]
+    )
+
+
+def test_capacities_grow_in_small_steps():
+    steps = sorted({capacity_for(length) for length in range(1, 300)})
+    assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+    assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
+
+
+def test_row_capacities_double_up_to_the_most():
+    assert [row_capacity_for(rows, 48) for rows in (1, 8, 9, 17, 33, 48)] == [8, 8, 16, 32, 48, 48]
+    assert row_capacity_for(1, 3) == 3
+
+
+def test_a_layout_counts_bytes_by_what_they_grow_with():
+    layout = StateLayout.of([SELF, SELF, CROSS, RECURRENT])
+    assert layout == StateLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
+    assert layout.bytes_for(3, target_len=9, source_len=0) == 3 * (64 * 16 + 16 * 8 + 60)
+
+
+@memories
+@pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
+def test_resizing_keeps_live_rows(make, spec):
+    buffer = StateBuffer(spec, make())
+    buffer.resize(3, 8, live=0, valid=0)
+    array(buffer)[:] = np.random.default_rng(1).integers(1, 99, array(buffer).shape)
+    before = array(buffer).copy()
+    for rows, capacity in ((4, 16), (8, 8), (2, 24)):
+        buffer.resize(rows, capacity, live=2, valid=5)
+        kept = array(buffer, 2) if spec is RECURRENT else array(buffer, 2)[:, :, :5]
+        assert np.array_equal(kept, before[:2] if spec is RECURRENT else before[:2, :, :5])
+
+
+@memories
+def test_a_move_copies_the_valid_positions_only(make):
+    buffer = StateBuffer(SELF, make())
+    buffer.resize(3, 8, live=0, valid=0)
+    array(buffer)[:] = np.arange(3)[:, None, None, None]
+    buffer.move(2, 0, valid=5)
+    assert (array(buffer)[0, :, :5] == 2).all()
+    assert (array(buffer)[0, :, 5:] == 0).all()
+    assert (array(buffer)[1] == 1).all()
+
+
+@memories
+def test_taking_a_row_of_another_block(make):
+    device = make()
+    buffer = StateBuffer(CROSS, device)
+    buffer.resize(2, 16, live=0, valid=0)
+    array(buffer)[:] = 0
+    block = device.allocate(3 * 2 * 8 * 4 * 2)
+    written = bytes_of(block).view(np.float16).reshape(3, 2, 8, 4)
+    written[:] = np.arange(written.size).reshape(written.shape)
+    buffer.take(block, 2, 1, 7, pitch=8 * 4 * 2)
+    assert np.array_equal(array(buffer)[1, :, :7], written[2, :, :7])
+    assert (array(buffer)[1, :, 7:] == 0).all()
+    assert (array(buffer)[0] == 0).all()
+
+
+def test_addresses_and_shapes_are_those_of_the_rows():
+    buffer = StateBuffer(SELF, HostMemory())
+    buffer.resize(4, 8, live=0, valid=0)
+    assert buffer.shape(3) == (3, 2, 8, 4)
+    assert buffer.address(2) - buffer.address(0) == array(buffer, 2).nbytes
+
+
+def test_an_empty_buffer_reuses_its_memory_unless_far_too_large():
+    buffer = StateBuffer(SELF, HostMemory())
+    buffer.resize(8, 64, live=0, valid=0)
+    first = buffer.block
+    buffer.resize(8, 16, live=0, valid=0)
+    assert buffer.block is first
+    buffer.resize(8, 8, live=0, valid=0)
+    assert buffer.block is not first
+
+
+def test_buffers_grow_when_they_must_and_shrink_when_half_is_too_much():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+
+    def ensure(rows, target, source, live=1):
+        changed = states.ensure(rows, live=live, lengths={"self_kv": target, "cross_kv": source})
+        return changed, states.rows, states.capacities["self_kv"], states.capacities["cross_kv"]
+
+    assert ensure(1, 1, 10, live=0) == (True, 8, 8, 16)
+    assert ensure(2, 8, 10) == (False, 8, 8, 16)
+    assert ensure(9, 9, 10) == (True, 16, 16, 16)
+    assert ensure(9, 30, 40) == (True, 16, 32, 48)
+    assert ensure(9, 20, 30) == (False, 16, 32, 48)
+    assert ensure(9, 16, 24) == (True, 16, 16, 24)
+    assert ensure(2, 16, 24) == (False, 16, 16, 24)
+    assert ensure(2, 16, 24, live=0) == (True, 8, 16, 24)
+
+
+def test_growing_and_moving_at_random_never_loses_a_value():
+    rng = np.random.default_rng(5)
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=20)
+    truth: list[Any] = []  # one row's (self, cross) values, by row
+    for _ in range(400):
+        if truth and rng.random() < 0.4:
+            hole = int(rng.integers(len(truth)))
+            last = truth.pop()
+            if hole < len(truth):
+                states.move(len(truth), hole, {"self_kv": last[0].shape[1], "cross_kv": last[1].shape[1]})
+                truth[hole] = last
+        joins = int(rng.integers(0, 3)) if len(truth) < 17 else 0
+        kept = len(truth)
+        truth += [(rng.random((2, n, 4), np.float32), rng.random((2, m, 4)).astype(np.float16))
+                  for n, m in rng.integers(1, 40, (joins, 2))]  # fmt: skip
+        if not truth:
+            continue
+        lengths = [max(row[kind].shape[1] for row in truth) for kind in (0, 1)]
+        states.ensure(len(truth), live=kept, lengths={"self_kv": lengths[0], "cross_kv": lengths[1]})
+        for row, kind in itertools.product(range(kept, len(truth)), (0, 1)):
+            values = truth[row][kind]
+            array(states.buffers[kind])[row, :, : values.shape[1]] = values
+        for row, kind in itertools.product(range(len(truth)), (0, 1)):
+            values = truth[row][kind]
+            assert np.array_equal(array(states.buffers[kind])[row, :, : values.shape[1]], values)
