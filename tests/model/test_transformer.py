@@ -265,6 +265,25 @@ def test_a_model_without_a_vocabulary_is_refused():
         build(ModelConfig())
 
 
+@pytest.mark.parametrize(("norm_position", "kind"), [("pre", nn.LayerNorm), ("post", nn.Identity)])
+def test_only_the_pre_norm_order_ends_with_a_norm(norm_position, kind):
+    model = tiny(norm_position=norm_position)
+    assert isinstance(model.decoder.norm, kind)
+    assert isinstance(model, EncoderDecoder)
+    assert isinstance(model.encoder.norm, kind)
+
+
+@torch.no_grad()
+def test_source_and_target_have_their_own_limits():
+    model = tiny(max_source_len=5, max_target_len=3)
+    source, lengths = tokens(1, 5), torch.tensor([5])
+    assert logits(model, tokens(1, 3), source, lengths).shape == (1, 3, 17)
+    with pytest.raises(IndexError):
+        logits(model, tokens(1, 4), source, lengths)
+    with pytest.raises(IndexError):
+        logits(model, tokens(1, 3), tokens(1, 6), torch.tensor([6]))
+
+
 def test_the_configuration_decides_the_kind_of_model():
     assert isinstance(tiny(), EncoderDecoder)
     assert isinstance(tiny(architecture="decoder"), Decoder)
