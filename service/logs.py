@@ -59,6 +59,7 @@ class LogWriter(logging.Handler):
         is_pretty = style == "pretty" or (style == "auto" and self._stream.isatty())
         self.setFormatter(PrettyFormatter() if is_pretty else JsonFormatter())
         self.dropped = 0
+        self._is_closed = False
         self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
@@ -74,6 +75,9 @@ class LogWriter(logging.Handler):
     def close(self) -> None:
         """Writes what is waiting, for at most some seconds: a reader that hangs must not keep the process."""
         logging.getLogger().removeHandler(self)
+        if self._is_closed:  # logging closes all handlers once more at exit
+            return
+        self._is_closed = True
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=CLOSE_S)
             self._thread.join(CLOSE_S)

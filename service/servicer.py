@@ -289,7 +289,7 @@ class Servicer:
                 fallback=model.provider.fallback,
                 reason=model.provider.reason,
             ),
-            parity=pb.Parity(passed=manifest.parity.get("passed") is True, figures=_figures(manifest.parity)),
+            parity=_parity(manifest.parity),
             lineage=pb.Lineage(
                 steps=training.get("steps") or 0,
                 data_sha256=lineage.get("data_sha256") or "",
@@ -476,11 +476,7 @@ def _duration(seconds: float) -> Duration:
     return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
-def _figures(parity: dict[str, Any]) -> dict[str, float]:
-    """The numbers of the checks of a parity report, by check and figure."""
-    return {
-        f"{check['name']}.{key}": float(value)
-        for check in parity.get("checks", ())
-        for key, value in check.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+def _parity(report: dict[str, Any]) -> pb.Parity:
+    names = pb.ParityCheck.DESCRIPTOR.fields_by_name
+    checks = [{name: check[name] for name in names if name in check} for check in report.get("checks", ())]
+    return pb.Parity(passed=report.get("passed") is True, checks=[pb.ParityCheck(**check) for check in checks])

@@ -94,7 +94,7 @@ def manifest(task="translation", **changes):
         "variants": (),
         "golden": Golden(source=(4, 2), prompt=(1,), output=(2,)),
         "lineage": {"git_commit": "c0ffee", "data_sha256": "ab" * 32, "metrics": {"steps": 7}},
-        "parity": {"passed": True, "checks": [{"name": "greedy", "passed": True, "worst": 0.5}]},
+        "parity": {"passed": True, "checks": [{"name": "greedy", "max_error": 0.5, "passed": True, "note": ""}]},
         "created": "2026-01-01T00:00:00Z",
     }
     return Manifest(**{**fields, **changes})

@@ -318,7 +318,7 @@ async def test_models_are_described(channel):
     assert model.execution_provider.fallback
     assert model.execution_provider.reason == "no GPU; add one"
     assert model.parity.passed
-    assert dict(model.parity.figures) == {"greedy.worst": 0.5}
+    assert list(model.parity.checks) == [pb.ParityCheck(name="greedy", max_error=0.5, passed=True)]
     assert (model.lineage.steps, model.lineage.git_commit) == (7, "c0ffee")
 
 

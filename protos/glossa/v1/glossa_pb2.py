@@ -25,19 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/glossa/v1/glossa.proto\x12\tglossa.v1\x1a\x1egoogle/protobuf/duration.proto\"3\n\x0f\x44\x65\x63odingOptions\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x0c\n\x04stop\x18\x02 \x03(\t\"8\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x18\n\x10generated_tokens\x18\x02 \x01(\x05\"\xb9\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\nCompletion\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x03 \x01(\x0b\x32\x12.glossa.v1.Timings\"t\n\x10TranslateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\xa7\x01\n\x11TranslateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12.\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x05 \x01(\x0b\x32\x12.glossa.v1.Timings\"z\n\x16StreamTranslateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"]\n\x17StreamTranslateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12$\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x15.glossa.v1.Completion\"s\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\xa6\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12.\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x05 \x01(\x0b\x32\x12.glossa.v1.Timings\"y\n\x15StreamGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\\\n\x16StreamGenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12$\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x15.glossa.v1.Completion\"\x81\x01\n\x06Limits\x12\x19\n\x11max_prompt_tokens\x18\x01 \x01(\x05\x12\x12\n\nmax_tokens\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x04 \x01(\x05\x12\x16\n\x0emax_stop_bytes\x18\x05 \x01(\x05\"Z\n\x11\x45xecutionProvider\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x11\n\trequested\x18\x02 \x01(\t\x12\x10\n\x08\x66\x61llback\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"y\n\x06Parity\x12\x0e\n\x06passed\x18\x01 \x01(\x08\x12/\n\x07\x66igures\x18\x02 \x03(\x0b\x32\x1e.glossa.v1.Parity.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"A\n\x07Lineage\x12\r\n\x05steps\x18\x01 \x01(\x03\x12\x13\n\x0b\x64\x61ta_sha256\x18\x02 \x01(\t\x12\x12\n\ngit_commit\x18\x03 \x01(\t\"\xc5\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x04task\x18\x02 \x01(\x0e\x32\x0f.glossa.v1.Task\x12\x14\n\x0c\x61rchitecture\x18\x03 \x01(\t\x12!\n\x06limits\x18\x04 \x01(\x0b\x32\x11.glossa.v1.Limits\x12\x12\n\nvocab_size\x18\x05 \x01(\x05\x12\x11\n\tprecision\x18\x06 \x01(\t\x12\x38\n\x12\x65xecution_provider\x18\x07 \x01(\x0b\x32\x1c.glossa.v1.ExecutionProvider\x12!\n\x06parity\x18\x08 \x01(\x0b\x32\x11.glossa.v1.Parity\x12#\n\x07lineage\x18\t \x01(\x0b\x32\x12.glossa.v1.Lineage\x12\x15\n\rbundle_sha256\x18\n \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x0b \x01(\x05\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.glossa.v1.Model\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.glossa.v1.Model*\x89\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x46INISH_REASON_END_OF_SEQUENCE\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03*G\n\x04Task\x12\x14\n\x10TASK_UNSPECIFIED\x10\x00\x12\x14\n\x10TASK_TRANSLATION\x10\x01\x12\x13\n\x0fTASK_GENERATION\x10\x02\x32\xb8\x01\n\x12TranslationService\x12\x46\n\tTranslate\x12\x1b.glossa.v1.TranslateRequest\x1a\x1c.glossa.v1.TranslateResponse\x12Z\n\x0fStreamTranslate\x12!.glossa.v1.StreamTranslateRequest\x1a\".glossa.v1.StreamTranslateResponse0\x01\x32\xb1\x01\n\x11GenerationService\x12\x43\n\x08Generate\x12\x1a.glossa.v1.GenerateRequest\x1a\x1b.glossa.v1.GenerateResponse\x12W\n\x0eStreamGenerate\x12 .glossa.v1.StreamGenerateRequest\x1a!.glossa.v1.StreamGenerateResponse0\x01\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.glossa.v1.ListModelsRequest\x1a\x1d.glossa.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.glossa.v1.GetModelRequest\x1a\x1b.glossa.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dprotos/glossa/v1/glossa.proto\x12\tglossa.v1\x1a\x1egoogle/protobuf/duration.proto\"3\n\x0f\x44\x65\x63odingOptions\x12\x12\n\nmax_tokens\x18\x01 \x01(\x05\x12\x0c\n\x04stop\x18\x02 \x03(\t\"8\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x18\n\x10generated_tokens\x18\x02 \x01(\x05\"\xb9\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x82\x01\n\nCompletion\x12.\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x02 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x03 \x01(\x0b\x32\x12.glossa.v1.Timings\"t\n\x10TranslateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\xa7\x01\n\x11TranslateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12.\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x05 \x01(\x0b\x32\x12.glossa.v1.Timings\"z\n\x16StreamTranslateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"]\n\x17StreamTranslateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12$\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x15.glossa.v1.Completion\"s\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\xa6\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12.\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x17.glossa.v1.FinishReason\x12\x1f\n\x05usage\x18\x04 \x01(\x0b\x32\x10.glossa.v1.Usage\x12#\n\x07timings\x18\x05 \x01(\x0b\x32\x12.glossa.v1.Timings\"y\n\x15StreamGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.glossa.v1.DecodingOptions\x12\x16\n\x0einclude_tokens\x18\x04 \x01(\x08\"\\\n\x16StreamGenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x03(\x05\x12$\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x15.glossa.v1.Completion\"\x81\x01\n\x06Limits\x12\x19\n\x11max_prompt_tokens\x18\x01 \x01(\x05\x12\x12\n\nmax_tokens\x18\x02 \x01(\x05\x12\x16\n\x0emax_text_bytes\x18\x03 \x01(\x05\x12\x18\n\x10max_stop_strings\x18\x04 \x01(\x05\x12\x16\n\x0emax_stop_bytes\x18\x05 \x01(\x05\"Z\n\x11\x45xecutionProvider\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x11\n\trequested\x18\x02 \x01(\t\x12\x10\n\x08\x66\x61llback\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\"d\n\x0bParityCheck\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\t\x12\x11\n\tmax_error\x18\x03 \x01(\x01\x12\x11\n\ttolerance\x18\x04 \x01(\x01\x12\x0e\n\x06passed\x18\x05 \x01(\x08\"@\n\x06Parity\x12\x0e\n\x06passed\x18\x01 \x01(\x08\x12&\n\x06\x63hecks\x18\x02 \x03(\x0b\x32\x16.glossa.v1.ParityCheck\"A\n\x07Lineage\x12\r\n\x05steps\x18\x01 \x01(\x03\x12\x13\n\x0b\x64\x61ta_sha256\x18\x02 \x01(\t\x12\x12\n\ngit_commit\x18\x03 \x01(\t\"\xc5\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x04task\x18\x02 \x01(\x0e\x32\x0f.glossa.v1.Task\x12\x14\n\x0c\x61rchitecture\x18\x03 \x01(\t\x12!\n\x06limits\x18\x04 \x01(\x0b\x32\x11.glossa.v1.Limits\x12\x12\n\nvocab_size\x18\x05 \x01(\x05\x12\x11\n\tprecision\x18\x06 \x01(\t\x12\x38\n\x12\x65xecution_provider\x18\x07 \x01(\x0b\x32\x1c.glossa.v1.ExecutionProvider\x12!\n\x06parity\x18\x08 \x01(\x0b\x32\x11.glossa.v1.Parity\x12#\n\x07lineage\x18\t \x01(\x0b\x32\x12.glossa.v1.Lineage\x12\x15\n\rbundle_sha256\x18\n \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x0b \x01(\x05\"\x13\n\x11ListModelsRequest\"6\n\x12ListModelsResponse\x12 \n\x06models\x18\x01 \x03(\x0b\x32\x10.glossa.v1.Model\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"3\n\x10GetModelResponse\x12\x1f\n\x05model\x18\x01 \x01(\x0b\x32\x10.glossa.v1.Model*\x89\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12!\n\x1d\x46INISH_REASON_END_OF_SEQUENCE\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1d\n\x19\x46INISH_REASON_STOP_STRING\x10\x03*G\n\x04Task\x12\x14\n\x10TASK_UNSPECIFIED\x10\x00\x12\x14\n\x10TASK_TRANSLATION\x10\x01\x12\x13\n\x0fTASK_GENERATION\x10\x02\x32\xb8\x01\n\x12TranslationService\x12\x46\n\tTranslate\x12\x1b.glossa.v1.TranslateRequest\x1a\x1c.glossa.v1.TranslateResponse\x12Z\n\x0fStreamTranslate\x12!.glossa.v1.StreamTranslateRequest\x1a\".glossa.v1.StreamTranslateResponse0\x01\x32\xb1\x01\n\x11GenerationService\x12\x43\n\x08Generate\x12\x1a.glossa.v1.GenerateRequest\x1a\x1b.glossa.v1.GenerateResponse\x12W\n\x0eStreamGenerate\x12 .glossa.v1.StreamGenerateRequest\x1a!.glossa.v1.StreamGenerateResponse0\x01\x32\x9e\x01\n\x0cModelService\x12I\n\nListModels\x12\x1c.glossa.v1.ListModelsRequest\x1a\x1d.glossa.v1.ListModelsResponse\x12\x43\n\x08GetModel\x12\x1a.glossa.v1.GetModelRequest\x1a\x1b.glossa.v1.GetModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.glossa.v1.glossa_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARITY_FIGURESENTRY']._loaded_options = None
-  _globals['_PARITY_FIGURESENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=2425
-  _globals['_FINISHREASON']._serialized_end=2562
-  _globals['_TASK']._serialized_start=2564
-  _globals['_TASK']._serialized_end=2635
+  _globals['_FINISHREASON']._serialized_start=2470
+  _globals['_FINISHREASON']._serialized_end=2607
+  _globals['_TASK']._serialized_start=2609
+  _globals['_TASK']._serialized_end=2680
   _globals['_DECODINGOPTIONS']._serialized_start=76
   _globals['_DECODINGOPTIONS']._serialized_end=127
   _globals['_USAGE']._serialized_start=129
@@ -66,26 +64,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIMITS']._serialized_end=1648
   _globals['_EXECUTIONPROVIDER']._serialized_start=1650
   _globals['_EXECUTIONPROVIDER']._serialized_end=1740
-  _globals['_PARITY']._serialized_start=1742
-  _globals['_PARITY']._serialized_end=1863
-  _globals['_PARITY_FIGURESENTRY']._serialized_start=1817
-  _globals['_PARITY_FIGURESENTRY']._serialized_end=1863
-  _globals['_LINEAGE']._serialized_start=1865
-  _globals['_LINEAGE']._serialized_end=1930
-  _globals['_MODEL']._serialized_start=1933
-  _globals['_MODEL']._serialized_end=2258
-  _globals['_LISTMODELSREQUEST']._serialized_start=2260
-  _globals['_LISTMODELSREQUEST']._serialized_end=2279
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2281
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2335
-  _globals['_GETMODELREQUEST']._serialized_start=2337
-  _globals['_GETMODELREQUEST']._serialized_end=2369
-  _globals['_GETMODELRESPONSE']._serialized_start=2371
-  _globals['_GETMODELRESPONSE']._serialized_end=2422
-  _globals['_TRANSLATIONSERVICE']._serialized_start=2638
-  _globals['_TRANSLATIONSERVICE']._serialized_end=2822
-  _globals['_GENERATIONSERVICE']._serialized_start=2825
-  _globals['_GENERATIONSERVICE']._serialized_end=3002
-  _globals['_MODELSERVICE']._serialized_start=3005
-  _globals['_MODELSERVICE']._serialized_end=3163
+  _globals['_PARITYCHECK']._serialized_start=1742
+  _globals['_PARITYCHECK']._serialized_end=1842
+  _globals['_PARITY']._serialized_start=1844
+  _globals['_PARITY']._serialized_end=1908
+  _globals['_LINEAGE']._serialized_start=1910
+  _globals['_LINEAGE']._serialized_end=1975
+  _globals['_MODEL']._serialized_start=1978
+  _globals['_MODEL']._serialized_end=2303
+  _globals['_LISTMODELSREQUEST']._serialized_start=2305
+  _globals['_LISTMODELSREQUEST']._serialized_end=2324
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2326
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2380
+  _globals['_GETMODELREQUEST']._serialized_start=2382
+  _globals['_GETMODELREQUEST']._serialized_end=2414
+  _globals['_GETMODELRESPONSE']._serialized_start=2416
+  _globals['_GETMODELRESPONSE']._serialized_end=2467
+  _globals['_TRANSLATIONSERVICE']._serialized_start=2683
+  _globals['_TRANSLATIONSERVICE']._serialized_end=2867
+  _globals['_GENERATIONSERVICE']._serialized_start=2870
+  _globals['_GENERATIONSERVICE']._serialized_end=3047
+  _globals['_MODELSERVICE']._serialized_start=3050
+  _globals['_MODELSERVICE']._serialized_end=3208
 # @@protoc_insertion_point(module_scope)

@@ -190,20 +190,27 @@ class ExecutionProvider(_message.Message):
     reason: str
     def __init__(self, provider: _Optional[str] = ..., requested: _Optional[str] = ..., fallback: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
-class Parity(_message.Message):
-    __slots__ = ("passed", "figures")
-    class FiguresEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+class ParityCheck(_message.Message):
+    __slots__ = ("name", "precision", "max_error", "tolerance", "passed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    TOLERANCE_FIELD_NUMBER: _ClassVar[int]
     PASSED_FIELD_NUMBER: _ClassVar[int]
-    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    precision: str
+    max_error: float
+    tolerance: float
     passed: bool
-    figures: _containers.ScalarMap[str, float]
-    def __init__(self, passed: bool = ..., figures: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., max_error: _Optional[float] = ..., tolerance: _Optional[float] = ..., passed: bool = ...) -> None: ...
+
+class Parity(_message.Message):
+    __slots__ = ("passed", "checks")
+    PASSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    passed: bool
+    checks: _containers.RepeatedCompositeFieldContainer[ParityCheck]
+    def __init__(self, passed: bool = ..., checks: _Optional[_Iterable[_Union[ParityCheck, _Mapping]]] = ...) -> None: ...
 
 class Lineage(_message.Message):
     __slots__ = ("steps", "data_sha256", "git_commit")
