@@ -41,9 +41,10 @@ class UsageError(Exception):
 @contextlib.contextmanager
 def complaints(*types: type[Exception]) -> Iterator[None]:
     """Turn the named errors of a stage, and those of the disk, into one line on stderr and exit code 1."""
+    expected: tuple[type[Exception], ...] = (UsageError, OSError, *types)
     try:
         yield
-    except (UsageError, OSError, *types) as error:
+    except expected as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 
@@ -120,6 +121,8 @@ def train(
 ) -> None:
     """Train a model. Without data, a preset trains on its embedded corpus."""
 
+    from rich.console import Console
+
     from model.checkpoint import CheckpointError
     from model.config import ConfigError, load_preset
     from model.data import DataError
@@ -133,7 +136,8 @@ def train(
         length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
         config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
         examples, held_out = training_examples(recipe, data or [], source, target, validation)
-        display = BarDisplay() if sys.stderr.isatty() else PlainDisplay()
+        console = Console(stderr=True)
+        display = BarDisplay(console) if console.is_terminal else PlainDisplay()
         run(recipe.model, config, data=examples, validation=held_out, out=out, resume=resume, display=display)
     typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
 
@@ -339,8 +343,11 @@ def ask(verb: str, text: str | None, address: str, as_json: bool, **options: Any
     with complaints(ClientError), Client(address) as client:
         if text is None:
             lines = (line.rstrip("\n") for line in sys.stdin)
-            answers = client.translate_batch if verb == "translate" else client.generate_batch
-            for answer in answers(lines, **options):
+            if verb == "translate":
+                answers = client.translate_batch(lines, **options)
+            else:
+                answers = (client.generate(line, **options) for line in lines)
+            for answer in answers:
                 write(answer)
             return
         shown = ""
