@@ -21,10 +21,12 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig, TrainConfig
+from model import corpus
+from model.config import Embedded, ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches' worth of shuffled text
+EMBEDDED_PAIRS, EMBEDDED_SCENES, EMBEDDED_COPIES = 60_000, 40_000, 5_000
 MAX_SOURCE_SHARE = 4  # a batch holds at most this many source tokens per target token of the budget
 
 
@@ -91,6 +93,17 @@ def copy_examples(count: int, *, seed: int) -> Examples:
     return Examples([(text, text) for text in texts], f"copy task, seed {seed}")
 
 
+def embedded_examples(kind: Embedded) -> Examples:
+    """The training text that comes with the code, for presets that train on no file."""
+    if kind == "pairs":
+        return Examples(corpus.pairs(1, EMBEDDED_PAIRS, "train"), "embedded scene grammar")
+    if kind == "scenes":
+        return Examples([("", text) for text in corpus.scenes(1, EMBEDDED_SCENES, "train")], "embedded scenes")
+    if kind == "copy":
+        return copy_examples(EMBEDDED_COPIES, seed=1)
+    raise DataError("there is no embedded corpus without a name; give data")
+
+
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
     """Training and validation parts. All pairs with one source go to the same side, so no validation source was seen.
 
@@ -137,7 +150,8 @@ class Batch(NamedTuple):
     tokens: int
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(tensor.to(device) for tensor in self[:4]), self.tokens)
+        source_BS, lengths_B, input_BT, target_BT = (tensor.to(device) for tensor in self[:4])
+        return Batch(source_BS, lengths_B, input_BT, target_BT, self.tokens)
 
 
 class Batches(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from model.data import Batches, pad

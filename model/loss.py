@@ -34,7 +34,7 @@ def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Ten
     hidden (N, M) float32 or, for half-precision products, bfloat16; weight (V, M) float32; targets (N,) int64 without
     padding: drop it before (`drop_padding`). Szegedy et al. 2016, section 7, as `F.cross_entropy` defines it.
     """
-    smoothed, plain = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, targets_N, smoothing)
+    smoothed, plain = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return Loss(smoothed, plain)
 
 
@@ -102,6 +102,6 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return smoothed, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden_NM, grad_weight_VM = ctx.saved_tensors
         return grad_hidden_NM * grad_smoothed.to(grad_hidden_NM.dtype), grad_weight_VM * grad_smoothed, None, None

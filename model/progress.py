@@ -60,9 +60,9 @@ class PlainDisplay:
 class BarDisplay:
     """A `rich` progress bar; messages scroll by above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
-        self._bar = Bar(*columns, console=console, transient=True)
+        self._bar = Bar(*columns, console=console or Console(stderr=True), transient=True)
         self._task = self._bar.add_task("starting", total=1.0)
         self._bar.start()
 
