@@ -1,0 +1,299 @@
+"""The whole service: a process of its own, real bundles, real engines, clients over the network."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from model.reference import greedy
+from service.client import AsyncClient, Client, ClientError
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+ROOT = Path(__file__).parents[2]
+SERVE = """
+import json, sys
+from service.config import load_settings
+from service.errors import StartupError
+from service.server import serve
+try:
+    serve(load_settings(json.loads(sys.argv[1])))
+except StartupError as error:
+    sys.exit(f"error: {error}")
+"""
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+MIXED = [" ".join(WORDS[(start + step) % len(WORDS)] for step in range(1 + start % 20)) for start in range(64)]
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Process:
+    """A server in a process of its own; its log is read as it comes."""
+
+    def __init__(self, **settings):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
+        settings = {"port": 0, "http_port": 0, "drain_delay_s": 0, "log_format": "json", **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(settings)],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.events, self.other = [], []
+        self._seen = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            with self._seen:
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+                else:
+                    self.other.append(line)
+                self._seen.notify_all()
+        with self._seen:
+            self._seen.notify_all()
+
+    def wait_for(self, event):
+        """The first log line of that name."""
+
+        def found():
+            return next((line for line in self.events if line["event"] == event), None)
+
+        with self._seen:
+            self._seen.wait_for(lambda: found() or self.process.poll() is not None, 60)
+            assert found(), (event, self.events, self.other)
+            return found()
+
+    def wait(self):
+        """The exit code, once the log is read to its end."""
+        code = self.process.wait(60)
+        self._reader.join()
+        self.process.stderr.close()
+        return code
+
+    @property
+    def address(self):
+        return self.wait_for("serving")["grpc"]
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://{self.wait_for('serving')['http']}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def metric(self, name, **labels):
+        """The sum of all samples of that name with these labels."""
+        total = 0.0
+        for line in self.metrics().splitlines():
+            sample = re.match(r"(\w+)(?:\{(.*)\})? (\S+)$", line)
+            if sample and sample[1] == name:
+                found = dict(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
+                total += float(sample[3]) if labels.items() <= found.items() else 0.0
+        return total
+
+    def settle(self):
+        """Returns when no request is left in an engine or a handler. Fails after some thousand looks."""
+        names = ("glossa_requests_in_flight", "glossa_requests_running", "glossa_requests_queued")
+        for _ in range(2000):
+            if not any(self.metric(name) for name in names):
+                return
+        pytest.fail(self.metrics())
+
+
+@contextlib.contextmanager
+def serving(**settings):
+    server = Process(**settings)
+    try:
+        server.wait_for("serving")
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.wait()
+
+
+@pytest.fixture(scope="module")
+def models(tiny_translation_bundle, tiny_generation_bundle):
+    return {"en-de": str(tiny_translation_bundle), "en": str(tiny_generation_bundle)}
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    with serving(models=models) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with Client(server.address) as client:
+        yield client
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_answers_are_those_of_the_reference(client, text):
+    tokens = tiny_tokenizer().encode(text)
+    translator, generator = (tiny_model(tiny_config(kind)) for kind in ("encoder_decoder", "decoder"))
+    answer = client.translate(text, include_tokens=True, max_tokens=40)
+    assert list(answer.tokens) == greedy(translator, [1], source=[*tokens, 2], max_tokens=40)
+    assert answer.text == tiny_tokenizer().decode(answer.tokens)
+    answer = client.generate(text, include_tokens=True, max_tokens=40)
+    assert list(answer.tokens) == greedy(generator, [1, *tokens], max_tokens=40)
+
+
+def test_streams_concatenate_to_the_unary_answer(client):
+    for whole, stream in ((client.translate, client.stream_translate), (client.generate, client.stream_generate)):
+        expected, pieces = whole(TEXTS[0]), list(stream(TEXTS[0], include_tokens=True))
+        assert "".join(piece.text for piece in pieces) == pieces[-1].answer.text == expected.text
+        assert sum(len(piece.tokens) for piece in pieces) == expected.generated_tokens
+
+
+def test_stop_string_ends_the_answer_before_it(client):
+    words = client.generate(TEXTS[0]).text.split()
+    stop = next(word for word in words if word != words[0])
+    answer = client.generate(TEXTS[0], stop=[stop])
+    assert (answer.finish_reason, stop in answer.text) == ("stop_string", False)
+    assert answer.text.split() == words[: words.index(stop)]
+
+
+def test_64_clients_at_once_get_what_each_gets_alone(client):
+    def key(answer):
+        return answer.text, answer.tokens, answer.finish_reason
+
+    alone = [key(client.translate(text, include_tokens=True)) for text in MIXED]
+    together = [key(a) for a in client.translate_batch(MIXED, concurrency=64, include_tokens=True)]
+    assert together == alone
+    assert len(set(alone)) > 32
+
+
+def test_cancelled_streams_free_their_rows(server):
+    before = server.metric("glossa_requests_finished_total", model="en")
+
+    async def leave_early():
+        async with AsyncClient(server.address) as client:
+
+            async def first_piece(text):
+                async with contextlib.aclosing(client.stream_generate(text)) as stream:
+                    await anext(stream)
+
+            await asyncio.gather(*(first_piece(text) for text in MIXED[:40]))
+
+    asyncio.run(leave_early())
+    server.settle()
+    assert server.metric("glossa_requests_finished_total", model="en", reason="cancelled") > 0
+    assert server.metric("glossa_requests_finished_total", model="en") == before + 40
+    assert server.metric("glossa_kv_cache_usage_ratio") == 0
+
+
+def test_deadline_ends_the_work(server, client):
+    with pytest.raises(ClientError) as caught:
+        list(client.translate_batch(MIXED, concurrency=64, timeout_s=0.005))
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    server.settle()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x12\x02\xff\xfe"])
+def test_bytes_that_are_no_message_are_refused(server, data):
+    with grpc.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/glossa.v1.TranslationService/Translate")(data, timeout=10)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_bad_requests_name_the_field(client):
+    for options, field in (
+        ({"text": " "}, "text"),
+        ({"text": "the unicorn"}, "text"),
+        ({"text": "the " * 65}, "text"),
+        ({"text": "the", "max_tokens": 65}, "options.max_tokens"),
+    ):
+        with pytest.raises(ClientError) as caught:
+            client.translate(**options)
+        assert (caught.value.code, list(caught.value.field_violations)) == ("INVALID_ARGUMENT", [field])
+
+
+def test_metrics_move(server, client):
+    names = ["glossa_generated_tokens_total", "glossa_prompt_tokens_total", "glossa_step_seconds_count"]
+    names += ["glossa_time_to_first_token_seconds_count", "glossa_queue_seconds_count", "glossa_step_rows_sum"]
+    names += ["glossa_encode_seconds_count", "glossa_inter_token_seconds_count", "grpc_server_handling_seconds_count"]
+    before = {name: server.metric(name) for name in names}
+    tokens = server.metric("glossa_generated_tokens_total", model="en-de")
+    answer = client.translate(TEXTS[0])
+    server.settle()
+    assert [name for name in names if server.metric(name) <= before[name]] == []
+    assert server.metric("glossa_generated_tokens_total", model="en-de") - tokens == answer.generated_tokens
+
+
+def test_the_model_is_described_from_its_bundle(client):
+    model = client.get_model("en-de")
+    assert (model.architecture, model.limits.max_prompt_tokens, model.limits.max_tokens) == ("encoder_decoder", 64, 64)
+    assert model.parity.passed
+    assert len(model.parity.checks) > 3
+    assert re.fullmatch("[0-9a-f]{64}", model.bundle_sha256)
+
+
+def test_the_process_is_small(server, client, models):
+    client.translate(TEXTS[0])
+    pid = server.process.pid
+    assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+    resident = int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
+    bundles = sum(file.stat().st_size for path in models.values() for file in Path(path).rglob("*") if file.is_file())
+    assert resident <= 150e6 + 1.5 * bundles
+
+
+def test_a_second_server_on_the_port_does_not_start(server, models):
+    port = int(server.address.rpartition(":")[2])
+    second = Process(models=models, port=port)
+    assert second.wait() == 1
+    assert f"port {port} on 127.0.0.1 is in use" in second.other[-1]
+
+
+def test_a_damaged_bundle_does_not_start(models, tmp_path):
+    path = tmp_path / "damaged"
+    shutil.copytree(models["en"], path)
+    with (path / "fp32" / "decode.onnx").open("r+b") as graph:
+        graph.seek(-1, os.SEEK_END)
+        last = graph.read(1)
+        graph.seek(-1, os.SEEK_END)
+        graph.write(bytes([last[0] ^ 1]))
+    server = Process(models={"en": str(path)})
+    assert server.wait() == 1
+    assert re.search(r"error: model en: .*decode\.onnx.*SHA-256", server.other[-1])
+
+
+def test_sigterm_lets_streams_finish(models):
+    with serving(models=models, drain_delay_s=0.2) as server, Client(server.address) as client:
+        expected = [client.generate(text).text for text in MIXED[:8]]
+        with grpc.insecure_channel(server.address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+            assert next(watch).status == SERVING
+            streams = [client.stream_generate(text) for text in MIXED[:8]]
+            texts = [next(stream).text for stream in streams]
+            server.process.send_signal(signal.SIGTERM)
+            assert next(watch).status == NOT_SERVING
+            watch.cancel()
+            texts = [first + "".join(p.text for p in stream) for first, stream in zip(texts, streams, strict=True)]
+        assert texts == expected
+        assert server.wait() == 0
+        assert server.wait_for("stopped")
+
+
+def test_a_second_signal_ends_the_process_at_once(models):
+    with serving(models={"en": models["en"]}, drain_delay_s=60) as server:
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 30
