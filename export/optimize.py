@@ -122,8 +122,8 @@ def remove_unused(model: ModelProto) -> ModelProto:
 def strip_metadata(model: ModelProto) -> ModelProto:
     """Forgets how the graph was made: source files and their paths, stack traces, the exporter's counters in names.
 
-    What is left depends on the model alone, so that exporting twice gives the same bytes. Inputs, outputs and constants
-    keep their names; every other value is called after its node.
+    What is left depends on the model alone, also the order of attributes, so that exporting twice gives the same bytes.
+    Inputs, outputs and constants keep their names; every other value is called after its node.
     """
     graph = model.graph
     model.producer_name, model.producer_version, model.doc_string, model.domain = "glossa", "", "", ""
@@ -142,6 +142,7 @@ def strip_metadata(model: ModelProto) -> ModelProto:
     for i, node in enumerate(graph.node):
         node.name, node.doc_string = f"{node.op_type}_{i}", ""
         del node.metadata_props[:]
+        _replace(node.attribute, sorted(node.attribute, key=lambda attribute: attribute.name))
         _rename_inputs(node, renamed)
         for j, name in enumerate(node.output):
             if name and name not in fixed:

@@ -121,7 +121,8 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
 
 def save_variant(model: Transformer, directory: Path, *, precision: str, inline_limit: int = INLINE_LIMIT) -> Variant:
     """Trace, optimise and save every graph of a model below `directory`/`precision`."""
-    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    named = {**dict(model.named_buffers()), **model.state_dict()}
+    weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     specs = dict[str, GraphSpec]()
     (directory / precision).mkdir()
     for role, signature in graphs.signatures(model).items():

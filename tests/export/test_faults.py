@@ -1,0 +1,311 @@
+"""Verification is only worth something if it refuses: faults are put into graphs that passed, one at a time, and each
+must be caught by the check that is there for it."""
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from export.bundle import load_bundle
+from export.samples import sample_inputs
+from export.to_onnx import ParityError
+from export.verify import make_report, verify_graphs
+from tests.tiny import tiny_config, tiny_model
+
+STEPS = "cached steps against the full sequence"
+ENCODE = "encode against PyTorch"
+PREFILL = "prefill against PyTorch"
+
+
+def nodes(graph, op):
+    return [node for node in graph.node if node.op_type == op]
+
+
+def self_attentions(graph):
+    return [node for node in nodes(graph, "GroupQueryAttention") if node.input[3].startswith("past.")]
+
+
+def cross_attentions(graph):
+    return [node for node in nodes(graph, "GroupQueryAttention") if node.input[3].startswith("cross_")]
+
+
+def weight(graph, name, change):
+    """Replaces a weight by a function of it."""
+    (tensor,) = [tensor for tensor in graph.initializer if tensor.name == name]
+    array = np.ascontiguousarray(change(numpy_helper.to_array(tensor)))
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+
+
+def insert(graph, before, *new):
+    """Puts nodes in front of a node."""
+    for node in new:
+        graph.node.insert(list(graph.node).index(before), node)
+
+
+def positions(graph):
+    """The name of the table of position vectors."""
+    return next(tensor.name for tensor in graph.initializer if tensor.name.endswith("embedding.positions"))
+
+
+def constant(graph, name, value):
+    graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    return name
+
+
+# ---- faults, by the name of the graph they are put into
+
+
+def encode_without_padding_mask(graph):
+    for node in nodes(graph, "Where"):
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def encode_with_another_scale(graph):
+    (scale,) = {node.input[1] for node in nodes(graph, "Mul") if node.input[0].startswith("Transpose")}
+    weight(graph, scale, lambda value: value * np.float32(1.01))
+
+
+def encode_with_keys_and_values_swapped(graph):
+    for node in graph.node:
+        for i, name in enumerate(node.output):
+            if name.startswith("cross_"):
+                node.output[i] = name.replace("key", "KEY").replace("value", "key").replace("KEY", "value")
+
+
+def encode_with_positions_off_by_one(graph):
+    weight(graph, positions(graph), lambda table: np.roll(table, 1, axis=0))
+
+
+def encode_with_mask_one_position_short(graph):
+    (less,) = nodes(graph, "Less")
+    insert(graph, less, helper.make_node("Sub", [less.input[1], constant(graph, "one", np.int64(1))], ["shorter"]))
+    less.input[1] = "shorter"
+
+
+def positions_off_by_one(graph):
+    weight(graph, positions(graph), lambda table: np.roll(table, 1, axis=0))
+
+
+def position_table_one_short(graph):
+    weight(graph, positions(graph), lambda table: np.concatenate((table[:-1], table[-2:-1])))
+
+
+def attention_with_another_scale(graph):
+    for node in self_attentions(graph):
+        node.attribute.append(helper.make_attribute("scale", 0.36))  # 1/sqrt(8) is 0.3536
+
+
+def attention_without_the_newest_position(graph):
+    first = self_attentions(graph)[0]
+    insert(graph, first, helper.make_node("Sub", [first.input[5], constant(graph, "one", np.int32(1))], ["stale"]))
+    first.input[5] = "stale"
+
+
+def attention_to_a_window(graph):
+    for node in self_attentions(graph):
+        node.attribute.append(helper.make_attribute("local_window_size", 6))
+
+
+def attention_without_causal_mask(graph):
+    for node in self_attentions(graph):
+        node.attribute.append(helper.make_attribute("causal", 0))
+
+
+def attention_with_keys_and_values_swapped(graph):
+    first = cross_attentions(graph)[0]
+    first.input[3], first.input[4] = first.input[4], first.input[3]
+
+
+def attention_to_another_layers_source(graph):
+    one, two = cross_attentions(graph)
+    one.input[3], two.input[3] = two.input[3], one.input[3]
+
+
+def attention_to_the_whole_padded_source(graph):
+    for node in cross_attentions(graph):
+        full = f"full_{node.name}"
+        insert(
+            graph, node, helper.make_node("Max", [node.input[5], constant(graph, f"long_{full}", np.int32(15))], [full])
+        )
+        node.input[5] = full
+
+
+def caches_of_the_first_row_for_all(graph):
+    first = self_attentions(graph)[0]
+    zeros = helper.make_node("Sub", ["lengths", "lengths"], ["zeros"])
+    gather = helper.make_node("Gather", [first.input[3], "zeros"], ["stolen"], axis=0)
+    insert(graph, first, zeros, gather)
+    first.input[3] = "stolen"
+
+
+def presents_of_two_layers_swapped(graph):
+    one, two = self_attentions(graph)
+    one.output[1], two.output[1] = two.output[1], one.output[1]
+
+
+def two_layers_swapped(graph):
+    swap = {"blocks.0.feed_forward.": "blocks.1.feed_forward.", "blocks.1.feed_forward.": "blocks.0.feed_forward."}
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            for one, other in swap.items():
+                if one in name:
+                    node.input[i] = name.replace(one, other)
+                    break
+
+
+def a_bias_dropped(graph):
+    weight(graph, "decoder.blocks.1.self_attention.output.bias", np.zeros_like)
+
+
+def vocabulary_cut_short(graph):
+    table = next(node.input[0] for node in nodes(graph, "Gather") if node.input[1] == "tokens")
+    weight(graph, table, lambda matrix: matrix[:-1])
+
+
+def two_words_exchanged(graph):
+    table = next(node.input[0] for node in nodes(graph, "Gather") if node.input[1] == "tokens")
+    weight(graph, table, lambda matrix: matrix[[*range(len(matrix) - 2), len(matrix) - 1, len(matrix) - 2]])
+
+
+def norm_with_another_epsilon(graph):
+    for node in nodes(graph, "LayerNormalization"):
+        for attribute in node.attribute:
+            if attribute.name == "epsilon":
+                attribute.f = 1e-3
+
+
+def another_activation(graph):
+    for node in nodes(graph, "Relu"):
+        node.CopyFrom(helper.make_node("Gelu", list(node.input), list(node.output)))
+
+
+def weights_rounded_to_half_precision(graph):
+    for tensor in list(graph.initializer):
+        if tensor.name.endswith("weight.T"):
+            weight(graph, tensor.name, lambda matrix: matrix.astype(np.float16).astype(np.float32))
+
+
+def logits_of_the_token_before_the_last(graph):
+    (gather,) = nodes(graph, "GatherND")
+    (join,) = [node for node in nodes(graph, "Concat") if node.output[0] == gather.input[1]]
+    index = constant(graph, "back", np.array([[0, 1]]))
+    zero = constant(graph, "zero", np.int64(0))
+    shifted = [
+        helper.make_node("Sub", [join.output[0], index], ["shifted"]),
+        helper.make_node("Max", ["shifted", zero], ["before"]),
+    ]
+    insert(graph, gather, *shifted)
+    gather.input[1] = "before"
+
+
+def logits_of_the_padding(graph):
+    (gather,) = nodes(graph, "GatherND")
+    gather.CopyFrom(
+        helper.make_node("Gather", [gather.input[0], constant(graph, "end", np.int64(-1))], list(gather.output), axis=1)
+    )
+
+
+def logits_in_another_order(graph):
+    """What only a batch shows: the rows of the answer are turned round."""
+    (head,) = nodes(graph, "Gemm")
+    head.output[0] = "upright"
+    graph.node.append(helper.make_node("ReverseSequence", ["upright", "count"], ["logits"], batch_axis=1, time_axis=0))
+    shape = helper.make_node("Shape", ["upright"], ["shape"])
+    rows = helper.make_node("Gather", ["shape", constant(graph, "zero", np.int64(0))], ["rows"], axis=0)
+    words = helper.make_node("Gather", ["shape", constant(graph, "unit", np.array([1]))], ["words"], axis=0)
+    count = helper.make_node("Expand", ["rows", "words"], ["count"])
+    insert(graph, graph.node[-1], shape, rows, words, count)
+
+
+TRANSLATION = [
+    ("encode", encode_without_padding_mask, ENCODE),
+    ("encode", encode_with_another_scale, ENCODE),
+    ("encode", encode_with_keys_and_values_swapped, ENCODE),
+    ("encode", encode_with_positions_off_by_one, ENCODE),
+    ("encode", encode_with_mask_one_position_short, ENCODE),
+    ("encode", another_activation, ENCODE),
+    ("encode", norm_with_another_epsilon, ENCODE),
+    ("decode", positions_off_by_one, STEPS),
+    ("decode", position_table_one_short, "last position against PyTorch"),
+    ("decode", attention_with_another_scale, STEPS),
+    ("decode", attention_without_the_newest_position, STEPS),
+    ("decode", attention_to_a_window, STEPS),
+    ("decode", attention_with_keys_and_values_swapped, STEPS),
+    ("decode", attention_to_another_layers_source, STEPS),
+    ("decode", attention_to_the_whole_padded_source, STEPS),
+    ("decode", caches_of_the_first_row_for_all, "steps in a batch as alone"),
+    ("decode", presents_of_two_layers_swapped, "caches against PyTorch"),
+    ("decode", two_layers_swapped, STEPS),
+    ("decode", a_bias_dropped, STEPS),
+    ("decode", vocabulary_cut_short, STEPS),
+    ("decode", two_words_exchanged, STEPS),
+    ("decode", norm_with_another_epsilon, STEPS),
+    ("decode", weights_rounded_to_half_precision, STEPS),
+    ("decode", logits_in_another_order, "steps in a batch as alone"),
+]
+GENERATION = [
+    ("decode", positions_off_by_one, PREFILL),
+    ("decode", attention_without_causal_mask, PREFILL),
+    ("decode", attention_to_a_window, PREFILL),
+    ("decode", attention_with_another_scale, PREFILL),
+    ("decode", caches_of_the_first_row_for_all, "steps in a batch as alone"),
+    ("decode", presents_of_two_layers_swapped, PREFILL),
+    ("decode", logits_of_the_token_before_the_last, PREFILL),
+    ("decode", logits_of_the_padding, PREFILL),
+    ("decode", logits_in_another_order, "prefill in a batch as alone"),
+    ("decode", vocabulary_cut_short, PREFILL),
+]
+
+
+def named(cases):
+    return [pytest.param(*case, id=f"{case[0]}-{case[1].__name__}") for case in cases]
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {architecture: tiny_model(tiny_config(architecture)) for architecture in ("encoder_decoder", "decoder")}
+
+
+def verified_with(fault, role, bundle, model, tmp_path):
+    """The checks of a copy of the bundle's graphs, one of them with a fault."""
+    variant = load_bundle(bundle).variant("fp32")
+    shutil.copytree(bundle / "fp32", tmp_path / "fp32")
+    file = tmp_path / variant.graphs[role].file
+    graph = onnx.load(file)
+    before = graph.SerializeToString()
+    fault(graph.graph)
+    assert graph.SerializeToString() != before, "the fault changed nothing"
+    onnx.save(graph, file)
+    return verify_graphs(tmp_path, variant, model, sample_inputs(model.config)).checks
+
+
+def assert_refused(checks, expected):
+    failed = [check.name for check in checks if not check.passed]
+    assert expected in failed, f"caught by {failed}"
+    with pytest.raises(ParityError, match=expected):
+        raise ParityError(make_report(checks))
+
+
+@pytest.mark.parametrize(("role", "fault", "expected"), named(TRANSLATION))
+def test_a_fault_in_a_translation_graph_is_refused(role, fault, expected, tiny_translation_bundle, models, tmp_path):
+    assert_refused(verified_with(fault, role, tiny_translation_bundle, models["encoder_decoder"], tmp_path), expected)
+
+
+@pytest.mark.parametrize(("role", "fault", "expected"), named(GENERATION))
+def test_a_fault_in_a_generation_graph_is_refused(role, fault, expected, tiny_generation_bundle, models, tmp_path):
+    assert_refused(verified_with(fault, role, tiny_generation_bundle, models["decoder"], tmp_path), expected)
+
+
+def test_without_a_fault_nothing_is_refused(tiny_translation_bundle, models):
+    variant = load_bundle(tiny_translation_bundle).variant("fp32")
+    model = models["encoder_decoder"]
+    checks = verify_graphs(tiny_translation_bundle, variant, model, sample_inputs(model.config)).checks
+    assert all(check.passed for check in checks)
+
+
+def test_weights_of_another_model_are_refused(tiny_translation_bundle, models):
+    variant = load_bundle(tiny_translation_bundle).variant("fp32")
+    model = tiny_model(tiny_config("encoder_decoder"), seed=2)
+    assert_refused(verify_graphs(tiny_translation_bundle, variant, model, sample_inputs(model.config)).checks, ENCODE)
