@@ -83,6 +83,7 @@ def save_checkpoint(
         for name, data in {**files, DIGESTS: digests_of(files)}.items():
             write_file(path / name, data, disk)
     except OSError as error:
+        (path / DIGESTS).unlink(missing_ok=True)  # renamed, but perhaps not durably
         raise CheckpointError(cannot_save(path, error, sum(map(len, files.values())))) from error
 
 
