@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
@@ -177,20 +177,20 @@ class Client:
     def translate(self, text: str, **options: Unpack[Options]) -> Answer:
         return self._whole(self._stubs.translation.Translate, _request(pb.TranslateRequest, text, options), options)
 
-    def stream_translate(self, text: str, **options: Unpack[Options]) -> Iterator[Piece]:
+    def stream_translate(self, text: str, **options: Unpack[Options]) -> Generator[Piece, None, None]:
         request = _request(pb.StreamTranslateRequest, text, options)
         return self._pieces(self._stubs.translation.StreamTranslate, request, options)
 
     def generate(self, text: str, **options: Unpack[Options]) -> Answer:
         return self._whole(self._stubs.generation.Generate, _request(pb.GenerateRequest, text, options), options)
 
-    def stream_generate(self, text: str, **options: Unpack[Options]) -> Iterator[Piece]:
+    def stream_generate(self, text: str, **options: Unpack[Options]) -> Generator[Piece, None, None]:
         request = _request(pb.StreamGenerateRequest, text, options)
         return self._pieces(self._stubs.generation.StreamGenerate, request, options)
 
     def translate_batch(
         self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[Options]
-    ) -> Iterator[Answer]:
+    ) -> Generator[Answer, None, None]:
         """Answers in the order of the texts, at most `concurrency` calls at once. The first failure ends it."""
         with ThreadPoolExecutor(concurrency, thread_name_prefix="translate") as threads:
             running: deque[Future[Answer]] = deque()
@@ -222,7 +222,7 @@ class Client:
         response = self._call(method, request, options)
         return _answer(response.text, response.tokens, response)
 
-    def _pieces(self, method: Any, request: Any, options: Options) -> Iterator[Piece]:
+    def _pieces(self, method: Any, request: Any, options: Options) -> Generator[Piece, None, None]:
         call, stream = method(request, timeout=options.get("timeout_s", self._timeout_s)), _Stream()
         try:
             for message in call:

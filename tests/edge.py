@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from grpc_health.v1 import health_pb2_grpc
+
 from export.bundle import Golden, Limits, Manifest, Tokens
 from model.tokenizer import Tokenizer
 from service.catalog import Provider, ServedModel
 from service.config import ServerSettings
 from service.metrics import ModelInfo
-from service.request import Finished, FinishReason, TextDelta, Timings
+from service.request import Event, EventSink, Finished, FinishReason, Request, TextDelta, Timings
 from service.server import Server
 
 TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
@@ -29,15 +31,15 @@ ANSWER = (
 class FakePool:
     """Accepts requests and sends them `answer`, or nothing until a test does (`hold`)."""
 
-    answer: tuple = ANSWER
+    answer: tuple[Event, ...] = ANSWER
     hold: bool = False
     refuse: Exception | None = None
     heartbeat_s: float = float("inf")
     is_healthy: bool = True
     closed: bool = False
-    requests: list = field(default_factory=list)
-    cancelled: list = field(default_factory=list)
-    sinks: list = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    sinks: list[EventSink] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def submit(self, request, loop, sink):
@@ -72,7 +74,7 @@ class FakePool:
 @dataclass
 class FakeSubmission:
     pool: FakePool
-    request: object
+    request: Request
 
     def cancel(self):
         self.pool.cancelled.append(self.request.request_id)
@@ -124,10 +126,15 @@ def settings(**changes):
     return ServerSettings(**{**fields, **changes})
 
 
+def health(channel):
+    """The stub of grpc.health.v1; its published types know no asyncio."""
+    return health_pb2_grpc.HealthStub(channel)
+
+
 @dataclass
 class Edge:
     server: Server
-    pools: dict
+    pools: dict[str, FakePool]
 
     @property
     def address(self):

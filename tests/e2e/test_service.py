@@ -16,10 +16,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from model.reference import greedy
 from service.client import AsyncClient, Client, ClientError
+from tests.edge import health
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,7 @@ class Process:
         self._reader.start()
 
     def _read(self):
+        assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._seen:
                 if line.startswith("{"):
@@ -82,7 +84,8 @@ class Process:
         """The exit code, once the log is read to its end."""
         code = self.process.wait(60)
         self._reader.join()
-        self.process.stderr.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
         return code
 
     @property
@@ -247,9 +250,9 @@ def test_the_process_is_small(server, client, models):
     client.translate(TEXTS[0])
     pid = server.process.pid
     assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
-    resident = int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
+    (resident,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     bundles = sum(file.stat().st_size for path in models.values() for file in Path(path).rglob("*") if file.is_file())
-    assert resident <= 150e6 + 1.5 * bundles
+    assert int(resident) * 1024 <= 150e6 + 1.5 * bundles
 
 
 def test_a_second_server_on_the_port_does_not_start(server, models):
@@ -276,7 +279,7 @@ def test_sigterm_lets_streams_finish(models):
     with serving(models=models, drain_delay_s=0.2) as server, Client(server.address) as client:
         expected = [client.generate(text).text for text in MIXED[:8]]
         with grpc.insecure_channel(server.address) as channel:
-            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+            watch = health(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
             assert next(watch).status == SERVING
             streams = [client.stream_generate(text) for text in MIXED[:8]]
             texts = [next(stream).text for stream in streams]

@@ -2,10 +2,10 @@ import asyncio
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from service.health import Health
-from tests.edge import running
+from tests.edge import health, running
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -21,7 +21,7 @@ async def edge():
 @pytest.fixture
 async def stub(edge):
     async with grpc.aio.insecure_channel(edge.address) as channel:
-        yield health_pb2_grpc.HealthStub(channel)
+        yield health(channel)
 
 
 def ask(service):
@@ -35,7 +35,7 @@ async def test_every_service_is_serving_once_started(stub, service):
 
 async def test_a_service_without_a_model_does_not_serve():
     async with running(models={"en": "/none"}) as edge, grpc.aio.insecure_channel(edge.address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub = health(channel)
         assert (await stub.Check(ask(TRANSLATION), timeout=5)).status == NOT_SERVING
         assert (await stub.Check(ask(""), timeout=5)).status == SERVING
 
@@ -78,9 +78,9 @@ async def test_a_sick_engine_shows_in_health_and_in_readyz(edge, stub):
 
 
 async def test_closed_is_for_good():
-    health = Health(["a"])
-    health.set("a", True)
-    assert health.status("a") == SERVING
-    health.close()
-    health.set("a", True)
-    assert (health.status("a"), health.status("")) == (NOT_SERVING, NOT_SERVING)
+    states = Health(["a"])
+    states.set("a", True)
+    assert states.status("a") == SERVING
+    states.close()
+    states.set("a", True)
+    assert (states.status("a"), states.status("")) == (NOT_SERVING, NOT_SERVING)

@@ -6,13 +6,13 @@ import urllib.request
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from service.client import AsyncClient, ClientError
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, open_model, server_options, version
-from tests.edge import TIMINGS, running, settings
+from tests.edge import TIMINGS, health, running, settings
 
 TEXT = "the small red house"
 
@@ -107,7 +107,7 @@ async def test_a_loop_that_is_stuck_is_seen_from_outside():
 
 async def test_draining_tells_health_first_accepts_on_and_lets_streams_finish():
     async with running(drain_delay_s=0.3) as edge, grpc.aio.insecure_channel(edge.address) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
+        watch = health(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         client = AsyncClient(edge.address, timeout_s=10)
         edge.pool.hold = True

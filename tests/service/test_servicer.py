@@ -1,5 +1,6 @@
 import asyncio
 import re
+from typing import Any
 
 import grpc
 import pytest
@@ -51,12 +52,13 @@ async def failure(call):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call if isinstance(call, grpc.aio.UnaryUnaryCall) else [message async for message in call]
     details = {}
-    for packed in rpc_status.from_call(caught.value).details:
+    error: Any = caught.value
+    for packed in rpc_status.from_call(error).details:
         name = packed.TypeName().rpartition(".")[2]
         details[name] = getattr(error_details_pb2, name)()
         packed.Unpack(details[name])
     assert details["ErrorInfo"].domain == "glossa"
-    return caught.value, details
+    return error, details
 
 
 async def test_translation_is_answered_whole(edge, channel):
@@ -214,7 +216,7 @@ async def test_full_server_refuses_requests_but_answers_health_and_reflection():
         await edge.pool.until(lambda: edge.pool.sinks)
         error, _ = await failure(method(channel, "Translate")(text=TEXT))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert await check(b"", timeout=5) == b"\x08\x01"
         stream.cancel()
         await edge.pool.until(lambda: edge.pool.cancelled)
@@ -344,7 +346,7 @@ async def test_texts_are_logged_when_the_operator_wants_it(caplog):
 
 
 async def test_reflection_knows_every_service(channel):
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
     call = stub.ServerReflectionInfo(timeout=5)
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     names = {service.name for service in (await call.read()).list_services_response.service}
