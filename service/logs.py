@@ -44,10 +44,17 @@ class PrettyFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = " ".join(f"\x1b[2m{key}=\x1b[0m{value}" for key, value in getattr(record, "fields", {}).items())
+        fields = " ".join(
+            f"\x1b[2m{key}=\x1b[0m{_plain(value)}" for key, value in getattr(record, "fields", {}).items()
+        )
         event = f"\x1b[{COLOURS.get(record.levelname, 32)}m{record.getMessage()}\x1b[0m"
         exception = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         return f"{moment} {event} {fields}{exception}"
+
+
+def _plain(value: object) -> str:
+    """A value without line ends and escape sequences: a text must not draw on the operator's terminal."""
+    return str(value) if str(value).isprintable() else repr(value)
 
 
 class LogWriter(logging.Handler):

@@ -45,6 +45,11 @@ def test_pretty_is_for_eyes(write):
     assert "127.0.0.1:1" in line
 
 
+def test_a_text_cannot_draw_on_the_terminal(write):
+    (line,) = write("pretty", ("request", {"text": "a\n\x1b[2J"}, {}))
+    assert "\x1b[2J" not in line
+
+
 def test_other_loggers_go_the_same_way():
     stream = io.StringIO()
     writer = logs.LogWriter("json", stream)
