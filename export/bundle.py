@@ -52,7 +52,7 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
     }
 )
 # How inputs are shaped, so that the bits of a row do not depend on the rows beside it: a kernel computes a remainder of
-# one row in another order. Sources and first blocks are padded to multiples of these, not beyond the model's limits.
+# one row in another order. Sources and first blocks are padded to multiples of these, which may be beyond the limits.
 SOURCE_MULTIPLE = 16
 PREFILL_MULTIPLE = 8
 

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
+POSITION_TABLES = (".embedding.positions", ".embedding.cos", ".embedding.sin")
 
 
 def optimize(model: ModelProto) -> ModelProto:
@@ -166,6 +167,16 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
         renamed[tensor.name] = tensor.name = name
     for node in graph.node:
         _rename_inputs(node, renamed)
+    return model
+
+
+def round_up_tables(model: ModelProto, multiple: int) -> ModelProto:
+    """Repeats the last row of position tables up to a multiple of rows, for the positions of padding."""
+    for tensor in model.graph.initializer:
+        if tensor.name.endswith(POSITION_TABLES) and tensor.dims[0] % multiple:
+            table = numpy_helper.to_array(tensor)
+            rounded = np.pad(table, ((0, -len(table) % multiple), (0, 0)), mode="edge")
+            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
     return model
 
 

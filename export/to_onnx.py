@@ -26,8 +26,8 @@ import torch
 from onnx import ModelProto
 
 from export import graphs
-from export.bundle import TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
-from export.optimize import name_weights, optimize
+from export.bundle import SOURCE_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
+from export.optimize import name_weights, optimize, round_up_tables
 from export.samples import sample_inputs
 from export.verify import limits_of, make_report, verify_graphs
 from model.checkpoint import load_checkpoint
@@ -126,7 +126,7 @@ def save_variant(model: Transformer, directory: Path, *, precision: str, inline_
     specs = dict[str, GraphSpec]()
     (directory / precision).mkdir()
     for role, signature in graphs.signatures(model).items():
-        graph = name_weights(optimize(trace(signature)), weights)
+        graph = round_up_tables(name_weights(optimize(trace(signature)), weights), SOURCE_MULTIPLE)
         check_graph(graph, role, model.config)
         file = f"{precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)

@@ -156,7 +156,7 @@ class Served:
         is_prefill = not any(starts) and not self.has_source
         length = max(map(len, blocks))
         if is_prefill:
-            length = min(_round_up(length, PREFILL_MULTIPLE), self.limits.max_target_len)
+            length = _round_up(length, PREFILL_MULTIPLE)
         capacity = next(iter(buffers.values())).shape[2]
         feeds = {
             "tokens": _padded(blocks, length),

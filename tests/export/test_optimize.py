@@ -166,3 +166,13 @@ def test_constants_are_named_after_the_weights_they_hold():
 def test_a_weight_called_like_an_input_does_not_take_its_name():
     model = a_model("y = Mul(x, v)", v=np.ones(3, np.float32))
     assert lines(optimize.name_weights(model, {"x": np.ones(3, np.float32)})) == ["Mul(x,constant_0) -> y"]
+
+
+def test_position_tables_have_rows_for_padding():
+    model = a_model("y = Relu(x)")
+    tables = {"t.embedding.positions": np.arange(6.0).reshape(3, 2), "other": np.arange(6.0).reshape(3, 2)}
+    model.graph.initializer.extend(numpy_helper.from_array(table, name) for name, table in tables.items())
+    longer, other = map(numpy_helper.to_array, optimize.round_up_tables(model, 4).graph.initializer)
+    assert longer.tolist() == [[0, 1], [2, 3], [4, 5], [4, 5]]
+    assert len(other) == 3
+    assert len(numpy_helper.to_array(optimize.round_up_tables(model, 2).graph.initializer[0])) == 4

@@ -1,6 +1,25 @@
-"""From a model to a bundle: what is in it, and what is refused before and after."""
+"""From a model to a bundle: what is in it, for every kind of model, and what is refused before and after."""
 
-from export.bundle import load_bundle
+from collections import Counter
+
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+
+from export import graphs, to_onnx
+from export.bundle import BundleExistsError, load_bundle
+from export.optimize import optimize
+from export.samples import sample_inputs
+from export.to_onnx import ExportError, ParityError, check_graph, export_bundle, export_model, save_variant, trace
+from export.verify import make_report, verify_graphs
+from model.checkpoint import CheckpointError, save_checkpoint
+from model.config import TrainConfig
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+
+def operators(bundle, role):
+    return Counter(node.op_type for node in onnx.load(bundle / "fp32" / f"{role}.onnx").graph.node)
 
 
 def test_a_bundle_is_complete_and_verified(tiny_translation_bundle, tiny_generation_bundle):
@@ -10,5 +29,189 @@ def test_a_bundle_is_complete_and_verified(tiny_translation_bundle, tiny_generat
     assert list(translation.files) == ["fp32/decode.onnx", "fp32/encode.onnx", "tokenizer.json"]
     assert list(generation.files) == ["fp32/decode.onnx", "tokenizer.json"]
     assert (translation.limits.max_block, generation.limits.max_block) == (1, 0)
+    assert (translation.limits.max_source_len, generation.limits.max_source_len) == (64, 0)
     assert {state.kind for state in translation.variant("fp32").states} == {"self_kv", "cross_kv"}
     assert {state.kind for state in generation.variant("fp32").states} == {"self_kv"}
+    assert translation.golden.prompt == (1,)
+    assert translation.golden.source[-1] == 2
+    assert translation.lineage["model"]["d_model"] == 32
+    assert set(translation.lineage["export"]) >= {"torch", "onnx", "onnxruntime", "opset"}
+
+
+def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny_translation_bundle):
+    for spec in load_bundle(tiny_translation_bundle).variant("fp32").graphs.values():
+        graph = onnx.load(tiny_translation_bundle / spec.file).graph
+        assert tuple(value.name for value in graph.input) == spec.inputs
+        assert tuple(value.name for value in graph.output) == spec.outputs
+        axes = {
+            value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+            for value in (*graph.input, *graph.output)
+        }
+        if spec.role == "encode":
+            assert axes["source"] == ("batch", "source")
+            assert axes["encoder_states"] == ("batch", "source", 32)
+            assert axes["cross_value.1"] == ("batch", 4, "source", 8)
+        else:
+            assert axes["tokens"] == ("batch", 1)
+            assert axes["total_length"] == ()
+            assert axes["past.self_key.0"] == axes["present.self_value.1"] == ("batch", 4, "capacity", 8)
+            assert axes["cross_key.1"] == ("batch", 4, "source", 8)
+            assert axes["logits"] == ("batch", 27)
+
+
+def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_generation_bundle):
+    """A fusion that fails is silent; so is an exporter that starts to write an operator in pieces."""
+    encode, decode = operators(tiny_translation_bundle, "encode"), operators(tiny_translation_bundle, "decode")
+    layers = 2
+    assert (
+        encode["MatMul"] == layers * 6 + layers
+    )  # 4 weights and 2 products of attention a layer, then keys and values
+    assert encode["Softmax"] == layers
+    assert encode["LayerNormalization"] == 2 * layers + 1
+    assert decode["GroupQueryAttention"] == 2 * layers
+    assert decode["MatMul"] == layers * 6
+    assert decode["LayerNormalization"] == 3 * layers + 1
+    assert decode["Split"] == decode["Identity"] == decode["Transpose"] == decode["Reshape"] == 0
+    assert sum(decode.values()) <= 60
+    decode = operators(tiny_generation_bundle, "decode")
+    assert decode["GroupQueryAttention"] == layers
+    assert decode["MatMul"] == layers * 4
+    assert decode["Split"] == decode["Identity"] == decode["Transpose"] == decode["Reshape"] == 0
+
+
+def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bundle):
+    graph = onnx.load(tiny_translation_bundle / "fp32/decode.onnx").graph
+    table = numpy_helper.to_array(next(t for t in graph.initializer if t.name.endswith("embedding.tokens.weight")))
+    same = [tensor.name for tensor in graph.initializer if sorted(tensor.dims) == sorted(table.shape)]
+    assert same == ["encoder.embedding.tokens.weight"]
+    users = [node.op_type for node in graph.node if same[0] in node.input]
+    assert users == ["Gather", "Gemm"]
+
+
+def test_graphs_tell_nothing_of_the_machine_they_were_made_on(tiny_translation_bundle):
+    for role in ("encode", "decode"):
+        data = (tiny_translation_bundle / f"fp32/{role}.onnx").read_bytes()
+        for word in (b".py", b"torch", b"/usr", b"/home", b"site-packages", b"namespace", b"pkg."):
+            assert word not in data, (role, word)
+
+
+VARIANTS = {
+    "rotary": tiny_config(
+        "decoder", positions="rotary", norm="rms", num_kv_heads=2, gated=True, activation="silu", bias=False,
+        head_dim=16, tie_embeddings=False, num_decoder_layers=1,
+    ),
+    "post-norm": tiny_config(
+        norm_position="post", positions="learned", activation="gelu", num_kv_heads=1, tie_embeddings=False,
+        num_encoder_layers=1, num_decoder_layers=1, max_source_len=29, max_target_len=21,
+    ),
+    "rotary-source": tiny_config(
+        positions="rotary", norm="rms", norm_position="post", gated=True, activation="gelu", num_kv_heads=2,
+        num_encoder_layers=1, num_decoder_layers=1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_kind_of_model_passes_verification(config, tmp_path):
+    model = tiny_model(config, seed=3)
+    variant = save_variant(model, tmp_path, precision="fp32")
+    verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
+    assert [check for check in verification.checks if not check.passed] == []
+    assert verification.golden is not None
+
+
+def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_path):
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        variant = save_variant(model, tmp_path / name, precision="fp32", inline_limit=1 << 30 if name == "one" else 0)
+    one, two = onnx.load(tmp_path / "one/fp32/decode.onnx"), onnx.load(tmp_path / "two/fp32/decode.onnx")
+    for tensor in two.graph.initializer:  # loading has taken the weights back in, and left a mark
+        tensor.ClearField("data_location")
+    assert one.SerializeToString() == two.SerializeToString()
+    assert [file.name for file in (tmp_path / "two/fp32").iterdir()] != ["decode.onnx"]
+    assert (tmp_path / "two/fp32/decode.onnx").stat().st_size < (tmp_path / "one/fp32/decode.onnx").stat().st_size / 2
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not model.training
+    assert make_report(verify_graphs(tmp_path / "two", variant, model, sample_inputs(model.config)).checks)["passed"]
+
+
+def test_a_graph_without_its_fusions_is_refused():
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    traced = trace(graphs.signatures(model)["decode"])
+    with pytest.raises(ExportError, match=r"decode: the graph must have 1 attention nodes with packed .*, got 0"):
+        check_graph(traced, "decode", model.config)
+    check_graph(optimize(traced), "decode", model.config)
+    with pytest.raises(ExportError, match="must have 2 attention nodes, got 1"):
+        check_graph(traced, "decode", tiny_config("decoder", num_decoder_layers=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 8}, r"head_dim: must be a multiple of 8 .* got 4; train with another"),
+        ({"vocab_size": 99}, "vocab_size: the model has 99, its tokenizer 27"),
+    ],
+)
+def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        export_model(tiny_model(tiny_config(**changes)), tiny_tokenizer(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_training_mode_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="training mode"):
+        export_model(tiny_model(tiny_config()).train(), tiny_tokenizer(), tmp_path / "out")
+
+
+def without_tracing(monkeypatch, bundle):
+    """Exports whose graphs are those of a finished bundle, so that a test need not trace."""
+
+    def copy(model, directory, *, precision, inline_limit):
+        (directory / precision).mkdir()
+        for file in (bundle / precision).iterdir():
+            (directory / precision / file.name).write_bytes(file.read_bytes())
+        return load_bundle(bundle).variant(precision)
+
+    monkeypatch.setattr(to_onnx, "save_variant", copy)
+
+
+def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, tmp_path, monkeypatch):
+    without_tracing(monkeypatch, tiny_generation_bundle)
+    with pytest.raises(
+        ParityError, match=r"verification refused the graphs; nothing was written; prefill .* over 5e-05"
+    ) as refusal:
+        export_model(tiny_model(tiny_config("decoder"), seed=2), tiny_tokenizer(), tmp_path / "out")
+    assert refusal.value.report["passed"] is False
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "checkpoint"
+    lineage = {"seed": 4, "git_commit": None, "data_sha256": "0" * 64}
+    train, metrics = TrainConfig(steps=1), {"bleu": 12.5}
+    model = tiny_model(tiny_config("decoder"))
+    save_checkpoint(path, model, tokenizer=tiny_tokenizer(), train=train, metrics=metrics, lineage=lineage)
+    return path
+
+
+def test_a_bundle_knows_where_it_comes_from(checkpoint, tiny_generation_bundle, tmp_path, monkeypatch):
+    without_tracing(monkeypatch, tiny_generation_bundle)
+    manifest = export_bundle(checkpoint, tmp_path / "out", texts=TEXTS)
+    assert manifest.lineage["seed"] == 4
+    assert manifest.lineage["metrics"] == {"bleu": 12.5}
+    assert len(manifest.lineage["checkpoint_sha256"]) == 64
+    assert load_bundle(tmp_path / "out") == manifest
+    with pytest.raises(BundleExistsError):
+        export_bundle(checkpoint, tmp_path / "out")
+    assert export_bundle(checkpoint, tmp_path / "out", replace=True).golden == load_bundle(tmp_path / "out").golden
+
+
+def test_a_checkpoint_cut_short_is_refused(checkpoint, tmp_path):
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match=r"model.safetensors"):
+        export_bundle(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
