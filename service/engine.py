@@ -84,6 +84,8 @@ class Engine:
         name: str = "engine",
     ) -> None:
         self.config = config or EngineConfig()
+        rows = self.config.scheduler.max_rows
+        assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
         self._metrics: EngineMetrics = metrics or NullMetrics()
         self._strategy: Strategy = strategy or Greedy()

@@ -145,16 +145,14 @@ def _open_cpu(path: Path, manifest: Manifest, open_graph: Open) -> tuple[str, Se
             f"{path}: the bundle has no graphs for the CPU, only {there}; "
             f"fix: export it again with precision {CPU_PRECISIONS[0]}"
         )
-    return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
+    try:
+        return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
 
 
 def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
-    try:
-        return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
-    except StartupError:
-        raise
-    except Exception as error:  # ONNX Runtime has no common error class
-        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
+    return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
 
 
 def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
@@ -169,7 +167,8 @@ class OnnxRunner:
         self.limits: Limits = model.manifest.limits
         self.layout = model.layout
         self.eos_id = model.manifest.tokens.eos
-        self._model, self._memory, self._max_rows = model, memory, max_rows
+        self.max_rows = max_rows
+        self._model, self._memory = model, memory
         self._decode, self._encode = model.sessions["decode"], model.sessions.get("encode")
         self._inputs = frozenset(model.variant.graphs["decode"].inputs)
         self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
@@ -192,12 +191,12 @@ class OnnxRunner:
 
     def reset(self) -> None:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""
-        self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self._max_rows)
+        self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self.max_rows)
         self._crosses = self._states.of_kind("cross_kv")
         self._steps.clear()
 
     def run(self, plan: StepPlan) -> StepResult:
-        assert 0 < plan.rows <= self._max_rows, plan.rows
+        assert 0 < plan.rows <= self.max_rows, plan.rows
         started_s = time.perf_counter()
         self._move(plan)
         self._make_room(plan)

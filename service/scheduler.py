@@ -204,7 +204,7 @@ class Scheduler:
         prefill = self._padded_prompt if self.has_prefill else lambda _: 0
         target_len = max(max(sequence.longest, prefill(sequence)) for sequence in sequences)
         source_len = max(len(sequence.request.source) for sequence in sequences)
-        return self.layout.bytes_for(len(sequences), target_len, source_len)
+        return self.layout.bytes_for(len(sequences), target_len, source_len, max_rows=self.config.max_rows)
 
 
 def check_invariants(scheduler: Scheduler) -> list[str]:

@@ -34,8 +34,8 @@ def capacity_for(length: int) -> int:
 
 
 def row_capacity_for(rows: int, most: int) -> int:
-    """How many rows a buffer has room for: 8, 16, 32, 64, …, never above `most`."""
-    return min(most, max(8, 1 << max(rows - 1, 0).bit_length()))
+    """How many rows a buffer has room for: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, …, never above `most`."""
+    return min(most, 1 << (rows - 1).bit_length() if rows <= 4 else capacity_for(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class StateLayout:
             totals[spec.kind] = totals.get(spec.kind, 0) + axes.outer * axes.inner * axes.itemsize
         return cls(totals.pop("self_kv", 0), totals.pop("cross_kv", 0), sum(totals.values()))
 
-    def bytes_for(self, rows: int, target_len: int, source_len: int) -> int:
-        """What `rows` rows cost when the longest has these lengths: buffers are rectangles, the longest row counts."""
+    def bytes_for(self, rows: int, target_len: int, source_len: int, *, max_rows: int) -> int:
+        """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
         target = self.target_bytes * capacity_for(target_len)
         source = self.source_bytes * capacity_for(source_len)
-        return rows * (target + source + self.row_bytes)
+        return row_capacity_for(rows, max_rows) * (target + source + self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,20 @@ class StateBuffer:
     def _row_bytes(self) -> int:
         return self.axes.outer * self._pitch
 
-    def resize(self, rows: int, capacity: int, *, live: int, valid: int) -> None:
-        """Makes room for (rows, capacity); the first `valid` positions of the first `live` rows stay."""
-        old, old_pitch = self.block, self._pitch
+    def size_for(self, rows: int, capacity: int) -> int:
+        """Bytes of `rows` rows of `capacity` positions."""
+        return rows * self.axes.outer * (capacity if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+
+    def reshape(self, rows: int, capacity: int) -> None:
+        """The same memory, which must be large enough, seen in another shape. What it held is lost."""
+        assert self.size_for(rows, capacity) <= self.block.size, (rows, capacity)
         self.rows, self.capacity = rows, capacity
-        size = rows * self._row_bytes
-        if live == 0 and size <= old.size <= 4 * size:
-            return  # nothing to keep: the same memory, seen in another shape
-        self.block = self.memory.allocate(size)
+
+    def resize(self, rows: int, capacity: int, *, live: int) -> None:
+        """New memory for (rows, capacity), with what the first `live` rows hold, as far as it has a place there."""
+        old, old_pitch, valid = self.block, self._pitch, min(capacity, self.capacity)
+        self.block = self.memory.allocate(self.size_for(rows, capacity))
+        self.rows, self.capacity = rows, capacity
         if live:
             self.memory.copy(
                 self.block,
@@ -165,27 +171,36 @@ class StateBuffers:
         return [buffer for buffer in self.buffers if buffer.kind == kind]
 
     def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int]) -> bool:
-        """Grows or shrinks to `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
+        """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses or shapes changed.
 
-        Buffers grow when they must and shrink when they are empty or at least twice as large as needed.
+        With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
+        is needed, in the memory they have unless it is too little or more than four times too much. New memory is never
+        more than StateLayout.bytes_for says: what is reserved at admission is enough. (While one state is copied, its
+        old and its new buffer exist side by side.)
         """
-        wanted = {kind: capacity_for(length) for kind, length in lengths.items()}
         room = row_capacity_for(rows, self.max_rows)
-        row_room = room if live == 0 or room > self.rows or 4 * room <= self.rows else self.rows
-        capacities = {kind: self._keep(kind, capacity, live) for kind, capacity in wanted.items()}
-        if row_room == self.rows and capacities == self.capacities:
+        wanted = {kind: capacity_for(length) for kind, length in lengths.items()}
+        if live and self._suits(room, wanted):
             return False
-        for buffer in self.buffers:
-            capacity = capacities.get(buffer.kind, 0)
-            if row_room != buffer.rows or capacity != buffer.capacity:
-                valid = min(capacity, buffer.capacity)
-                buffer.resize(row_room, capacity, live=live, valid=valid)
-        self.rows, self.capacities = row_room, capacities
+        if (room, wanted) == (self.rows, self.capacities):
+            return False
+        shapes = [(buffer, wanted.get(buffer.kind, 0)) for buffer in self.buffers]
+        sizes = [(buffer.block.size, buffer.size_for(room, capacity)) for buffer, capacity in shapes]
+        if live == 0 and all(size <= have <= 4 * size for have, size in sizes):
+            for buffer, capacity in shapes:
+                buffer.reshape(room, capacity)
+        else:
+            for buffer, capacity in shapes:
+                if (room, capacity) != (buffer.rows, buffer.capacity):
+                    buffer.resize(room, capacity, live=live)
+        self.rows, self.capacities = room, wanted
         return True
 
-    def _keep(self, kind: StateKind, wanted: int, live: int) -> int:
-        have = self.capacities.get(kind, 0)
-        return have if live and wanted <= have < 2 * wanted else wanted
+    def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
+        """Large enough, and not twice as large as needed; a few rows come and go without that."""
+        held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
+        rows_suit = room <= self.rows < max(9, 2 * room)
+        return rows_suit and all(size <= have < 2 * size for have, size in held)
 
     def move(self, source: int, target: int, lengths: dict[StateKind, int]) -> None:
         for buffer in self.buffers:

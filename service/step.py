@@ -85,6 +85,9 @@ class Runner(Protocol):
     @property
     def eos_id(self) -> int: ...
 
+    @property
+    def max_rows(self) -> int: ...
+
     def run(self, plan: StepPlan) -> StepResult: ...
 
     def reset(self) -> None:

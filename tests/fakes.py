@@ -66,6 +66,7 @@ class ScriptedRunner:
     """
 
     eos_id = EOS
+    max_rows = 64
 
     def __init__(self, *, has_source=True, max_block=1, vocab_size=24, max_len=64, layout=None, rule=next_token):
         self.limits = Limits(

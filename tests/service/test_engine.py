@@ -67,9 +67,10 @@ def start():
     """Starts an engine with its thread; all are closed at the end."""
     engines = []
 
-    def make(runner=None, kind=Engine, settings=None, **more):
-        runner = runner or ScriptedRunner()
-        engines.append(kind(runner, LetterTokenizer(), settings or config(), **more))
+    def make(runner=None, settings=None, **more):
+        runner, settings = runner or ScriptedRunner(), settings or config()
+        runner.max_rows = settings.scheduler.max_rows
+        engines.append(Engine(runner, LetterTokenizer(), settings, **more))
         engines[-1].start()
         return engines[-1]
 
@@ -86,9 +87,9 @@ def manual():
     """An engine without a thread, on a clock and an event loop that the test turns."""
 
     def make(runner=None, settings=None, **more):
-        engine = ManualEngine(
-            runner or ScriptedRunner(), LetterTokenizer(), settings or config(), clock=FakeClock(), **more
-        )
+        runner, settings = runner or ScriptedRunner(), settings or config()
+        runner.max_rows = settings.scheduler.max_rows
+        engine = ManualEngine(runner, LetterTokenizer(), settings, clock=FakeClock(), **more)
         engine.start()
         return engine, ManualLoop()
 

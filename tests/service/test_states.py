@@ -31,34 +31,36 @@ def test_capacities_grow_in_small_steps():
     assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
 
 
-def test_row_capacities_double_up_to_the_most():
-    assert [row_capacity_for(rows, 48) for rows in (1, 8, 9, 17, 33, 48)] == [8, 8, 16, 32, 48, 48]
-    assert row_capacity_for(1, 3) == 3
+def test_row_capacities_grow_in_small_steps_up_to_the_most():
+    assert [row_capacity_for(rows, 40) for rows in (1, 2, 3, 4, 5, 9, 17, 33, 40)] == [1, 2, 4, 4, 8, 16, 24, 40, 40]
 
 
 def test_a_layout_counts_bytes_by_what_they_grow_with():
     layout = StateLayout.of([SELF, SELF, CROSS, RECURRENT])
     assert layout == StateLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
-    assert layout.bytes_for(3, target_len=9, source_len=0) == 3 * (64 * 16 + 16 * 8 + 60)
+    assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
 
 
 @memories
 @pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
 def test_resizing_keeps_live_rows(make, spec):
     buffer = StateBuffer(spec, make())
-    buffer.resize(3, 8, live=0, valid=0)
+    buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.random.default_rng(1).integers(1, 99, array(buffer).shape)
-    before = array(buffer).copy()
-    for rows, capacity in ((4, 16), (8, 8), (2, 24)):
-        buffer.resize(rows, capacity, live=2, valid=5)
-        kept = array(buffer, 2) if spec is RECURRENT else array(buffer, 2)[:, :, :5]
-        assert np.array_equal(kept, before[:2] if spec is RECURRENT else before[:2, :, :5])
+    before = array(buffer, 2).copy()
+    for rows, capacity, kept in ((4, 16, 8), (8, 6, 6), (2, 24, 6)):
+        buffer.resize(rows, capacity, live=2)
+        assert buffer.block.size == buffer.size_for(rows, capacity) == array(buffer).nbytes
+        if spec is RECURRENT:
+            assert np.array_equal(array(buffer, 2), before)
+        else:
+            assert np.array_equal(array(buffer, 2)[:, :, :kept], before[:, :, :kept])
 
 
 @memories
 def test_a_move_copies_the_valid_positions_only(make):
     buffer = StateBuffer(SELF, make())
-    buffer.resize(3, 8, live=0, valid=0)
+    buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.arange(3)[:, None, None, None]
     buffer.move(2, 0, valid=5)
     assert (array(buffer)[0, :, :5] == 2).all()
@@ -70,7 +72,7 @@ def test_a_move_copies_the_valid_positions_only(make):
 def test_taking_a_row_of_another_block(make):
     device = make()
     buffer = StateBuffer(CROSS, device)
-    buffer.resize(2, 16, live=0, valid=0)
+    buffer.resize(2, 16, live=0)
     array(buffer)[:] = 0
     block = device.allocate(3 * 2 * 8 * 4 * 2)
     written = bytes_of(block).view(np.float16).reshape(3, 2, 8, 4)
@@ -83,36 +85,39 @@ def test_taking_a_row_of_another_block(make):
 
 def test_addresses_and_shapes_are_those_of_the_rows():
     buffer = StateBuffer(SELF, HostMemory())
-    buffer.resize(4, 8, live=0, valid=0)
+    buffer.resize(4, 8, live=0)
     assert buffer.shape(3) == (3, 2, 8, 4)
     assert buffer.address(2) - buffer.address(0) == array(buffer, 2).nbytes
 
 
-def test_an_empty_buffer_reuses_its_memory_unless_far_too_large():
-    buffer = StateBuffer(SELF, HostMemory())
-    buffer.resize(8, 64, live=0, valid=0)
-    first = buffer.block
-    buffer.resize(8, 16, live=0, valid=0)
-    assert buffer.block is first
-    buffer.resize(8, 8, live=0, valid=0)
-    assert buffer.block is not first
-
-
-def test_buffers_grow_when_they_must_and_shrink_when_half_is_too_much():
+def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
     states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
 
     def ensure(rows, target, source, live=1):
         changed = states.ensure(rows, live=live, lengths={"self_kv": target, "cross_kv": source})
         return changed, states.rows, states.capacities["self_kv"], states.capacities["cross_kv"]
 
-    assert ensure(1, 1, 10, live=0) == (True, 8, 8, 16)
+    assert ensure(5, 1, 10, live=0) == (True, 8, 8, 16)
     assert ensure(2, 8, 10) == (False, 8, 8, 16)
     assert ensure(9, 9, 10) == (True, 16, 16, 16)
     assert ensure(9, 30, 40) == (True, 16, 32, 48)
     assert ensure(9, 20, 30) == (False, 16, 32, 48)
     assert ensure(9, 16, 24) == (True, 16, 16, 24)
-    assert ensure(2, 16, 24) == (False, 16, 16, 24)
-    assert ensure(2, 16, 24, live=0) == (True, 8, 16, 24)
+    assert ensure(8, 16, 24) == (True, 8, 16, 24)
+    assert ensure(1, 16, 24) == (False, 8, 16, 24)
+    assert ensure(1, 17, 24) == (True, 1, 24, 24)
+
+
+def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
+    states = StateBuffers([SELF], HostMemory(), max_rows=32)
+    states.ensure(8, live=0, lengths={"self_kv": 64})
+    address = states.buffers[0].address(0)
+    assert states.ensure(4, live=0, lengths={"self_kv": 32})
+    assert states.buffers[0].address(0) == address
+    assert states.buffers[0].shape(4) == (4, 2, 32, 4)
+    assert not states.ensure(4, live=0, lengths={"self_kv": 32})
+    states.ensure(1, live=0, lengths={"self_kv": 8})
+    assert states.buffers[0].block.size == states.buffers[0].size_for(1, 8)
 
 
 def test_growing_and_moving_at_random_never_loses_a_value():

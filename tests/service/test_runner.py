@@ -1,0 +1,378 @@
+"""The real thing: tiny exported bundles on ONNX Runtime, against PyTorch, against themselves alone, against dirt."""
+
+import random
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.bundle import load_bundle
+from model.reference import greedy
+from model.tokenizer import Tokenizer
+from service.decoding import Greedy
+from service.engine import Engine, EngineConfig, EnginePool
+from service.errors import InternalFailure, StartupError
+from service.memory import CudaMemory, HostBlock, HostMemory
+from service.request import Request
+from service.runner import CPU, CUDA, OnnxModel, OnnxRunner
+from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.selfcheck import decode_alone, golden_decode
+from service.sequence import Sequence
+from tests.fakes import FakeCuda, ask
+from tests.tiny import tiny_config, tiny_model
+
+BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle"]
+
+
+@pytest.fixture(params=BUNDLES)
+def path(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def model(path):
+    return OnnxModel.open(path, load_bundle(path), device="cpu")
+
+
+def requests_for(model, count, seed=1):
+    """Mixed lengths; prompts of one token and of many, also for a model with a source."""
+    rng, limits = random.Random(seed), model.manifest.limits
+
+    def tokens(most):
+        return tuple(rng.randrange(4, limits.vocab_size) for _ in range(rng.randrange(most)))
+
+    made = []
+    for number in range(count):
+        source = (*tokens(limits.max_source_len - 1), 2) if limits.max_source_len else ()
+        prompt = (1, *tokens(rng.choice([1, 4, 40])))
+        room = limits.max_target_len - len(prompt) + 1
+        made.append(
+            Request(request_id=str(number), source=source, prompt=prompt, max_tokens=rng.randrange(1, room + 1))
+        )
+    return made
+
+
+def reference(model, requests):
+    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
+    torch_model = tiny_model(tiny_config(kind))
+    return [greedy(torch_model, r.prompt, source=r.source, max_tokens=r.max_tokens) for r in requests]
+
+
+class Recorder(Greedy):
+    """Greedy, and keeps every row's logits."""
+
+    def __init__(self):
+        self.logits = {}
+
+    def select(self, logits_RV, sequences):
+        for row, sequence in enumerate(sequences):
+            self.logits.setdefault(sequence.request.request_id, []).append(logits_RV[row].copy())
+        return super().select(logits_RV, sequences)
+
+
+def logits_of(runner, requests, *, arrivals=(), **config):
+    """Every request's logits at every position, (steps, V); `arrivals`: the turn in which each one comes."""
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout, eos_id=runner.eos_id)
+    todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
+    recorder, turn = Recorder(), 0
+    while todo or not scheduler.is_idle:
+        while todo and todo[0][0] <= turn:
+            scheduler.submit(Sequence(requests[todo.pop(0)[1]]))
+        plan = scheduler.plan(0.0)
+        if plan.rows:
+            scheduler.commit(plan, recorder.select(runner.run(plan.step).logits_RV, plan.rows))
+        assert check_invariants(scheduler) == []
+        turn += 1
+    return {name: np.stack(lines) for name, lines in recorder.logits.items()}
+
+
+def alone(model, requests):
+    logits: dict[str, np.ndarray] = {}
+    for request in requests:
+        logits |= logits_of(model.runner(max_rows=1), [request])
+    return logits
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    different = [name for name in one if not np.array_equal(one[name], other[name])]
+    assert not different, f"{len(different)} of {len(one)} requests differ"
+
+
+# ---- right
+
+
+def test_tokens_are_those_of_the_uncached_reference(model):
+    requests = requests_for(model, 12)
+    runner = model.runner(max_rows=4)
+    assert [decode_alone(runner, request) for request in requests] == reference(model, requests)
+
+
+async def test_many_clients_at_once_get_the_answers_they_get_alone(path, model):
+    requests = requests_for(model, 64)
+    expected = [decode_alone(model.runner(max_rows=1), request) for request in requests]
+    tokenizer = Tokenizer.load(path / "tokenizer.json")
+    engine = Engine(model.runner(max_rows=64), tokenizer, EngineConfig(checks_invariants=True))
+    engine.start()
+    try:
+        sinks = await ask(engine, *requests)
+    finally:
+        engine.close()
+    assert [sink.tokens for sink in sinks] == expected
+    for sink, tokens in zip(sinks, expected, strict=True):
+        assert sink.text == tokenizer.decode(tokens)
+    longest = max(len(tokens) + len(request.prompt) for tokens, request in zip(expected, requests, strict=True))
+    assert engine.snapshot.steps <= longest + 64 * 80 // 512 + 2, "about the longest, plus the turns that read sources"
+
+
+async def test_engines_share_the_sessions_of_a_model(path, model):
+    requests = requests_for(model, 30, seed=3)
+    tokenizer = Tokenizer.load(path / "tokenizer.json")
+    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=8))
+    pool = EnginePool([Engine(model.runner(max_rows=8), tokenizer, settings) for _ in range(2)])
+    pool.start()
+    try:
+        sinks = await ask(pool, *requests)
+    finally:
+        pool.close()
+    assert [sink.tokens for sink in sinks] == reference(model, requests)
+    assert all(engine.snapshot.tokens for engine in pool.engines)
+
+
+# ---- independent of neighbours
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "join_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
+)
+def test_logits_are_the_same_bits_alone_and_in_any_company(model, max_rows, join_tokens, spread):
+    requests = requests_for(model, 40, seed=max_rows + spread)
+    rng = random.Random(spread)
+    arrivals = [rng.randrange(spread) for _ in requests]
+    together = logits_of(
+        model.runner(max_rows=max_rows), requests, arrivals=arrivals, max_rows=max_rows, join_tokens=join_tokens
+    )
+    assert_same_bits(alone(model, requests), together)
+
+
+def test_logits_do_not_depend_on_capacity(model):
+    short = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=6)
+    long = replace(short, request_id="long", max_tokens=model.manifest.limits.max_target_len)
+    both = logits_of(model.runner(max_rows=64), [long, short], arrivals=[0, 40])
+    assert_same_bits(alone(model, [short]), {"0": both["0"]})
+
+
+@pytest.mark.parametrize("dirt", [np.nan, 1e9, -np.inf])
+def test_what_was_in_a_row_before_does_not_matter(model, dirt):
+    """Fresh memory, and later that of idle rows, is full of dirt; rows join, grow, move and leave in it."""
+
+    class DirtyMemory(HostMemory):
+        def allocate(self, size):
+            block = super().allocate(size)
+            block.bytes.view(np.float32)[:] = dirt
+            return block
+
+    requests = requests_for(model, 24, seed=7)
+    runner = OnnxRunner(model, DirtyMemory(), max_rows=16)
+    clean = alone(model, requests)
+    assert_same_bits(clean, logits_of(runner, requests, max_rows=16))
+    for block in (*(buffer.block for buffer in runner._states.buffers), *runner._scratch.values()):
+        assert isinstance(block, HostBlock)
+        block.bytes.view(np.float32)[:] = dirt
+    assert_same_bits(clean, logits_of(runner, requests, max_rows=16))
+
+
+# ---- memory and bindings
+
+
+def test_buffers_stay_within_what_may_be_reserved(model):
+    limit = model.layout.bytes_for(6, 40, 40, max_rows=16)
+    runner = model.runner(max_rows=16)
+    scheduler = Scheduler(
+        SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout, eos_id=runner.eos_id
+    )
+    for request in requests_for(model, 60, seed=9):
+        scheduler.submit(Sequence(request))
+    rows = set()
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.rows:
+            scheduler.commit(plan, Greedy().select(runner.run(plan.step).logits_RV, plan.rows))
+            assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
+            assert len(runner._steps) <= 16
+            rows.add(len(plan.rows))
+    assert max(rows) > 3, "more than one row fits"
+
+
+def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
+    made, bind = [], OnnxRunner._bind
+
+    def counting(self, first, rows, feeds):
+        made.append(rows)
+        return bind(self, first, rows, feeds)
+
+    monkeypatch.setattr(OnnxRunner, "_bind", counting)
+    request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)
+    steps = len(logits_of(model.runner(max_rows=64), [request])["0"])
+    assert len(made) <= 7 < steps, "capacities 8, 16, 24, 32, 48, 64, and one prefill"
+
+
+def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
+    requests = requests_for(model, 6)
+    runner = model.runner(max_rows=64)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=-1)
+    for request in requests:
+        scheduler.submit(Sequence(request))
+    runner.run(scheduler.plan(0.0).step)
+    runner.reset()
+    assert_same_bits(alone(model, requests), logits_of(runner, requests))
+
+
+async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
+    class Failing(OnnxRunner):
+        runs = 0
+
+        def run(self, plan):
+            self.runs += 1
+            if self.runs == 3:
+                raise MemoryError("scripted")
+            return super().run(plan)
+
+    (request,) = requests_for(model, 1)
+    request = replace(request, prompt=(1,), max_tokens=20)
+    runner = Failing(model, HostMemory(), max_rows=64)
+    engine = Engine(runner, Tokenizer.load(path / "tokenizer.json"))
+    engine.start()
+    try:
+        (failed,) = await ask(engine, request)
+        (good,) = await ask(engine, request)
+    finally:
+        engine.close()
+    assert isinstance(failed.finals[0], InternalFailure)
+    assert good.tokens == reference(model, [request])[0]
+
+
+# ---- where it runs
+
+
+class FakeSession:
+    def __init__(self, providers):
+        self.providers = providers
+
+    def get_providers(self):
+        return self.providers
+
+
+def with_precisions(manifest, *precisions):
+    return replace(manifest, variants=tuple(replace(manifest.variants[0], precision=name) for name in precisions))
+
+
+def opened(manifest, *, device, available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
+    """The choice made when sessions say that they run on `got`, or on what was asked for."""
+
+    def open_graph(file, providers):
+        names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+        if isinstance(got, Exception) and CUDA in names:
+            raise got
+        return FakeSession(names if got is None or isinstance(got, Exception) else list(got))
+
+    manifest = with_precisions(manifest, *precisions)
+    model = OnnxModel.open(Path("bundle"), manifest, device=device, available=available, open_graph=open_graph)
+    return model.choice
+
+
+@pytest.fixture
+def manifest(tiny_generation_bundle):
+    return load_bundle(tiny_generation_bundle)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_cuda_is_taken_when_it_works(manifest, device):
+    choice = opened(manifest, device=device)
+    assert (choice.provider, choice.fallback, choice.precision) == (CUDA, False, "fp16")
+
+
+def test_cpu_is_no_fallback_when_it_is_asked_for(manifest):
+    choice = opened(manifest, device="cpu")
+    assert (choice.provider, choice.fallback, choice.reason, choice.precision) == (CPU, False, "", "fp32")
+
+
+OBSTACLES = [
+    ({"available": [CPU]}, "no CUDA provider; fix: install onnxruntime-gpu"),
+    ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with precision fp16"),
+    ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
+    ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
+]
+
+
+@pytest.mark.parametrize(("circumstances", "why"), OBSTACLES)
+def test_auto_falls_back_and_says_why_and_how_to_fix_it(manifest, circumstances, why):
+    choice = opened(manifest, device="auto", **circumstances)
+    assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(choice.reason)
+
+
+@pytest.mark.parametrize(("circumstances", "why"), OBSTACLES)
+def test_cuda_required_refuses_to_start_without_it(manifest, circumstances, why):
+    with pytest.raises(StartupError, match="device cuda is required, but .*" + why):
+        opened(manifest, device="cuda", **circumstances)
+
+
+def test_a_bundle_without_graphs_for_the_cpu_is_refused(manifest):
+    with pytest.raises(StartupError, match="no graphs for the CPU, only fp16; fix: export"):
+        opened(manifest, device="cpu", precisions=["fp16"])
+
+
+def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
+    graph = tmp_path / manifest.variants[0].graphs["decode"].file
+    graph.parent.mkdir()
+    graph.write_bytes(b"no graph")
+    with pytest.raises(StartupError, match=r"a graph cannot be opened: .*fix: export the bundle again"):
+        OnnxModel.open(tmp_path, manifest, device="cpu")
+
+
+def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+    monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(FakeCuda())))
+    manifest = with_precisions(manifest, "fp16")
+    model = OnnxModel.open(
+        Path("bundle"),
+        manifest,
+        device="cuda",
+        available=[CUDA],
+        open_graph=lambda file, providers: FakeSession([CUDA, CPU]),
+    )
+    assert model.runner(max_rows=2)._memory.device == "cuda"
+
+
+# ---- the self-check
+
+
+def test_the_golden_decode_is_repeated(model):
+    golden_decode(model.runner(max_rows=1), model.manifest)
+
+
+def test_a_golden_decode_that_comes_out_differently_is_refused(model):
+    golden = model.manifest.golden
+    wrong = replace(golden, output=(*golden.output[:-1], (golden.output[-1] + 1) % 20 + 3))
+    with pytest.raises(StartupError, match=r"self-check failed: .*fix: "):
+        golden_decode(model.runner(max_rows=1), replace(model.manifest, golden=wrong))
+
+
+def test_sessions_run_in_several_threads_at_once(model):
+    requests = requests_for(model, 8)
+    expected = reference(model, requests)
+    answers = {}
+
+    def work(number):
+        runner = model.runner(max_rows=2)
+        answers[number] = [decode_alone(runner, request) for request in requests]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(answers[number] == expected for number in range(3))
