@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -106,6 +107,10 @@ class Process:
                 total += float(sample[3]) if labels.items() <= found.items() else 0.0
         return total
 
+    def resident_bytes(self):
+        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        return int(kilobytes) * 1024
+
     def settle(self):
         """Returns when no request is left in an engine or a handler. Fails after some thousand looks."""
         names = ("glossa_requests_in_flight", "glossa_requests_running", "glossa_requests_queued")
@@ -199,6 +204,40 @@ def test_cancelled_streams_free_their_rows(server):
     assert server.metric("glossa_kv_cache_usage_ratio") == 0
 
 
+@pytest.mark.slow
+def test_thousands_of_cancellations_leave_no_row_and_no_memory(server):
+    rng = random.Random(1)
+
+    async def ask(client):
+        text, kind = rng.choice(MIXED), rng.randrange(3)
+        if kind == 0:
+            await client.translate(text)
+        elif kind == 1:
+            async with contextlib.aclosing(client.stream_generate(text)) as stream:
+                await anext(stream)
+        else:
+            with contextlib.suppress(ClientError):
+                await client.generate(text, timeout_s=rng.choice([0.002, 0.01, 0.05]))
+
+    async def flood(count):
+        gate = asyncio.Semaphore(32)
+        async with AsyncClient(server.address) as client:
+
+            async def ask_in_turn():
+                async with gate:
+                    await ask(client)
+
+            await asyncio.gather(*(ask_in_turn() for _ in range(count)))
+
+    resident = []
+    for _ in range(3):
+        asyncio.run(flood(1000))
+        server.settle()
+        resident.append(server.resident_bytes())
+    assert server.metric("glossa_kv_cache_usage_ratio") == 0
+    assert resident[-1] - resident[0] < 4e6
+
+
 def test_deadline_ends_the_work(server, client):
     with pytest.raises(ClientError) as caught:
         list(client.translate_batch(MIXED, concurrency=64, timeout_s=0.005))
@@ -250,9 +289,8 @@ def test_the_process_is_small(server, client, models):
     client.translate(TEXTS[0])
     pid = server.process.pid
     assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
-    (resident,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     bundles = sum(file.stat().st_size for path in models.values() for file in Path(path).rglob("*") if file.is_file())
-    assert int(resident) * 1024 <= 150e6 + 1.5 * bundles
+    assert server.resident_bytes() <= 150e6 + 1.5 * bundles
 
 
 def test_a_second_server_on_the_port_does_not_start(server, models):
