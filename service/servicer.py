@@ -13,10 +13,10 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -24,7 +24,8 @@ from grpc_status import rpc_status
 from export.bundle import Task
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import logs
-from service.catalog import Catalog, ServedModel, Submission
+from service.arrivals import Arrivals
+from service.catalog import Catalog, Submission
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -36,8 +37,9 @@ from service.errors import (
     ShuttingDown,
     Unsupported,
 )
+from service.messages import completion, describe
 from service.metrics import Metrics, Rpc
-from service.request import Event, Finished, FinishReason, TextDelta, Timings
+from service.request import Finished
 
 STATUS: dict[type[RequestError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -55,12 +57,6 @@ REQUEST_ID = "x-request-id"
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 RETRY_ELSEWHERE_S = 1.0  # told to clients of a server that drains
 RETRY_WHEN_FULL_S = 0.5  # told when the whole server, not one queue, is full
-FINISH_REASONS = {
-    FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
-}
-TASKS = {"translation": pb.TASK_TRANSLATION, "generation": pb.TASK_GENERATION}
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 RPCS = tuple(
@@ -90,11 +86,11 @@ def details_of(error: RequestError) -> Iterator[Message]:
             violation = {"type": error.reason, "subject": "model", "description": str(error)}
             yield error_details_pb2.PreconditionFailure(violations=[violation])
         case Overloaded():
-            yield error_details_pb2.RetryInfo(retry_delay=_duration(error.retry_after_s))
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": "requests", "description": f"at most {error.limit} at once"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
         case ShuttingDown():
-            yield error_details_pb2.RetryInfo(retry_delay=_duration(RETRY_ELSEWHERE_S))
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
         case InternalFailure():
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
 
@@ -122,47 +118,6 @@ class Call:
         decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
         parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         return tuple((f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items())
-
-
-class _Answer:
-    """The sink of one request: what arrived since it was last asked, as one piece. Event-loop thread only.
-
-    Merging is the back-pressure: an engine cannot wait for a slow reader, and a slow reader gets fewer, larger pieces.
-    What waits here is bounded by the request's max_tokens.
-    """
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._arrived = asyncio.Event()
-        self._error: RequestError | None = None
-
-    def __call__(self, event: Event) -> None:
-        self._events.append(event)
-        self._arrived.set()
-
-    async def piece(self) -> tuple[str, list[int], Finished | None]:
-        """Text, tokens and, at the end, Finished. Raises the RequestError that ended the request."""
-        if self._error:
-            raise self._error
-        await self._arrived.wait()
-        self._arrived.clear()
-        events, self._events = self._events, []
-        texts: list[str] = []
-        tokens: list[int] = []
-        finished = None
-        for event in events:
-            match event:
-                case TextDelta() | Finished():
-                    texts.append(event.text)
-                    tokens += event.tokens
-                    finished = event if isinstance(event, Finished) else None
-                case RequestError():
-                    self._error = event
-        if self._error and not tokens:
-            raise self._error
-        if self._error:
-            self._arrived.set()
-        return "".join(texts), tokens, finished
 
 
 class Servicer:
@@ -205,17 +160,17 @@ class Servicer:
         return self._pieces("generation", request, call, pb.StreamGenerateResponse)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=[self._describe(model) for model in self._catalog])
+        return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
 
     async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
         model = self._catalog.find(request.model)
         call.model = model.name
-        return pb.GetModelResponse(model=self._describe(model))
+        return pb.GetModelResponse(model=describe(model, self._catalog.limits))
 
     # ---- what they share
 
     @contextlib.asynccontextmanager
-    async def _answer(self, task: Task, request: Any, call: Call) -> AsyncIterator[_Answer]:
+    async def _answer(self, task: Task, request: Any, call: Call) -> AsyncIterator[Arrivals]:
         """The answer to a request that is being computed. Leaving early cancels it: its row is free one step later."""
         model = self._catalog.find(request.model, task)
         call.model = model.name
@@ -227,7 +182,7 @@ class Servicer:
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
-        answer = _Answer()
+        answer = Arrivals()
         submission: Submission = model.pool.submit(prepared, asyncio.get_running_loop(), answer)
         try:
             yield answer
@@ -250,7 +205,7 @@ class Servicer:
                 if request.include_tokens:
                     fields["tokens"] = tokens
                 if call.finished:
-                    yield build(**fields, final=pb.Completion(**_completion(call.finished)))
+                    yield build(**fields, final=pb.Completion(**completion(call.finished)))
                 elif text or request.include_tokens:
                     yield build(**fields)
 
@@ -264,40 +219,7 @@ class Servicer:
                 texts.append(piece["text"])
                 tokens += piece.get("tokens", ())
         assert call.finished is not None
-        return {"text": "".join(texts), "tokens": tokens, **_completion(call.finished)}
-
-    def _describe(self, model: ServedModel) -> pb.Model:
-        manifest, limits = model.manifest, self._catalog.limits
-        lineage = manifest.lineage
-        training = lineage.get("metrics") or {}
-        return pb.Model(
-            name=model.name,
-            task=TASKS[manifest.task],
-            architecture=manifest.architecture,
-            limits=pb.Limits(
-                max_prompt_tokens=model.max_prompt_tokens,
-                max_tokens=model.room(1),
-                max_text_bytes=limits.max_text_bytes,
-                max_stop_strings=limits.max_stop_strings,
-                max_stop_bytes=limits.max_stop_bytes,
-            ),
-            vocab_size=manifest.limits.vocab_size,
-            precision=model.precision,
-            execution_provider=pb.ExecutionProvider(
-                provider=model.provider.name,
-                requested=model.provider.requested,
-                fallback=model.provider.fallback,
-                reason=model.provider.reason,
-            ),
-            parity=_parity(manifest.parity),
-            lineage=pb.Lineage(
-                steps=training.get("steps") or 0,
-                data_sha256=lineage.get("data_sha256") or "",
-                git_commit=lineage.get("git_commit") or "",
-            ),
-            bundle_sha256=model.bundle_sha256,
-            format_version=manifest.format_version,
-        )
+        return {"text": "".join(texts), "tokens": tokens, **completion(call.finished)}
 
     # ---- the life of a call
 
@@ -452,31 +374,3 @@ async def _abort(context: Any, error: RequestError, call: Call) -> None:
     if isinstance(error, Overloaded):
         trailers.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
     await context.abort(rich.code, rich.details, tuple(trailers))
-
-
-def _completion(finished: Finished) -> dict[str, Any]:
-    return {
-        "finish_reason": FINISH_REASONS[finished.reason],
-        "usage": pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens),
-        "timings": _timings(finished.timings),
-    }
-
-
-def _timings(timings: Timings) -> pb.Timings:
-    return pb.Timings(
-        queue=_duration(timings.queue_s),
-        prefill=_duration(timings.prefill_s),
-        first_token=_duration(timings.first_token_s),
-        total=_duration(timings.total_s),
-    )
-
-
-def _duration(seconds: float) -> Duration:
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
-
-
-def _parity(report: dict[str, Any]) -> pb.Parity:
-    names = pb.ParityCheck.DESCRIPTOR.fields_by_name
-    checks = [{name: check[name] for name in names if name in check} for check in report.get("checks", ())]
-    return pb.Parity(passed=report.get("passed") is True, checks=[pb.ParityCheck(**check) for check in checks])
