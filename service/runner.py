@@ -226,10 +226,10 @@ class OnnxRunner:
             self._steps.clear()
 
     def _padded_source(self, join: Join) -> int:
-        return padded(len(join.source), self.limits.max_source_len)
+        return padded(len(join.source))
 
     def _padded_prompt(self, join: Join) -> int:
-        return padded(len(join.prompt), self.limits.max_target_len)
+        return padded(len(join.prompt))
 
     def _encode_sources(self, joins: list[Join]) -> None:
         """Runs the encoder over sources of one padded length and copies what it wrote to their rows."""

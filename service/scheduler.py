@@ -193,10 +193,10 @@ class Scheduler:
 
     def _join_tokens(self, sequence: Sequence) -> int:
         prompt = self._padded_prompt(sequence) if self.has_prefill else 0
-        return padded(len(sequence.request.source), self.limits.max_source_len) + prompt
+        return padded(len(sequence.request.source)) + prompt
 
     def _padded_prompt(self, sequence: Sequence) -> int:
-        return padded(len(sequence.request.prompt), self.limits.max_target_len)
+        return padded(len(sequence.request.prompt))
 
     def _reserve(self, sequences: list[Sequence]) -> int:
         if not sequences:

@@ -18,9 +18,9 @@ PAD_TO = 16
 """Sources and prompts are padded to a multiple of this: a row's numbers then don't depend on who is encoded with it."""
 
 
-def padded(length: int, limit: int) -> int:
-    """`length` rounded up to a multiple of PAD_TO, but not past `limit`, where the model's positions end."""
-    return min(-(-length // PAD_TO) * PAD_TO, limit)
+def padded(length: int) -> int:
+    """`length` rounded up to a multiple of PAD_TO; graphs know positions for that beyond the model's own limit."""
+    return -(-length // PAD_TO) * PAD_TO
 
 
 @dataclass(frozen=True, slots=True)

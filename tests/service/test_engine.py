@@ -65,7 +65,7 @@ class RecordingMetrics:
 @pytest.fixture
 def start():
     """Starts an engine with its thread; all are closed at the end."""
-    engines = []
+    engines: list[Any] = []
 
     def make(runner=None, settings=None, **more):
         runner, settings = runner or ScriptedRunner(), settings or config()
