@@ -88,7 +88,7 @@ def determiner(
     A sentence opens with small numbers only, which keeps capitalised words few.
     """
     small, large = one_of([number_word(n) for n in range(2, 13)]), one_of([number_word(n) for n in range(13, 100)])
-    number = small if position in ("opening", "new") else weighted([(small, 3), (large, 2)])
+    number = small if position in ("opening", "new") else weighted([(small, 2), (large, 3)])
     options: list[tuple[Rule[Determiner], int]]
     if position == "new":
         options = [(number, 3), (Value(inflection.SOME), 1)] if plural else [(Value(inflection.A), 1)]
