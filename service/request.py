@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More of the answer. Concatenated texts are the whole answer; `tokens` are the new ids, text held back included."""
+    """More of the answer. Texts in a row are the whole answer; `tokens` are the new ids, text held back included."""
 
     text: str
     tokens: tuple[int, ...]

@@ -18,24 +18,15 @@ import statistics
 import sys
 from pathlib import Path
 
-import psutil
-
 from glossa import fetch, serving
 from service.client import AsyncClient
+from tests.bench.footprint import resident_mb
 
 
 def gauge(exposition: str, name: str) -> float:
     """The sum of a metric over its labels."""
     rows = [line for line in exposition.splitlines() if line.startswith((name + "{", name + " "))]
     return sum(float(line.rpartition(" ")[2]) for line in rows)
-
-
-def server_process(port: str) -> psutil.Process:
-    """The process that listens on a port of this machine."""
-    for child in psutil.Process().children(recursive=True):
-        if any(str(link.laddr.port) == port for link in child.net_connections() if link.status == psutil.CONN_LISTEN):
-            return child
-    raise LookupError(f"no child process listens on {port}")
 
 
 async def alone_and_together(client: AsyncClient, ops: str, texts: list[str], clients: int) -> dict[str, float]:
@@ -81,14 +72,14 @@ async def cancel_at_random(client: AsyncClient, texts: list[str], requests: int,
 
 async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str, float]:
     texts = [line for line in args.sentences.read_text(encoding="utf-8").splitlines() if line.strip()]
-    process = server_process(address.rpartition(":")[2])
+    port = address.rpartition(":")[2]
     async with AsyncClient(address) as client:
         figures = await alone_and_together(client, ops, texts[: args.clients], args.clients)
         resident: list[float] = []
         cancelled = 0
         for round_ in range(8):
             cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, seed=round_)
-            resident.append(process.memory_info().rss / 1e6)
+            resident.append(resident_mb(port))
     for _ in range(200):  # the last cancellations reach their step boundary
         state = fetch(f"{ops}/metrics")
         left = gauge(state, "glossa_requests_running") + gauge(state, "glossa_requests_queued")
