@@ -188,7 +188,7 @@ class TrainConfig(_Config):
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
     validate_every_steps: int = 500
-    log_every_steps: int = 20  # of the training loss in metrics.csv and on the progress line
+    log_every_steps: int = 10  # of the training loss in metrics.csv and on the progress line
     bf16: bool = True  # autocast; weights and optimiser stay float32
     seed: int = 1
 

@@ -122,7 +122,7 @@ def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dic
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors", "sacrebleu")},
         },
-        "processor": _processor(),
+        "processor": processor_name(),
     }
 
 
@@ -164,7 +164,7 @@ def _git_commit() -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's name where the system tells it; timings mean nothing without it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -2,7 +2,7 @@
 
 A state holds everything the next step depends on: weights, optimiser moments, random generators, the position in the
 data, running sums. A run that is killed and resumed therefore ends in bit-identical weights. A damaged newest state is
-passed over for the one before, with a warning that says so.
+passed over for the one before, with a warning that says so. `states/run.json` says which run they belong to.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from model.checkpoint import CheckpointError, cannot_save, load_weights, read_tensors, tensors_to_bytes, to_json
-from model.disk import DamagedError, Disk, read_verified, write_directory
+from model.disk import DIGESTS, DamagedError, Disk, read_verified, write_directory, write_file
 
 WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
+
+
+class TrainError(Exception):
+    """A run cannot start or resume as asked."""
 
 
 class DamagedStateWarning(UserWarning):
@@ -39,6 +43,43 @@ class Progress:
     loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
     loss_tokens: int = 0
     history: list[dict[str, float]] = field(default_factory=list)  # one row every log_every_steps and per validation
+
+
+def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
+    """Make `out` the directory of this run, or check that it already is; TrainError names what differs."""
+    marker = out / "states" / "run.json"
+    if not resume:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            held = "another training run" if marker.exists() or (out / DIGESTS).exists() else "other files"
+            raise TrainError(f"{out} holds {held}; resume it with --resume, or choose another directory")
+    elif marker.exists():
+        _check_same_run(marker, identity)
+        return
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_file(marker, to_json(identity))
+    except OSError as error:
+        raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
+
+
+def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
+    try:
+        known = json.loads(marker.read_bytes())
+        for part in ("model", "train"):
+            for name, value in identity[part].items():
+                if known[part].get(name) != value:
+                    raise TrainError(
+                        f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "
+                        f"configuration, got {value!r}; resume with the same one or train into another directory"
+                    )
+        for part in ("data", "validation"):
+            if known[part] != identity[part]:
+                raise TrainError(
+                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known[part]}, got "
+                    f"{identity[part]}; resume with the same files or train into another directory"
+                )
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
 
 
 def save_state(
@@ -90,10 +131,19 @@ def list_states(states: Path) -> list[Path]:
     return sorted(path for path in states.glob("step-*") if path.is_dir())
 
 
-def prune(states: Path, keep: int) -> None:
-    """Delete all but the newest `keep` states."""
-    for path in list_states(states)[:-keep]:
-        shutil.rmtree(path)
+def prune(states: Path, *, keep: int, every: int) -> None:
+    """Delete all but the newest `keep` states, not counting those of an interruption.
+
+    A state whose step is no multiple of `every` is kept only while it is the newest: the states that are averaged at
+    the end must not depend on when a run was interrupted.
+    """
+    paths = list_states(states)
+    scheduled = [path for path in paths if path == paths[-1] or int(path.name.removeprefix("step-")) % every == 0]
+    newest_is_extra = int(paths[-1].name.removeprefix("step-")) % every != 0
+    kept = scheduled[-keep - newest_is_extra :]
+    for path in paths:
+        if path not in kept:
+            shutil.rmtree(path)
 
 
 def average_states(states: Path, last: int, model: nn.Module) -> int:

@@ -9,7 +9,6 @@ each of these means lives in `data`, `loss`, `state`, `evaluate` and `report`.
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
@@ -23,23 +22,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from model.checkpoint import CheckpointError, save_checkpoint, to_json
+from model.checkpoint import CheckpointError, load_weights, save_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.data import Examples, batches_of, split
 from model.disk import DIGESTS, Disk, write_file
 from model.evaluate import loss_per_token
 from model.loss import batch_loss
+from model.optimiser import learning_rate, make_optimiser
 from model.progress import Display, Figures, PlainDisplay, clock
 from model.report import curves_png, final_scores, lineage_of, metrics_csv, model_card
-from model.state import Progress, average_states, load_newest, prune, save_state
+from model.state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer, build
 
+__all__ = ["Interrupted", "TrainError", "train"]
+
 KEPT_STATES = 2  # at least: the newest, and one to fall back to
-
-
-class TrainError(Exception):
-    """A run cannot start or resume as asked."""
 
 
 class Interrupted(Exception):
@@ -66,11 +64,32 @@ def train(
     and SIGTERM end the run after the current step with Interrupted.
     Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError when saving fails.
     """
-    display = display or PlainDisplay()
     started = time.monotonic()
-    if resume and (out / DIGESTS).exists():
-        display.message(f"{out} is finished already")
-        return out
+    display = display or PlainDisplay()
+    try:
+        if resume and (out / DIGESTS).exists():
+            display.message(f"{out} is finished already")
+        else:
+            run = _start(model_config, train_config, data, validation, out, display, disk, resume=resume)
+            with _stop_signals() as signalled:
+                run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
+            run.finish()
+    finally:
+        display.close()
+    return out
+
+
+def _start(
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    data: Examples,
+    validation: Examples | None,
+    out: Path,
+    display: Display,
+    disk: Disk | None,
+    *,
+    resume: bool,
+) -> _Run:
     identity = {
         "model": model_config.to_json(),
         "train": train_config.to_json(),
@@ -82,49 +101,7 @@ def train(
         data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
     tokenizer = _tokenizer(out, data, train_config, disk)
     model_config = model_config.replace(vocab_size=tokenizer.vocab_size)
-    run = _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
-    with _stop_signals() as signalled:
-        run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
-    run.finish(data, validation)
-    display.close()
-    return out
-
-
-def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
-    """Make `out` the directory of this run, or check that it already is; TrainError names what differs."""
-    marker = out / "states" / "run.json"
-    if not resume:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            held = "another training run" if marker.exists() or (out / DIGESTS).exists() else "other files"
-            raise TrainError(f"{out} holds {held}; resume it with --resume, or choose another directory")
-    elif marker.exists():
-        _check_same_run(marker, identity)
-        return
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        write_file(marker, to_json(identity))
-    except OSError as error:
-        raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
-
-
-def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
-    try:
-        known = json.loads(marker.read_bytes())
-        for part in ("model", "train"):
-            for name, value in identity[part].items():
-                if known[part].get(name) != value:
-                    raise TrainError(
-                        f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "
-                        f"configuration, got {value!r}; resume with the same one or train into another directory"
-                    )
-        for part in ("data", "validation"):
-            if known[part] != identity[part]:
-                raise TrainError(
-                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known[part]}, got "
-                    f"{identity[part]}; resume with the same files or train into another directory"
-                )
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
+    return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
 
 
 def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None) -> Tokenizer:
@@ -161,21 +138,6 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def learning_rate(config: TrainConfig, step: int, share: float) -> float:
-    """Linear warm-up over the first steps, times linear decay to 0 over the share of the run that is done (0..1)."""
-    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    return config.learning_rate * warm * max(0.0, 1.0 - share)
-
-
-def make_optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019); decay on matrices only."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=1e-9, fused=True)
-
-
 @dataclass
 class _Rate:
     """Tokens per second since the last row of the history."""
@@ -201,6 +163,7 @@ class _Run:
         self.config, self.tokenizer, self.out, self.display, self.disk = config, tokenizer, out, display, disk
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.examples, self.held_out = data, validation
         self.batches = batches_of(data, tokenizer, model_config, config)
         self.validation = batches_of(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
@@ -316,52 +279,32 @@ class _Run:
 
     def _save(self) -> None:
         save_state(self.states, self.model, self.optimiser, self.progress, self.disk)
-        prune(self.states, max(KEPT_STATES, self.config.average_checkpoints))
+        self._prune()
         try:
             write_file(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
         except OSError as error:
             raise CheckpointError(f"{self.out / 'metrics.csv'}: cannot be saved: {error.strerror}") from error
 
-    def finish(self, data: Examples, validation: Examples) -> None:
+    def _prune(self) -> None:
+        keep = max(KEPT_STATES, self.config.average_checkpoints)
+        prune(self.states, keep=keep, every=self.config.save_every_steps)
+
+    def finish(self) -> None:
         """Average, score, and write the checkpoint. Idempotent: a run killed in here does it again when resumed."""
         config, progress = self.config, self.progress
-        self.model.eval()
-        last_loss = loss_per_token(self.model, self.validation)
-        last = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
-        averaged = average_states(self.states, config.average_checkpoints, self.model)
-        loss = loss_per_token(self.model, self.validation)
-        if loss > last_loss:  # states too far apart, as in a short run: their mean is worse than the last
-            averaged, loss = 1, last_loss
-            with torch.no_grad():
-                for name, parameter in self.model.named_parameters():
-                    parameter.copy_(last[name])
-        self.display.message(
-            f"validation loss {loss:.4f} with {averaged} states averaged ({last_loss:.4f} the last alone)"
-        )
         metrics: dict[str, Any] = {
             "steps": progress.step,
-            "epochs": round(progress.epoch + progress.position / max(1, len(self.batches.plan(progress.epoch))), 3),
+            "epochs": round(progress.epoch + progress.position / len(self.batches.plan(progress.epoch)), 3),
             "target_tokens": progress.tokens,
             "seconds": round(progress.elapsed_s, 1),
-            "averaged_states": averaged,
-            "validation_loss": loss,
-            "validation_loss_last_state": last_loss,
-            "validation_perplexity": math.exp(min(loss, 700.0)),
             "examples_too_long": self.batches.dropped,
+            **self._average(),
         }
-        scores, samples = final_scores(self.model, self.tokenizer, validation)
+        scores, samples = final_scores(self.model, self.tokenizer, self.held_out)
         metrics.update(scores)
-        for sample in samples:
-            self.display.message(sample)
-        for name, value in scores.items():
-            self.display.message(f"{name}: {value}")
-        lineage = lineage_of(config, data, validation)
-        card = model_card(self.model.config, config, metrics, lineage, samples)
-        extra = {
-            "model_card.md": card.encode(),
-            "metrics.csv": metrics_csv(progress.history),
-            "curves.png": curves_png(progress.history),
-        }
+        for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
+            self.display.message(line)
+        lineage = lineage_of(config, self.examples, self.held_out)
         save_checkpoint(
             self.out,
             self.model,
@@ -369,7 +312,30 @@ class _Run:
             train=config,
             metrics=metrics,
             lineage=lineage,
-            extra=extra,
+            extra={
+                "model_card.md": model_card(self.model.config, config, metrics, lineage, samples).encode(),
+                "metrics.csv": metrics_csv(progress.history),
+                "curves.png": curves_png(progress.history),
+            },
             disk=self.disk,
         )
         self.display.message(f"checkpoint written to {self.out}")
+
+    def _average(self) -> dict[str, Any]:
+        """Replace the last weights by the mean of the last states, unless that is worse; the losses of both."""
+        self._prune()  # again: a kill may have come between saving and pruning
+        self.model.eval()
+        last_loss = loss_per_token(self.model, self.validation)
+        last = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        averaged = average_states(self.states, self.config.average_checkpoints, self.model)
+        loss = loss_per_token(self.model, self.validation)
+        if loss > last_loss:  # states too far apart, as in a short run
+            averaged, loss = 1, last_loss
+            load_weights(self.model, last, self.states)
+        self.display.message(f"validation loss {loss:.4f}, {averaged} states averaged; {last_loss:.4f} the last alone")
+        return {
+            "averaged_states": averaged,
+            "validation_loss": loss,
+            "validation_loss_last_state": last_loss,
+            "validation_perplexity": math.exp(min(loss, 700.0)),
+        }

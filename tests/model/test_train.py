@@ -13,9 +13,10 @@ from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import PRESETS, ModelConfig, TrainConfig
 from model.data import Examples, copy_examples, embedded_examples
 from model.evaluate import translate
+from model.optimiser import learning_rate, make_optimiser
 from model.progress import BarDisplay, Figures, PlainDisplay, clock, display_for
-from model.state import DamagedStateWarning, Progress, list_states, load_newest, save_state
-from model.train import Interrupted, TrainError, learning_rate, make_optimiser, train
+from model.state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
+from model.train import Interrupted, TrainError, train
 from model.transformer import build
 from tests.bench import kill_resume
 from tests.full_disk import FullDisk, failures
@@ -94,10 +95,20 @@ def test_a_finished_run_leaves_everything_needed(undisturbed):
     assert checkpoint.lineage["data_sha256"] in card
     assert card.count("  reference: ") == 5
     assert [row["step"] for row in losses(undisturbed)] == ["4", "6", "8", "12", "12", "16", "18", "20", "24", "24"]
-    assert [path.name for path in list_states(undisturbed / "states")] == ["step-00000020", "step-00000024"]
+    assert [path.name[-2:] for path in list_states(undisturbed / "states")] == ["15", "20", "24"]
 
 
-@pytest.mark.parametrize("stops", [[1], [5, 6], [7, 1, 12]])
+def test_states_of_interruptions_are_kept_only_while_newest(tmp_path):
+    for step in (4, 5, 10, 12, 15, 17):
+        (tmp_path / f"step-{step:08d}").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000010", "step-00000015", "step-00000017"]
+    (tmp_path / "step-00000020").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000015", "step-00000020"]
+
+
+@pytest.mark.parametrize("stops", [[1], [5, 6], [7, 1, 14]])
 def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
     for number, steps in enumerate(stops):
         interrupted(tmp_path / "run", steps, resume=number > 0)
@@ -132,7 +143,7 @@ def test_killed_processes_resume_to_the_same_bits(tmp_path):
 
 def test_a_damaged_state_is_passed_over_loudly(undisturbed, tmp_path):
     interrupted(tmp_path / "run", 12)
-    older, newest = list_states(tmp_path / "run" / "states")
+    *_, older, newest = list_states(tmp_path / "run" / "states")
     path = newest / "optimiser.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(DamagedStateWarning, match=r"DAMAGED TRAINING STATE step-00000012: .*cut short.*going back"):
