@@ -93,6 +93,21 @@ export: $(STAMP)  ## export CHECKPOINT to BUNDLE and verify it
 serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 	$(BIN)/glossa serve $(PRESET)=$(BUNDLE) $(ARGS)
 
+IMAGE ?= glossa
+TARGET ?= cpu
+
+.PHONY: image
+image: $(STAMP)  ## build the image IMAGE=glossa, TARGET=cpu or cuda, with docker or buildah (BASE_IMAGE=… for another base)
+	deploy/image.sh $(TARGET) $(IMAGE)
+
+.PHONY: image-test
+image-test: $(STAMP)  ## run the image as production would: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one)
+	$(BIN)/python deploy/image_test.py $(IMAGE) $(if $(filter command line environment,$(origin BUNDLE)),$(BUNDLE))
+
+.PHONY: base-image
+base-image:  ## make a base image from Debian packages, where no registry can be reached
+	deploy/base_image.sh
+
 .PHONY: clean
 clean:  ## remove caches and build results; .venv and runs/ stay
 	rm -rf build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Builds the image: image.sh cpu|cuda NAME. With docker if its daemon answers, else with buildah. The wheels are fetched
+# here, with the mirror, proxy and certificates pip is set up for, and the build itself has no network.
+#
+# BASE_IMAGE names another base, best by digest. Without it: a base from base_image.sh if there is one, else the
+# Dockerfile's own, and where that cannot be pulled a base is made.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${1:?cpu or cuda} name=${2:?name of the image}
+case $target in
+  cpu) requirements=serve.txt ;;
+  cuda) requirements=gpu.txt ;;
+  *) echo "the target is cpu or cuda, got $target" >&2; exit 1 ;;
+esac
+
+if docker info >/dev/null 2>&1; then
+  builder=docker
+elif command -v buildah >/dev/null; then
+  builder=buildah
+else
+  echo "neither a docker daemon nor buildah here; install one of them" >&2
+  exit 1
+fi
+
+default_base=$(sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile)
+if [ -z "${BASE_IMAGE:-}" ] && [ $builder = buildah ]; then
+  if buildah inspect --type image localhost/glossa-base >/dev/null 2>&1; then
+    BASE_IMAGE=localhost/glossa-base
+  elif ! buildah pull --quiet "$default_base" >/dev/null 2>&1; then
+    echo "$default_base cannot be pulled"
+    deploy/base_image.sh
+    BASE_IMAGE=localhost/glossa-base
+  fi
+fi
+
+# Wheels for the image's Python, whatever Python fetches them.
+machine=$(uname -m)
+wheels_for=(--python-version 3.11 --implementation cp --abi cp311 --abi abi3 --abi none --platform any)
+for libc in manylinux_2_36 manylinux_2_35 manylinux_2_34 manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014; do
+  wheels_for+=(--platform "${libc}_$machine")
+done
+rm -rf build/wheels
+.venv/bin/pip download -qq --disable-pip-version-check --no-deps --require-hashes --only-binary :all: "${wheels_for[@]}" \
+  -r requirements/build.txt -r "requirements/$requirements" --dest build/wheels
+trap 'rm -rf build/wheels' EXIT
+
+arguments=(
+  --target "$target" --tag "$name" --network none
+  --build-arg PIP_NO_INDEX=1
+  --build-arg "BASE_IMAGE=${BASE_IMAGE:-$default_base}"
+  --build-arg "VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+  --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)"
+  --build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+)
+if [ $builder = docker ]; then
+  docker build "${arguments[@]}" .
+else
+  buildah build --format docker "${arguments[@]}" .  # the OCI format has no HEALTHCHECK
+fi
+echo "built $name ($target) with $builder"

@@ -1,0 +1,232 @@
+"""Runs an image as production would and says what it checked: `image_test.py IMAGE [BUNDLE]`.
+
+Read-only root, no capabilities, user 65532, the bundle mounted read-only. It must become ready, know neither torch nor
+a writable root, answer a translation, and on SIGTERM under load end every stream that it began and exit with 0. Without
+a BUNDLE a tiny one with random weights is exported. Uses podman if present, else docker; ports are the host's own,
+because a bridge needs firewall rights that not every machine gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from service.client import Client, ClientError
+
+READY_WITHIN_S = 60.0
+STREAMS = 16  # at once, when SIGTERM comes
+DRAIN_DELAY_S = 2.0  # the server still accepts for so long, so streams begin on both sides of SIGTERM
+TEXT = "the small red house stands behind the old tree"
+
+LIMITS = (
+    "--ulimit=nofile=4096:4096",
+    "--ulimit=nproc=4096:4096",
+)  # podman's own are more than some machines let it set
+
+INSIDE = """
+import importlib.util, os
+assert os.getuid() == 65532, os.getuid()
+for library in ("torch", "onnx"):
+    assert importlib.util.find_spec(library) is None, library
+try:
+    open("/opt/glossa/written", "w")
+except OSError:
+    pass
+else:
+    raise AssertionError("the root can be written to")
+open("/tmp/written", "w").close()
+"""
+
+
+class Container:
+    """A running server; `tool` is podman or docker."""
+
+    def __init__(self, tool: str) -> None:
+        self.tool, self.name = tool, f"glossa-image-test-{os.getpid()}"
+        self.port, self.http_port = _free_port(), _free_port()
+
+    def start(self, image: str, bundle: Path) -> None:
+        # crun refuses machines that mount cgroup controllers one by one; runc does not.
+        runtime = ["--runtime", "runc"] if self.tool == "podman" and shutil.which("runc") else []
+        self._run(
+            *runtime,
+            "run",
+            *LIMITS,
+            "--no-healthcheck",  # its timer would need systemd; it is run by hand below
+            *("--name", self.name, "--detach", "--network", "host", "--read-only", "--tmpfs", "/tmp"),
+            *("--cap-drop", "all", "--security-opt", "no-new-privileges"),
+            *("--volume", f"{bundle}:/models/demo:ro"),
+            *("--env", "GLOSSA_HOST=127.0.0.1", "--env", f"GLOSSA_PORT={self.port}"),
+            *("--env", "GLOSSA_HTTP_HOST=127.0.0.1", "--env", f"GLOSSA_HTTP_PORT={self.http_port}"),
+            *("--env", f"GLOSSA_DRAIN_DELAY_S={DRAIN_DELAY_S}"),
+            *(image, "demo=/models/demo"),
+        )
+
+    def _run(self, *arguments: str) -> str:
+        done = subprocess.run([self.tool, *arguments], capture_output=True, text=True, check=False, timeout=120)
+        if done.returncode:
+            raise AssertionError(f"{self.tool} {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def execute(self, *command: str) -> str:
+        return self._run("exec", self.name, *command)
+
+    def inspect(self, field: str) -> str:
+        return self._run("inspect", "--format", f"{{{{{field}}}}}", self.name)
+
+    def terminate(self) -> None:
+        self._run("kill", "--signal", "TERM", self.name)
+
+    def wait(self) -> int:
+        return int(self._run("wait", self.name))
+
+    def log(self) -> str:
+        done = subprocess.run([self.tool, "logs", self.name], capture_output=True, text=True, check=False, timeout=60)
+        return done.stdout + done.stderr
+
+    def remove(self) -> None:
+        self._run("rm", "--force", self.name)
+
+    def wait_until_ready(self) -> float:
+        """Seconds until /readyz answered 200."""
+        start = time.monotonic()
+        while time.monotonic() - start < READY_WITHIN_S:
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=5).close()
+                return time.monotonic() - start
+            if self.inspect(".State.Running") != "true":
+                raise AssertionError("the server ended before it was ready")
+            time.sleep(0.05)
+        raise AssertionError(f"not ready within {READY_WITHIN_S:.0f} s")
+
+
+class Load:
+    """Streams from many threads, one after the other each, until the server refuses a new one."""
+
+    def __init__(self, address: str) -> None:
+        self._client = Client(address)
+        self._lock = threading.Lock()
+        self.running = 0
+        self.finished = 0
+        self.broken: list[str] = []  # streams that gave a piece and then no end
+        self._threads = ThreadPoolExecutor(STREAMS)
+        self._loops = [self._threads.submit(self._loop) for _ in range(STREAMS)]
+
+    def _loop(self) -> None:
+        while self._stream():
+            pass
+
+    def _stream(self) -> bool:
+        pieces = 0
+        try:
+            for piece in self._client.stream_translate(TEXT):
+                pieces += 1
+                with self._lock:
+                    self.running += pieces == 1
+                    self.finished += piece.answer is not None
+        except ClientError as error:
+            if pieces:
+                self.broken.append(str(error))
+            elif error.code != "UNAVAILABLE":
+                self.broken.append(f"refused with {error}")
+            return False
+        finally:
+            with self._lock:
+                self.running -= pieces > 0
+        return True
+
+    def join(self) -> None:
+        for loop in self._loops:
+            loop.result(timeout=120)
+        self._threads.shutdown()
+        self._client.close()
+
+
+@contextlib.contextmanager
+def bundle_to_serve(given: Path | None) -> Iterator[Path]:
+    """A bundle that user 65532 can read."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "bundle"
+        if given is None:
+            from export.to_onnx import export_model  # needs torch: only without a bundle
+            from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+            export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, texts=TEXTS)
+        else:
+            shutil.copytree(given, path)
+        for item in (Path(directory), path, *path.rglob("*")):
+            item.chmod(0o755 if item.is_dir() else 0o644)
+        yield path
+
+
+def check(image: str, tool: str, bundle: Path) -> None:
+    container = Container(tool)
+    try:
+        container.start(image, bundle)
+        print(f"ready after {container.wait_until_ready():.1f} s, read-only root, no capabilities")
+        container.execute("python3", "-c", INSIDE)
+        print("inside: user 65532, root not writable, /tmp writable, no torch, no onnx")
+        container.execute("glossa", "healthcheck")
+        print("glossa healthcheck: ready")
+        address = f"127.0.0.1:{container.port}"
+        with Client(address) as client:
+            answer = client.translate(TEXT)
+        assert answer.generated_tokens > 0, answer
+        print(f"translated: {answer.generated_tokens} tokens in {answer.total_s * 1e3:.1f} ms")
+
+        load = Load(address)
+        while load.finished < 3 * STREAMS:
+            time.sleep(0.01)
+        before, running = load.finished, load.running
+        container.terminate()
+        load.join()
+        status = container.wait()
+        assert not load.broken, f"streams without an end: {load.broken}"
+        assert load.finished > before, "no stream ended after SIGTERM: there was no load"
+        assert status == 0, f"exit status {status}"
+        print(
+            f"SIGTERM with {running} streams in flight: {load.finished - before} more ended whole, none broke, exit 0"
+        )
+    except BaseException:
+        print(container.log(), file=sys.stderr)
+        raise
+    finally:
+        container.remove()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    if not 2 <= len(sys.argv) <= 3:
+        sys.exit(f"usage: {sys.argv[0]} IMAGE [BUNDLE]")
+    tool = next((name for name in ("podman", "docker") if shutil.which(name)), None)
+    if tool is None:
+        sys.exit("neither podman nor docker here; install one of them")
+    with bundle_to_serve(Path(sys.argv[2]) if len(sys.argv) == 3 else None) as bundle:
+        try:
+            check(sys.argv[1], tool, bundle)
+        except (AssertionError, ClientError) as error:
+            sys.exit(f"the image does not do what it promises: {error}")
+
+
+if __name__ == "__main__":
+    main()
