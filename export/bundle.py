@@ -24,23 +24,68 @@ import dataclasses
 import difflib
 import hashlib
 import io
-import json
 import os
-import re
 import secrets
 import shutil
 import stat
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer.json"
+from export.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    TOKENIZER,
+    FileDigest,
+    FormError,
+    Golden,
+    GraphSpec,
+    Limits,
+    Manifest,
+    Role,
+    StateKind,
+    StateSpec,
+    Task,
+    Tokens,
+    Variant,
+    parse_json,
+    parse_manifest,
+)
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "PAD_MULTIPLE",
+    "SESSION_CONFIG",
+    "SESSION_OPTIMIZATION",
+    "SESSION_THREADS",
+    "TOKENIZER",
+    "BundleError",
+    "BundleExistsError",
+    "DamagedFileError",
+    "FileDigest",
+    "Golden",
+    "GraphSpec",
+    "Limits",
+    "Manifest",
+    "ManifestError",
+    "NotABundleError",
+    "NotVerifiedError",
+    "Role",
+    "StateKind",
+    "StateSpec",
+    "Task",
+    "Tokens",
+    "UnsafeFileError",
+    "Variant",
+    "VersionError",
+    "load_bundle",
+    "load_manifest",
+    "verify_files",
+    "write_bundle",
+]
+
 MAX_MANIFEST_BYTES = 4 << 20  # a real one has some 20 kB
-FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 # How graphs are run. Verification proves a graph under these settings and no others; a server uses the same.
 SESSION_THREADS = 1  # intra-op; one engine per core beats several threads on one step
@@ -51,14 +96,9 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
         "optimization.disable_specified_optimizers": "SkipLayerNormFusion;BiasSkipLayerNormFusion",
     }
 )
-# How inputs are shaped, so that the bits of a row do not depend on the rows beside it: a kernel computes a remainder of
-# one row in another order. Sources and first blocks are padded to multiples of these, which may be beyond the limits.
-SOURCE_MULTIPLE = 16
-PREFILL_MULTIPLE = 8
-
-StateKind = Literal["self_kv", "cross_kv", "recurrent"]
-Role = Literal["encode", "decode"]
-Task = Literal["translation", "generation"]
+# Sources and first blocks are padded to a multiple of it, so that the bits of a row do not depend on the rows beside
+# it: kernels compute a remainder of one row in another order.
+PAD_MULTIPLE = 16
 
 
 class BundleError(Exception):
@@ -95,94 +135,6 @@ class DamagedFileError(BundleError): ...
 class BundleExistsError(BundleError): ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class StateSpec:
-    """One tensor kept between calls. Symbolic axes of `shape` are strings.
-
-    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
-    cross_kv: `encode` writes NAME and `decode` reads it.
-    """
-
-    name: str
-    kind: StateKind
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphSpec:
-    role: Role
-    file: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """The graphs of one precision."""
-
-    precision: str
-    graphs: dict[str, GraphSpec]  # by role
-    states: tuple[StateSpec, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    vocab_size: int
-    max_source_len: int  # tokens, end token included; 0: the model has no source
-    max_target_len: int  # positions of the decoder: prompt and new tokens together
-    max_block: int  # tokens of one `decode` call: 1, or 0 for any number
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    pad: int
-    bos: int
-    eos: int
-    unk: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Golden:
-    """A question and its greedy answer, end token included: repeated by a server before it says it is ready."""
-
-    source: tuple[int, ...]
-    prompt: tuple[int, ...]
-    output: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileDigest:
-    sha256: str
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
-
-    format_version: int = FORMAT_VERSION
-    architecture: str
-    task: Task
-    tokens: Tokens
-    limits: Limits
-    variants: tuple[Variant, ...]
-    golden: Golden
-    lineage: dict[str, Any]
-    parity: dict[str, Any]
-    created: str  # ISO 8601, UTC
-    files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
-
-    def variant(self, precision: str) -> Variant:
-        for variant in self.variants:
-            if variant.precision == precision:
-                return variant
-        raise KeyError(f"no {precision} graphs here; there are: {', '.join(v.precision for v in self.variants)}")
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 # ---- reading
 
 
@@ -210,11 +162,9 @@ def load_manifest(path: Path) -> Manifest:
             file, "is too large", expected=f"at most {MAX_MANIFEST_BYTES} bytes", actual="more", fix=again
         )
     try:
-        values = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and endless digits are ValueErrors too
-        raise ManifestError(file, f"is not JSON ({error})", fix=again) from None
-    if not isinstance(values, dict):
-        raise ManifestError(file, "is not a JSON object", expected="{…}", actual=type(values).__name__, fix=again)
+        values = parse_json(text)
+    except FormError as error:
+        raise ManifestError(file, str(error), fix=again) from None
     version = values.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         fix = f"export the checkpoint with this version of glossa, or run one that reads version {version!r}"
@@ -222,10 +172,9 @@ def load_manifest(path: Path) -> Manifest:
             file, "has an unknown format_version", expected=FORMAT_VERSION, actual=repr(version), fix=fix
         )
     try:
-        manifest: Manifest = _parse(Manifest, values, "")
-        _check(manifest)
-    except _FormError as wrong:
-        raise ManifestError(file, str(wrong), fix=again) from None
+        manifest = parse_manifest(values)
+    except FormError as error:
+        raise ManifestError(file, str(error), fix=again) from None
     _check_parity(manifest, file)
     return manifest
 
@@ -310,107 +259,6 @@ def _walk(root: int, path: Path) -> Iterator[str]:
             yield os.path.normpath(os.path.join(folder, name))
         if not files and not folders and folder != ".":
             raise DamagedFileError(path / folder, "is an empty directory", fix="remove it")
-
-
-# ---- the manifest's form
-
-
-class _FormError(ValueError):
-    """A value in the manifest: where it stands and what is wrong."""
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key appears twice in one object")
-    return result
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises _FormError."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _parse_fields(kind, value, where)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_parse(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict and isinstance(value, dict):
-        return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if origin in (types.UnionType, Union) and type(value) in arguments:
-        return value
-    if origin is Literal and value in arguments:
-        return value
-    if kind is Any or type(value) is kind:
-        return value
-    wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise _FormError(f"{where} must be {wanted}, got {value!r:.80}")
-
-
-def _parse_fields(kind: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise _FormError(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
-    hints, prefix = get_type_hints(kind), f"{where}." if where else ""
-    for key in value:
-        if key not in hints:
-            close = difflib.get_close_matches(key, hints, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(hints))}"
-            raise _FormError(f"{prefix}{key:.80} is an unknown key; {hint}")
-    for key in hints:
-        if key not in value:
-            raise _FormError(f"{prefix}{key} is missing")
-    return kind(**{key: _parse(hints[key], value[key], prefix + key) for key in hints})
-
-
-def _check(manifest: Manifest) -> None:
-    """What the types do not say. Raises _FormError."""
-    for name, digest in manifest.files.items():
-        if not FILE_NAME.fullmatch(name) or name == MANIFEST:
-            raise _FormError(
-                f"files.{name!r:.80} is not a name for a file of a bundle: relative, and .json, .onnx or .data"
-            )
-        if digest.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", digest.sha256):
-            raise _FormError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
-    graphs = [graph.file for variant in manifest.variants for graph in variant.graphs.values()]
-    for name in (TOKENIZER, *graphs):
-        if name not in manifest.files:
-            raise _FormError(f"files does not list {name!r:.80}")
-    limits = manifest.limits
-    for name, value in dataclasses.asdict(limits).items():
-        least = 1 if name in ("vocab_size", "max_target_len") else 0
-        if value < least:
-            raise _FormError(f"limits.{name} must be at least {least}, got {value}")
-    golden = manifest.golden
-    ids = [*dataclasses.astuple(manifest.tokens), *golden.source, *golden.prompt, *golden.output]
-    if not all(0 <= token < limits.vocab_size for token in ids):
-        raise _FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
-    if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
-        raise _FormError("golden must have a prompt, an output, and a source exactly when the model has one")
-    if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
-        raise _FormError("variants must hold at least one, each of its own precision")
-    for variant in manifest.variants:
-        _check_variant(variant, has_source=bool(limits.max_source_len))
-
-
-def _check_variant(variant: Variant, *, has_source: bool) -> None:
-    where = f"variants {variant.precision}"
-    roles = {"encode", "decode"} if has_source else {"decode"}
-    if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
-        raise _FormError(
-            f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
-        )
-    decode = variant.graphs["decode"]
-    for state in variant.states:
-        if state.kind == "cross_kv":
-            written, read = variant.graphs["encode"].outputs if has_source else (), decode.inputs
-            names = state.name, state.name
-        else:
-            written, read = decode.outputs, decode.inputs
-            names = f"present.{state.name}", f"past.{state.name}"
-        if names[0] not in written or names[1] not in read:
-            raise _FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
 
 
 def _check_parity(manifest: Manifest, file: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import importlib.metadata
 import logging
 import warnings
@@ -26,13 +25,12 @@ import torch
 from onnx import ModelProto
 
 from export import graphs
-from export.bundle import SOURCE_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
+from export.bundle import PAD_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
 from export.optimize import name_weights, optimize, round_up_tables
 from export.samples import sample_inputs
-from export.verify import limits_of, make_report, verify_graphs
+from export.verify import checkpoint_digest, limits_of, make_report, verify_graphs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
-from model.disk import DIGESTS
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
@@ -61,8 +59,7 @@ def export_bundle(checkpoint: Path, out: Path, *, texts: Sequence[str] = (), rep
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
     loaded = load_checkpoint(checkpoint)
-    digest = hashlib.sha256((loaded.path / DIGESTS).read_bytes()).hexdigest()
-    lineage = {**loaded.lineage, "checkpoint_sha256": digest, "metrics": loaded.metrics}
+    lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
     return export_model(loaded.model, loaded.tokenizer, out, lineage=lineage, texts=texts, replace=replace)
 
 
@@ -126,7 +123,7 @@ def save_variant(model: Transformer, directory: Path, *, precision: str, inline_
     specs = dict[str, GraphSpec]()
     (directory / precision).mkdir()
     for role, signature in graphs.signatures(model).items():
-        graph = round_up_tables(name_weights(optimize(trace(signature)), weights), SOURCE_MULTIPLE)
+        graph = round_up_tables(name_weights(optimize(trace(signature)), weights), PAD_MULTIPLE)
         check_graph(graph, role, model.config)
         file = f"{precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)

@@ -1,72 +1,51 @@
 """Proof that the exported graphs, run as they will be served, compute what the PyTorch model does.
 
-Same session settings as the server's, past and present in the same memory, ragged rows in the first rows of larger
-buffers, and buffers full of garbage, because a server's are. Every check compares with PyTorch where it is simplest:
-one row, no padding, no cache. A check is one row of the report; a graph that cannot be run fails the check that tried.
-
-Nothing is decided here about bundles: `export.to_onnx` refuses to write one whose report has a failed check.
+Same session settings, provider and memory as the server's: past and present are one buffer. What is compared is in
+`export.checks`; this module runs the graphs and makes the report. Nothing is decided here about bundles:
+`export.to_onnx` refuses to write one whose report has a failed check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from export.bundle import (
-    PREFILL_MULTIPLE,
+    PAD_MULTIPLE,
     SESSION_CONFIG,
     SESSION_OPTIMIZATION,
     SESSION_THREADS,
-    SOURCE_MULTIPLE,
-    Golden,
     Limits,
     Manifest,
     Variant,
     load_bundle,
 )
+from export.checks import (
+    GARBAGE,
+    Array,
+    Arrays,
+    Check,
+    Suite,
+    Verification,
+    answer_greedily,
+    lengths,
+    padded,
+    round_up,
+)
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
-from model.reference import greedy, next_logits
-from model.transformer import EncoderDecoder, Transformer
+from model.disk import DIGESTS
+from model.transformer import Transformer
 
 PROVIDER = "CPUExecutionProvider"
-CAPACITY_MULTIPLE = 8
-GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
-GREEDY_TOKENS = 24
-TOLERANCE = 5e-5  # float32: some 20 times what deep models show
-
-Array = NDArray[Any]
-Arrays = dict[str, Array]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value; for
-    checks of equality the number of values or sequences that differ, and tolerance 0."""
-
-    name: str
-    precision: str
-    inputs: str
-    max_error: float
-    tolerance: float
-    passed: bool
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Verification:
-    checks: tuple[Check, ...]
-    golden: Golden | None  # None when no greedy answer was right
 
 
 def make_report(checks: Iterable[Check]) -> dict[str, Any]:
@@ -79,43 +58,54 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 
 def verify_graphs(directory: Path, variant: Variant, model: Transformer, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
-    return _Suite(directory, variant, model, samples).run()
+    served = Served(directory, variant, limits_of(model.config))
+    return Suite(served, variant.precision, model, samples).run()
 
 
 def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any]:
-    """The report on a finished bundle: its golden answer, and with the checkpoint everything that an export checks.
+    """The report on a finished bundle: its golden answer, and with its checkpoint everything that an export checks.
 
     Raises BundleError when a file is not what the manifest says, CheckpointError for the checkpoint.
     """
     manifest = load_bundle(bundle)
-    files = f"{len(manifest.files)} files, {sum(file.bytes for file in manifest.files.values())} bytes"
-    checks = [Check(name="files", precision="", inputs=files, max_error=0.0, tolerance=0.0, passed=True)]
+    size = sum(file.bytes for file in manifest.files.values())
+    checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes", "")]
     checks += [_check_golden(bundle, manifest, variant) for variant in manifest.variants]
     if checkpoint is not None:
         loaded = load_checkpoint(checkpoint)
+        theirs, ours = checkpoint_digest(checkpoint), manifest.lineage.get("checkpoint_sha256")
+        difference = "" if theirs == ours else f"the bundle was made from {ours}"
+        checks.append(_equality("made from this checkpoint", "", f"digests {theirs}", difference))
         samples = sample_inputs(loaded.config, loaded.tokenizer)
         for variant in manifest.variants:
             checks += verify_graphs(bundle, variant, loaded.model, samples).checks
     return make_report(checks)
 
 
+def checkpoint_digest(checkpoint: Path) -> str:
+    """SHA-256 of the digests of everything in a checkpoint."""
+    return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
+
+
 def _check_golden(bundle: Path, manifest: Manifest, variant: Variant) -> Check:
-    golden = manifest.golden
-    served = Served(bundle, variant, manifest.limits)
+    golden, served = manifest.golden, Served(bundle, variant, manifest.limits)
     sources = [golden.source] if golden.source else []
     (answer,) = answer_greedily(served, sources, [golden.prompt], manifest.tokens.eos, len(golden.output))
-    differ = answer.tokens != golden.output
-    note = f"expected {list(golden.output)}, got {list(answer.tokens)}" if differ else ""
     inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
-    precision = variant.precision
+    difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
+    return _equality("golden answer", variant.precision, inputs, difference)
+
+
+def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
+    """A check that passes when there is no difference to tell of."""
     return Check(
-        name="golden answer",
+        name=name,
         precision=precision,
         inputs=inputs,
-        max_error=float(differ),
+        max_error=float(bool(difference)),
         tolerance=0.0,
-        passed=not differ,
-        note=note,
+        passed=not difference,
+        note=difference,
     )
 
 
@@ -123,45 +113,38 @@ def _check_golden(bundle: Path, manifest: Manifest, variant: Variant) -> Check:
 
 
 class Served:
-    """Sessions of one variant. Buffers belong to the caller; calls write into them as the graphs do."""
+    """`Graphs` of one variant in sessions such as a server's."""
 
     def __init__(self, directory: Path, variant: Variant, limits: Limits) -> None:
-        self.variant, self.limits, self.has_source = variant, limits, "encode" in variant.graphs
-        self.sessions = {role: _session(directory / graph.file) for role, graph in variant.graphs.items()}
+        self.directory, self.variant, self.limits = directory, variant, limits
+
+    @cached_property
+    def sessions(self) -> dict[str, onnxruntime.InferenceSession]:
+        """By role; made when first used, so that a graph which cannot be loaded fails checks like any other fault."""
+        return {role: _session(self.directory / graph.file) for role, graph in self.variant.graphs.items()}
 
     def encode(self, sources: Sequence[Ids]) -> Arrays:
-        """All outputs of `encode` for a ragged batch, by name."""
-        length = _round_up(max(map(len, sources)), SOURCE_MULTIPLE)
-        feeds = {"source": _padded(sources, length), "source_lengths": _lengths(sources)}
+        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
+        feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
         names = self.variant.graphs["encode"].outputs
         return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
-        """Empty self-attention caches, (rows, K, capacity, D), by the names of the states."""
-        states = [state for state in self.variant.states if state.kind == "self_kv"]
         sizes = {"batch": rows, "capacity": capacity}
-        shapes = {
-            state.name: [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states
-        }
-        return {state.name: np.full(shapes[state.name], GARBAGE, state.dtype) for state in states}
+        states = [state for state in self.variant.states if state.kind == "self_kv"]
+        shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states]
+        return {state.name: np.full(shape, GARBAGE, state.dtype) for state, shape in zip(states, shapes, strict=True)}
 
     def decode(
         self, blocks: Sequence[Sequence[int]], starts: Sequence[int], buffers: Arrays, cross: Mapping[str, Array]
     ) -> Array:
-        """Logits float32 (rows, V) behind each row's block; `buffers` and `cross` hold exactly these rows.
-
-        cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
-        with starts of 0, or of a single row.
-        """
-        is_prefill = not any(starts) and not self.has_source
-        length = max(map(len, blocks))
-        if is_prefill:
-            length = _round_up(length, PREFILL_MULTIPLE)
+        is_prefill = not any(starts) and self.limits.max_block != 1
+        length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = next(iter(buffers.values())).shape[2]
         feeds = {
-            "tokens": _padded(blocks, length),
+            "tokens": padded(blocks, length),
             "starts": np.array(starts, np.int64),
-            "lengths": np.array(starts, np.int32) + _lengths(blocks),
+            "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(length if is_prefill else capacity, np.int32),
             **cross,
         }
@@ -189,373 +172,6 @@ def _session(file: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(file, options, providers=[PROVIDER])
 
 
-def _padded(rows: Sequence[Sequence[int]], length: int) -> Array:
-    """Right-padded with id 0, int64 (rows, length)."""
-    return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)
-
-
-def _lengths(rows: Sequence[Sequence[int]]) -> Array:
-    return np.array([len(row) for row in rows], np.int32)
-
-
-def _round_up(length: int, multiple: int) -> int:
-    return -(-length // multiple) * multiple
-
-
-def _rows(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:
-    """Rows of every array: views of the same memory."""
-    return {name: array[start:stop] for name, array in arrays.items()}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """New tokens, eos included, and by how much the smallest choice was decided, as a share of the largest logit."""
-
-    tokens: Ids
-    smallest_gap: float
-
-
-def answer_greedily(
-    served: Served, sources: Sequence[Ids], prompts: Sequence[Ids], eos_id: int, max_tokens: int
-) -> list[Answer]:
-    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty."""
-    cross: Arrays = {}
-    if sources:
-        cross = {**served.encode(sources), "source_lengths": _lengths(sources)}
-        cross.pop("encoder_states")
-    buffers = served.buffers(len(prompts), _round_up(max(map(len, prompts)) + max_tokens, CAPACITY_MULTIPLE))
-    starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
-    answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
-    for _ in range(max_tokens):
-        logits = served.decode(blocks, starts, buffers, cross)
-        starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
-        blocks = [[int(row.argmax())] for row in logits]
-        for row, answer in enumerate(answers):
-            if eos_id not in answer:
-                second, first = np.partition(logits[row], -2)[-2:] if logits.shape[1] > 1 else (0.0, 1.0)
-                answer.append(blocks[row][0])
-                gaps[row].append(float((first - second) / np.abs(logits[row]).max()))
-        if all(eos_id in answer for answer in answers):
-            break
-    return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
-
-
-# ---- what PyTorch says, one row at a time
-
-
-class _Expected:
-    """Outputs of the model without padding and without a batch, as numpy arrays."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    @torch.inference_mode()
-    def source(self, source: Ids) -> Arrays:
-        """encoder_states (1, S, M), cross_key.i and cross_value.i (1, K, S, D)."""
-        assert isinstance(self.model, EncoderDecoder)
-        states, layers = self.model.encode(*self._encoder_inputs(source))
-        arrays = {"encoder_states": states.numpy()}
-        for i, layer in enumerate(layers):
-            arrays |= {f"cross_key.{i}": layer.key.numpy(), f"cross_value.{i}": layer.value.numpy()}
-        return arrays
-
-    @torch.inference_mode()
-    def logits(self, source: Ids, target: Ids) -> Array:
-        """Behind every position of the target, (T, V): the training view, without a cache."""
-        tokens = torch.tensor([target])
-        if isinstance(self.model, EncoderDecoder):
-            states = self.model(*self._encoder_inputs(source), tokens)
-        else:
-            states = self.model(tokens)
-        logits: Array = self.model.decoder.unembedding(states)[0].float().numpy()
-        return logits
-
-    @torch.inference_mode()
-    def caches(self, source: Ids, target: Ids) -> Arrays:
-        """self_key.i and self_value.i of every position of the target, (K, T, D)."""
-        caches = self.model.decoder.empty_caches(1, len(target))
-        tokens, starts = torch.tensor([target]), torch.zeros(1, dtype=torch.int64)
-        if isinstance(self.model, EncoderDecoder):
-            inputs = self._encoder_inputs(source)
-            self.model.decode(tokens, starts, caches, self.model.encode(*inputs)[1], inputs[1])
-        else:
-            self.model.decode(tokens, starts, caches)
-        arrays: Arrays = {}
-        for i, cache in enumerate(caches):
-            arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
-        return arrays
-
-    def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
-        return torch.tensor([source]), torch.tensor([len(source)])
-
-
-# ---- the checks
-
-
-class _Worst:
-    """The largest error of any output so far, and where it was."""
-
-    def __init__(self) -> None:
-        self.error, self.note = 0.0, ""
-
-    def add(self, name: str, actual: Array, expected: Array) -> None:
-        if actual.shape != expected.shape:
-            error, note = float("inf"), f"{name}: shape {actual.shape} instead of {expected.shape}"
-        else:
-            difference = np.abs(actual.astype(np.float64) - expected).max(initial=0.0)
-            error, note = float(difference / max(np.abs(expected).max(initial=0.0), 1e-6)), f"worst in {name}"
-        if not error <= self.error:  # also when it is not a number
-            self.error, self.note = error if np.isfinite(error) else float("inf"), note
-
-
-@dataclass(frozen=True)
-class _Played:
-    """Logits by (row, position), and the buffers at the end."""
-
-    logits: dict[tuple[int, int], Array]
-    buffers: Arrays
-
-
-class _Suite:
-    """All checks of one variant. Rows of `sources` and `targets` are ordered so that steps can always use a prefix."""
-
-    def __init__(self, directory: Path, variant: Variant, model: Transformer, samples: Samples) -> None:
-        self.directory, self.variant, self.samples = directory, variant, samples
-        self.config, self.limits = model.config, limits_of(model.config)
-        self.model, self.expected = model, _Expected(model)
-        sources = samples.sources or ((),) * len(samples.targets)
-        # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
-        least = 0 if self.config.has_encoder else 1
-        heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
-        order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
-        self.sources = tuple(sources[i] for i in order)
-        self.targets = tuple(samples.targets[i] for i in order)
-        self.heads = tuple(heads[i] for i in order)
-        self.golden: Golden | None = None
-
-    def run(self) -> Verification:
-        checks = [
-            ("prefill against PyTorch", self.prefill, TOLERANCE),
-            ("prefill in a batch as alone", self.prefill_alone, 0.0),
-            ("block after a prefill against PyTorch", self.later_block, TOLERANCE),
-        ]
-        if self.config.has_encoder:
-            checks = [
-                ("encode against PyTorch", self.encode, TOLERANCE),
-                ("encode in a batch as alone", self.encode_alone, 0.0),
-            ]
-        checks += [
-            ("cached steps against the full sequence", self.steps, TOLERANCE),
-            ("caches against PyTorch", self.caches, TOLERANCE),
-            ("caches written nowhere else", self.untouched, 0.0),
-            ("steps in a batch as alone", self.steps_alone, 0.0),
-            ("last position against PyTorch", self.last_position, TOLERANCE),
-            ("greedy answers against the reference", self.greedy, 0.0),
-        ]
-        return Verification(tuple(self._check(*check) for check in checks), self.golden)
-
-    def _check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
-        try:
-            error, note = measure()
-        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
-            error, note = float("inf"), f"{type(failure).__name__}: {failure!s:.200}"
-        return Check(
-            name=name,
-            precision=self.variant.precision,
-            inputs=self.samples.describe(),
-            max_error=min(error, 1e30),  # JSON has no infinity
-            tolerance=tolerance,
-            passed=error <= tolerance,
-            note=note,
-        )
-
-    @cached_property
-    def served(self) -> Served:
-        return Served(self.directory, self.variant, self.limits)
-
-    # -- encoder
-
-    @cached_property
-    def encoded(self) -> Arrays:
-        return self.served.encode(self.sources)
-
-    def encode(self) -> tuple[float, str]:
-        """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest source."""
-        worst = _Worst()
-        for outputs, sources in (
-            (self.encoded, self.sources),
-            (self.served.encode([self.samples.longest_source]), [self.samples.longest_source]),
-        ):
-            for row, source in enumerate(sources):
-                for name, expected in self.expected.source(source).items():
-                    worst.add(name, _valid(outputs[name][row], len(source)), expected[0])
-        return worst.error, worst.note
-
-    def encode_alone(self) -> tuple[float, str]:
-        differ = 0
-        for row, source in enumerate(self.sources):
-            for name, alone in self.served.encode([source]).items():
-                differ += _differing(_valid(self.encoded[name][row], len(source)), _valid(alone[0], len(source)))
-        return float(differ), "values that differ in any bit"
-
-    def cross(self, rows: Sequence[int]) -> Arrays:
-        """PyTorch's keys and values of the sources of these rows, garbage behind their ends."""
-        if not self.config.has_encoder:
-            return {}
-        sources = [self.sources[row] for row in rows]
-        length = _round_up(max(map(len, sources)), SOURCE_MULTIPLE)
-        arrays: Arrays = {"source_lengths": _lengths(sources)}
-        for row, source in enumerate(sources):
-            for name, array in self.expected.source(source).items():
-                if name != "encoder_states":
-                    shape = (len(rows), array.shape[1], length, array.shape[3])
-                    arrays.setdefault(name, np.full(shape, GARBAGE, array.dtype))[row, :, : len(source)] = array[0]
-        return arrays
-
-    # -- decoder: prefill
-
-    @cached_property
-    def prefilled(self) -> tuple[Array, Arrays]:
-        buffers = self.served.buffers(len(self.targets), _capacity(self.targets))
-        return self.served.decode(self.targets, [0] * len(self.targets), buffers, {}), buffers
-
-    def prefill(self) -> tuple[float, str]:
-        """A ragged, right-padded batch of prompts; and the longest prompt."""
-        worst = _Worst()
-        longest = [self.samples.longest_target]
-        buffers = self.served.buffers(1, _capacity(longest))
-        for (logits, caches), targets in (
-            (self.prefilled, self.targets),
-            ((self.served.decode(longest, [0], buffers, {}), buffers), longest),
-        ):
-            for row, target in enumerate(targets):
-                worst.add("logits", logits[row], self.expected.logits((), target)[-1])
-                for name, expected in self.expected.caches((), target).items():
-                    worst.add(f"present.{name}", _valid(caches[name][row], len(target)), expected)
-        return worst.error, worst.note
-
-    def prefill_alone(self) -> tuple[float, str]:
-        differ = 0
-        for row, target in enumerate(self.targets):
-            buffers = self.served.buffers(1, _capacity([target]))
-            differ += _differing(self.prefilled[0][row], self.served.decode([target], [0], buffers, {})[0])
-        return float(differ), "values that differ in any bit"
-
-    def later_block(self) -> tuple[float, str]:
-        """One row in two blocks: the second finds the first in the cache."""
-        worst = _Worst()
-        for target in self.targets:
-            cut = max(1, len(target) // 3)
-            if len(target) - cut > 1:
-                buffers = self.served.buffers(1, _capacity([target]))
-                self.served.decode([target[:cut]], [0], buffers, {})
-                logits = self.served.decode([target[cut:]], [cut], buffers, {})
-                worst.add("logits", logits[0], self.expected.logits((), target)[-1])
-        return worst.error, worst.note
-
-    # -- decoder: steps
-
-    def play(self, rows: Sequence[int], capacity: int) -> _Played:
-        """Feeds the targets of these rows: first each row's head alone, then everything together, token by token, where
-        rows that have ended drop off the end. One more row of the buffers belongs to nobody."""
-        logits: dict[tuple[int, int], Array] = {}
-        buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
-        for i, row in enumerate(rows):
-            head, place = self.targets[row][: self.heads[row]], (i, i + 1)
-            blocks = [[token] for token in head] if self.config.has_encoder else [head]
-            for start, block in enumerate(blocks):
-                own = self.served.decode([block], [start], _rows(buffers, *place), _rows(cross, *place))
-                logits[row, start + len(block) - 1] = own[0]
-        for step in range(max(len(self.targets[row]) - self.heads[row] for row in rows)):
-            live = [row for row in rows if self.heads[row] + step < len(self.targets[row])]
-            starts = [self.heads[row] + step for row in live]
-            blocks = [[self.targets[row][start]] for row, start in zip(live, starts, strict=True)]
-            some = self.served.decode(blocks, starts, _rows(buffers, 0, len(live)), _rows(cross, 0, len(live)))
-            logits |= {(row, start): some[i] for i, (row, start) in enumerate(zip(live, starts, strict=True))}
-        return _Played(logits, buffers)
-
-    @cached_property
-    def played(self) -> _Played:
-        return self.play(range(len(self.targets)), _capacity(self.targets))
-
-    def steps(self) -> tuple[float, str]:
-        worst = _Worst()
-        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            expected = self.expected.logits(source, target)
-            for position in range(len(target)):
-                if (row, position) in self.played.logits:
-                    worst.add(f"logits at {position}", self.played.logits[row, position], expected[position])
-        return worst.error, worst.note
-
-    def caches(self) -> tuple[float, str]:
-        worst = _Worst()
-        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            for name, expected in self.expected.caches(source, target).items():
-                worst.add(f"present.{name}", self.played.buffers[name][row, :, : len(target)], expected)
-        return worst.error, worst.note
-
-    def untouched(self) -> tuple[float, str]:
-        differ = 0
-        for array in self.played.buffers.values():
-            for row, rest in enumerate(array):
-                used = len(self.targets[row]) if row < len(self.targets) else 0
-                if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
-                    used = max(used, _round_up(self.heads[row], PREFILL_MULTIPLE))
-                differ += _differing(rest[:, used:], np.full_like(rest[:, used:], GARBAGE))
-        return float(differ), "values behind a row's end or in another row"
-
-    def steps_alone(self) -> tuple[float, str]:
-        """Alone in a buffer of another capacity against together."""
-        differ = 0
-        for row in range(len(self.targets)):
-            alone = self.play([row], _capacity(self.targets) + CAPACITY_MULTIPLE)
-            differ += sum(_differing(logits, self.played.logits[key]) for key, logits in alone.logits.items())
-        return float(differ), "values that differ in any bit"
-
-    def last_position(self) -> tuple[float, str]:
-        """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
-        worst, target = _Worst(), self.samples.longest_target
-        source, last = self.sources[0], len(target) - 1
-        buffers = self.served.buffers(1, _capacity([target]))
-        for name, cache in self.expected.caches(source, target).items():
-            buffers[name][0, :, :last] = cache[:, :last]
-        logits = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
-        worst.add(f"logits at {last}", logits[0], self.expected.logits(source, target)[last])
-        return worst.error, worst.note
-
-    # -- whole answers
-
-    def greedy(self) -> tuple[float, str]:
-        """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
-        limit = max(1, self.config.max_target_len // 2)
-        prompts = [target[: 1 if self.config.has_encoder else limit] for target in self.targets]
-        longest = self.config.max_target_len - max(map(len, prompts)) + 1
-        max_tokens = min(GREEDY_TOKENS, longest)
-        sources = self.sources if self.config.has_encoder else ()
-        answers = answer_greedily(self.served, sources, prompts, self.config.eos_id, max_tokens)
-        wrong, ties, best = list[str](), list[str](), (False, 0, 0.0)
-        for source, prompt, answer in zip(self.sources, prompts, answers, strict=True):
-            reference = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))
-            if answer.tokens == reference:
-                # The richest answer of those that would be the same on another processor.
-                merit = (answer.smallest_gap > 20 * TOLERANCE, len(set(reference)), answer.smallest_gap)
-                if merit > best:
-                    best, self.golden = merit, Golden(source=source, prompt=prompt, output=reference)
-                continue
-            gap = self._gap(source, prompt, answer.tokens, reference)
-            (ties if gap <= TOLERANCE else wrong).append(f"{gap:.1e}")
-        closest = min(answer.smallest_gap for answer in answers)
-        note = f"{len(answers)} answers of up to {max_tokens} tokens, closest choice {closest:.1e}"
-        note += f"; near-ties: {', '.join(ties)}" if ties else ""
-        return float(len(wrong)), note + (f"; wrong choices by: {', '.join(wrong)}" if wrong else "")
-
-    def _gap(self, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> float:
-        """By how much PyTorch prefers its own token where two answers part, as a share of its largest logit."""
-        at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
-        logits = next_logits(self.model, [*prompt, *reference[:at]], source=source)
-        return float((logits[reference[at]] - logits[actual[at]]) / logits.abs().max())
-
-
 def limits_of(config: ModelConfig) -> Limits:
     """What a model can take."""
     return Limits(
@@ -564,16 +180,3 @@ def limits_of(config: ModelConfig) -> Limits:
         max_target_len=config.max_target_len,
         max_block=1 if config.has_encoder else 0,
     )
-
-
-def _valid(array: Array, length: int) -> Array:
-    """The first `length` positions of states (S, M) or of keys or values (K, S, D)."""
-    return array[..., :length, :]
-
-
-def _capacity(targets: Sequence[Ids]) -> int:
-    return _round_up(max(map(len, targets)), CAPACITY_MULTIPLE)
-
-
-def _differing(actual: Array, expected: Array) -> int:
-    return int((actual != expected).sum())

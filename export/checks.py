@@ -1,0 +1,396 @@
+"""The checks that graphs must pass, each a measured error with its tolerance.
+
+Rows are ragged, stand in the first rows of larger buffers, and the buffers are full of garbage, because a server's are.
+Every check compares with PyTorch where it is simplest (`export.expected`), or a row in a batch with the same row alone,
+bit for bit. A graph that cannot be run fails the check that tried.
+
+How a graph is run is `export.verify`'s business; what the results mean for a bundle is `export.to_onnx`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bundle import PAD_MULTIPLE, Golden
+from export.expected import Expected
+from export.samples import Ids, Samples
+from model.reference import greedy, next_logits
+from model.transformer import Transformer
+
+GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
+GREEDY_TOKENS = 24
+TOLERANCE = 5e-5  # float32: some 50 times what models of 20 million parameters show
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+class Graphs(Protocol):
+    """The graphs of one variant, run as a server runs them. Buffers belong to the caller; calls write into them."""
+
+    def encode(self, sources: Sequence[Ids]) -> Arrays:
+        """All outputs of `encode` for a ragged batch, by name."""
+        ...
+
+    def buffers(self, rows: int, capacity: int) -> Arrays:
+        """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states."""
+        ...
+
+    def decode(
+        self, blocks: Sequence[Sequence[int]], starts: Sequence[int], buffers: Arrays, cross: Mapping[str, Array]
+    ) -> Array:
+        """Logits float32 (rows, V) behind each row's block; `buffers` and `cross` hold exactly these rows.
+
+        cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
+        with starts of 0, or of a single row.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value; for
+    checks of equality the number of values or sequences that differ, and tolerance 0."""
+
+    name: str
+    precision: str
+    inputs: str
+    max_error: float
+    tolerance: float
+    passed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    checks: tuple[Check, ...]
+    golden: Golden | None  # None when no greedy answer was right
+
+
+@dataclass(frozen=True)
+class Answer:
+    """New tokens, eos included, and by how much the smallest choice was decided, as a share of the largest logit."""
+
+    tokens: Ids
+    smallest_gap: float
+
+
+def answer_greedily(
+    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Ids], eos_id: int, max_tokens: int
+) -> list[Answer]:
+    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty."""
+    cross: Arrays = {}
+    if sources:
+        cross = {**served.encode(sources), "source_lengths": lengths(sources)}
+        cross.pop("encoder_states")
+    buffers = served.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
+    starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
+    answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
+    for _ in range(max_tokens):
+        logits = served.decode(blocks, starts, buffers, cross)
+        starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
+        blocks = [[int(row.argmax())] for row in logits]
+        for row, answer in enumerate(answers):
+            if eos_id not in answer:
+                second, first = np.partition(logits[row], -2)[-2:]
+                answer.append(blocks[row][0])
+                gaps[row].append(float((first - second) / np.abs(logits[row]).max()))
+        if all(eos_id in answer for answer in answers):
+            break
+    return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
+
+
+class _Worst:
+    """The largest error of any output so far, and where it was."""
+
+    def __init__(self) -> None:
+        self.error, self.note = 0.0, ""
+
+    def add(self, name: str, actual: Array, expected: Array) -> None:
+        if actual.shape != expected.shape:
+            error, note = float("inf"), f"{name}: shape {actual.shape} instead of {expected.shape}"
+        else:
+            difference = np.abs(actual.astype(np.float64) - expected).max(initial=0.0)
+            error, note = float(difference / max(np.abs(expected).max(initial=0.0), 1e-6)), f"worst in {name}"
+        if not error <= self.error:  # also when it is not a number
+            self.error, self.note = error if np.isfinite(error) else float("inf"), note
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Logits by (row, position), and the buffers at the end."""
+
+    logits: dict[tuple[int, int], Array]
+    buffers: Arrays
+
+
+class Suite:
+    """All checks of one variant. Rows of `sources` and `targets` are ordered so that steps can always use a prefix."""
+
+    def __init__(self, served: Graphs, precision: str, model: Transformer, samples: Samples) -> None:
+        self.served, self.precision, self.samples = served, precision, samples
+        self.model, self.config, self.expected = model, model.config, Expected(model)
+        sources = samples.sources or ((),) * len(samples.targets)
+        # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
+        least = 0 if self.config.has_encoder else 1
+        heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
+        order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
+        self.sources = tuple(sources[i] for i in order)
+        self.targets = tuple(samples.targets[i] for i in order)
+        self.heads = tuple(heads[i] for i in order)
+        self.golden: Golden | None = None
+
+    def run(self) -> Verification:
+        checks = [
+            ("prefill against PyTorch", self.prefill, TOLERANCE),
+            ("prefill in a batch as alone", self.prefill_alone, 0.0),
+            ("block after a prefill against PyTorch", self.later_block, TOLERANCE),
+        ]
+        if self.config.has_encoder:
+            checks = [
+                ("encode against PyTorch", self.encode, TOLERANCE),
+                ("encode in a batch as alone", self.encode_alone, 0.0),
+            ]
+        checks += [
+            ("cached steps against the full sequence", self.steps, TOLERANCE),
+            ("caches against PyTorch", self.caches, TOLERANCE),
+            ("caches written nowhere else", self.untouched, 0.0),
+            ("steps in a batch as alone", self.steps_alone, 0.0),
+            ("last position against PyTorch", self.last_position, TOLERANCE),
+            ("greedy answers against the reference", self.greedy, 0.0),
+        ]
+        return Verification(tuple(self._check(*check) for check in checks), self.golden)
+
+    def _check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
+        try:
+            error, note = measure()
+        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
+            error, note = float("inf"), f"{type(failure).__name__}: {failure!s:.200}"
+        return Check(
+            name=name,
+            precision=self.precision,
+            inputs=self.samples.describe(),
+            max_error=min(error, 1e30),  # JSON has no infinity
+            tolerance=tolerance,
+            passed=error <= tolerance,
+            note=note,
+        )
+
+    # -- encoder
+
+    @cached_property
+    def encoded(self) -> Arrays:
+        return self.served.encode(self.sources)
+
+    def encode(self) -> tuple[float, str]:
+        """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest source."""
+        worst = _Worst()
+        for outputs, sources in (
+            (self.encoded, self.sources),
+            (self.served.encode([self.samples.longest_source]), [self.samples.longest_source]),
+        ):
+            for row, source in enumerate(sources):
+                for name, expected in self.expected.source(source).items():
+                    worst.add(name, _valid(outputs[name][row], len(source)), expected[0])
+        return worst.error, worst.note
+
+    def encode_alone(self) -> tuple[float, str]:
+        differ = 0
+        for row, source in enumerate(self.sources):
+            for name, alone in self.served.encode([source]).items():
+                differ += _differing(_valid(self.encoded[name][row], len(source)), _valid(alone[0], len(source)))
+        return float(differ), "values that differ in any bit"
+
+    def cross(self, rows: Sequence[int]) -> Arrays:
+        """PyTorch's keys and values of the sources of these rows, garbage behind their ends."""
+        if not self.config.has_encoder:
+            return {}
+        sources = [self.sources[row] for row in rows]
+        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
+        arrays: Arrays = {"source_lengths": lengths(sources)}
+        for row, source in enumerate(sources):
+            for name, array in self.expected.source(source).items():
+                if name != "encoder_states":
+                    shape = (len(rows), array.shape[1], length, array.shape[3])
+                    arrays.setdefault(name, np.full(shape, GARBAGE, array.dtype))[row, :, : len(source)] = array[0]
+        return arrays
+
+    # -- decoder: prefill
+
+    @cached_property
+    def prefilled(self) -> tuple[Array, Arrays]:
+        buffers = self.served.buffers(len(self.targets), _capacity(self.targets))
+        return self.served.decode(self.targets, [0] * len(self.targets), buffers, {}), buffers
+
+    def prefill(self) -> tuple[float, str]:
+        """A ragged, right-padded batch of prompts; and the longest prompt."""
+        worst = _Worst()
+        longest = [self.samples.longest_target]
+        buffers = self.served.buffers(1, _capacity(longest))
+        for (logits, caches), targets in (
+            (self.prefilled, self.targets),
+            ((self.served.decode(longest, [0], buffers, {}), buffers), longest),
+        ):
+            for row, target in enumerate(targets):
+                worst.add("logits", logits[row], self.expected.logits((), target)[-1])
+                for name, expected in self.expected.caches((), target).items():
+                    worst.add(f"present.{name}", _valid(caches[name][row], len(target)), expected)
+        return worst.error, worst.note
+
+    def prefill_alone(self) -> tuple[float, str]:
+        differ = 0
+        for row, target in enumerate(self.targets):
+            buffers = self.served.buffers(1, _capacity([target]))
+            differ += _differing(self.prefilled[0][row], self.served.decode([target], [0], buffers, {})[0])
+        return float(differ), "values that differ in any bit"
+
+    def later_block(self) -> tuple[float, str]:
+        """One row in two blocks: the second finds the first in the cache."""
+        worst = _Worst()
+        for target in self.targets:
+            cut = max(1, len(target) // 3)
+            if len(target) - cut > 1:
+                buffers = self.served.buffers(1, _capacity([target]))
+                self.served.decode([target[:cut]], [0], buffers, {})
+                logits = self.served.decode([target[cut:]], [cut], buffers, {})
+                worst.add("logits", logits[0], self.expected.logits((), target)[-1])
+        return worst.error, worst.note
+
+    # -- decoder: steps
+
+    def play(self, rows: Sequence[int], capacity: int) -> _Played:
+        """Feeds the targets of these rows: first each row's head alone, then everything together, token by token, where
+        rows that have ended drop off the end. One more row of the buffers belongs to nobody."""
+        logits: dict[tuple[int, int], Array] = {}
+        buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
+        for i, row in enumerate(rows):
+            head, place = self.targets[row][: self.heads[row]], (i, i + 1)
+            blocks = [[token] for token in head] if self.config.has_encoder else [head]
+            for start, block in enumerate(blocks):
+                own = self.served.decode([block], [start], _rows(buffers, *place), _rows(cross, *place))
+                logits[row, start + len(block) - 1] = own[0]
+        for step in range(max(len(self.targets[row]) - self.heads[row] for row in rows)):
+            live = [row for row in rows if self.heads[row] + step < len(self.targets[row])]
+            starts = [self.heads[row] + step for row in live]
+            blocks = [[self.targets[row][start]] for row, start in zip(live, starts, strict=True)]
+            some = self.served.decode(blocks, starts, _rows(buffers, 0, len(live)), _rows(cross, 0, len(live)))
+            logits |= {(row, start): some[i] for i, (row, start) in enumerate(zip(live, starts, strict=True))}
+        return _Played(logits, buffers)
+
+    @cached_property
+    def played(self) -> _Played:
+        return self.play(range(len(self.targets)), _capacity(self.targets))
+
+    def steps(self) -> tuple[float, str]:
+        worst = _Worst()
+        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            expected = self.expected.logits(source, target)
+            for position in range(len(target)):
+                if (row, position) in self.played.logits:
+                    worst.add(f"logits at {position}", self.played.logits[row, position], expected[position])
+        return worst.error, worst.note
+
+    def caches(self) -> tuple[float, str]:
+        worst = _Worst()
+        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            for name, expected in self.expected.caches(source, target).items():
+                worst.add(f"present.{name}", self.played.buffers[name][row, :, : len(target)], expected)
+        return worst.error, worst.note
+
+    def untouched(self) -> tuple[float, str]:
+        differ = 0
+        for array in self.played.buffers.values():
+            for row, rest in enumerate(array):
+                used = len(self.targets[row]) if row < len(self.targets) else 0
+                if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
+                    used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
+                differ += _differing(rest[:, used:], np.full_like(rest[:, used:], GARBAGE))
+        return float(differ), "values behind a row's end or in another row"
+
+    def steps_alone(self) -> tuple[float, str]:
+        """Alone in a buffer of another capacity against together."""
+        differ = 0
+        for row in range(len(self.targets)):
+            alone = self.play([row], _capacity(self.targets) + 8)
+            differ += sum(_differing(logits, self.played.logits[key]) for key, logits in alone.logits.items())
+        return float(differ), "values that differ in any bit"
+
+    def last_position(self) -> tuple[float, str]:
+        """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
+        worst, target = _Worst(), self.samples.longest_target
+        source, last = self.sources[0], len(target) - 1
+        buffers = self.served.buffers(1, _capacity([target]))
+        for name, cache in self.expected.caches(source, target).items():
+            buffers[name][0, :, :last] = cache[:, :last]
+        logits = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
+        worst.add(f"logits at {last}", logits[0], self.expected.logits(source, target)[last])
+        return worst.error, worst.note
+
+    # -- whole answers
+
+    def greedy(self) -> tuple[float, str]:
+        """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
+        limit = max(1, self.config.max_target_len // 2)
+        prompts = [target[: 1 if self.config.has_encoder else limit] for target in self.targets]
+        longest = self.config.max_target_len - max(map(len, prompts)) + 1
+        max_tokens = min(GREEDY_TOKENS, longest)
+        sources = self.sources if self.config.has_encoder else ()
+        answers = answer_greedily(self.served, sources, prompts, self.config.eos_id, max_tokens)
+        wrong, ties, best = list[str](), list[str](), (False, 0, 0.0)
+        for source, prompt, answer in zip(self.sources, prompts, answers, strict=True):
+            reference = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))
+            if answer.tokens == reference:
+                # The richest answer of those that would be the same on another processor.
+                merit = (answer.smallest_gap > 20 * TOLERANCE, len(set(reference)), answer.smallest_gap)
+                if merit > best:
+                    best, self.golden = merit, Golden(source=source, prompt=prompt, output=reference)
+                continue
+            gap = self._gap(source, prompt, answer.tokens, reference)
+            (ties if gap <= TOLERANCE else wrong).append(f"{gap:.1e}")
+        closest = min(answer.smallest_gap for answer in answers)
+        note = f"{len(answers)} answers of up to {max_tokens} tokens, closest choice {closest:.1e}"
+        note += f"; near-ties: {', '.join(ties)}" if ties else ""
+        return float(len(wrong)), note + (f"; wrong choices by: {', '.join(wrong)}" if wrong else "")
+
+    def _gap(self, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> float:
+        """By how much PyTorch prefers its own token where two answers part, as a share of its largest logit."""
+        at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
+        logits = next_logits(self.model, [*prompt, *reference[:at]], source=source)
+        return float((logits[reference[at]] - logits[actual[at]]) / logits.abs().max())
+
+
+def _valid(array: Array, length: int) -> Array:
+    """The first `length` positions of states (S, M) or of keys or values (K, S, D)."""
+    return array[..., :length, :]
+
+
+def _capacity(targets: Sequence[Ids]) -> int:
+    return round_up(max(map(len, targets)), PAD_MULTIPLE)
+
+
+def _differing(actual: Array, expected: Array) -> int:
+    return int((actual != expected).sum())
+
+
+def _rows(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:
+    """Rows of every array: views of the same memory."""
+    return {name: array[start:stop] for name, array in arrays.items()}
+
+
+def padded(rows: Sequence[Sequence[int]], length: int) -> Array:
+    """Right-padded with id 0, int64 (rows, length)."""
+    return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)
+
+
+def lengths(rows: Sequence[Sequence[int]]) -> Array:
+    return np.array([len(row) for row in rows], np.int32)
+
+
+def round_up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple

@@ -1,0 +1,229 @@
+"""The manifest of a bundle: the dataclasses that mirror its JSON, and the strict way from JSON to them.
+
+Nothing is guessed: an unknown key, a missing one, a value of another type or a name that no graph has is an error that
+says where. Files are the business of `export.bundle`, which is also where the rest of the project imports these from.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+import types
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
+
+StateKind = Literal["self_kv", "cross_kv", "recurrent"]
+Role = Literal["encode", "decode"]
+Task = Literal["translation", "generation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpec:
+    """One tensor kept between calls. Symbolic axes of `shape` are strings.
+
+    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
+    cross_kv: `encode` writes NAME and `decode` reads it.
+    """
+
+    name: str
+    kind: StateKind
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpec:
+    role: Role
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """The graphs of one precision."""
+
+    precision: str
+    graphs: dict[str, GraphSpec]  # by role
+    states: tuple[StateSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    vocab_size: int
+    max_source_len: int  # tokens, end token included; 0: the model has no source
+    max_target_len: int  # positions of the decoder: prompt and new tokens together
+    max_block: int  # tokens of one `decode` call: 1, or 0 for any number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    pad: int
+    bos: int
+    eos: int
+    unk: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Golden:
+    """A question and its greedy answer, end token included: repeated by a server before it says it is ready."""
+
+    source: tuple[int, ...]
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDigest:
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
+
+    format_version: int = FORMAT_VERSION
+    architecture: str
+    task: Task
+    tokens: Tokens
+    limits: Limits
+    variants: tuple[Variant, ...]
+    golden: Golden
+    lineage: dict[str, Any]
+    parity: dict[str, Any]
+    created: str  # ISO 8601, UTC
+    files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
+
+    def variant(self, precision: str) -> Variant:
+        for variant in self.variants:
+            if variant.precision == precision:
+                return variant
+        raise KeyError(f"no {precision} graphs here; there are: {', '.join(v.precision for v in self.variants)}")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class FormError(ValueError):
+    """A value in the manifest: where it stands and what is wrong."""
+
+
+def parse_json(text: bytes) -> dict[str, Any]:
+    """Strictly: one object, no key twice, no NaN. Raises FormError."""
+    try:
+        values = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and endless digits are ValueErrors too
+        raise FormError(f"is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise FormError(f"is not a JSON object but {type(values).__name__}")
+    return values
+
+
+def parse_manifest(values: dict[str, Any]) -> Manifest:
+    """The manifest of this format version in JSON values. Raises FormError."""
+    manifest: Manifest = _parse(Manifest, values, "")
+    _check(manifest)
+    return manifest
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key appears twice in one object")
+    return result
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse(kind: Any, value: Any, where: str) -> Any:
+    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises FormError."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _parse_fields(kind, value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_parse(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin in (types.UnionType, Union) and type(value) in arguments:
+        return value
+    if origin is Literal and value in arguments:
+        return value
+    if kind is Any or type(value) is kind:
+        return value
+    wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise FormError(f"{where} must be {wanted}, got {value!r:.80}")
+
+
+def _parse_fields(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise FormError(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
+    hints, prefix = get_type_hints(kind), f"{where}." if where else ""
+    for key in value:
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(hints))}"
+            raise FormError(f"{prefix}{key:.80} is an unknown key; {hint}")
+    for key in hints:
+        if key not in value:
+            raise FormError(f"{prefix}{key} is missing")
+    return kind(**{key: _parse(hints[key], value[key], prefix + key) for key in hints})
+
+
+def _check(manifest: Manifest) -> None:
+    """What the types do not say. Raises FormError."""
+    for name, digest in manifest.files.items():
+        if not FILE_NAME.fullmatch(name) or name == MANIFEST:
+            raise FormError(
+                f"files.{name!r:.80} is not a name for a file of a bundle: relative, and .json, .onnx or .data"
+            )
+        if digest.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", digest.sha256):
+            raise FormError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
+    graphs = [graph.file for variant in manifest.variants for graph in variant.graphs.values()]
+    for name in (TOKENIZER, *graphs):
+        if name not in manifest.files:
+            raise FormError(f"files does not list {name!r:.80}")
+    limits = manifest.limits
+    for name, value in dataclasses.asdict(limits).items():
+        least = 1 if name in ("vocab_size", "max_target_len") else 0
+        if value < least:
+            raise FormError(f"limits.{name} must be at least {least}, got {value}")
+    golden = manifest.golden
+    ids = [*dataclasses.astuple(manifest.tokens), *golden.source, *golden.prompt, *golden.output]
+    if not all(0 <= token < limits.vocab_size for token in ids):
+        raise FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
+    if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
+        raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
+    if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
+        raise FormError("variants must hold at least one, each of its own precision")
+    for variant in manifest.variants:
+        _check_variant(variant, has_source=bool(limits.max_source_len))
+
+
+def _check_variant(variant: Variant, *, has_source: bool) -> None:
+    where = f"variants {variant.precision}"
+    roles = {"encode", "decode"} if has_source else {"decode"}
+    if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
+        raise FormError(
+            f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
+        )
+    decode = variant.graphs["decode"]
+    for state in variant.states:
+        if state.kind == "cross_kv":
+            written, read = variant.graphs["encode"].outputs if has_source else (), decode.inputs
+            names = state.name, state.name
+        else:
+            written, read = decode.outputs, decode.inputs
+            names = f"present.{state.name}", f"past.{state.name}"
+        if names[0] not in written or names[1] not in read:
+            raise FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
