@@ -234,8 +234,11 @@ class Preset:
         for key in values:
             if key not in known:
                 raise ConfigError(key, unknown_key(key, known))
-        base = known_preset(values["preset"]) if "preset" in values else None
+        base = known_preset(str(values["preset"])) if "preset" in values else None
         model, train = values.get("model") or {}, values.get("train") or {}
+        for name, part in (("model", model), ("train", train)):
+            if not isinstance(part, Mapping):
+                raise ConfigError(name, f"must be a mapping, got {part!r}")
         if {"steps", "minutes"} & set(train) and base is not None:
             train = {"steps": 0, "minutes": 0.0, **train}  # either one replaces whichever the base has
         embedded = values.get("embedded", base.embedded if base else "")
@@ -296,7 +299,14 @@ PRESETS: Mapping[str, Preset] = {
             d_model=256, d_ff=1024, num_encoder_layers=3, num_decoder_layers=3, max_source_len=128, max_target_len=128
         ),
         train=TrainConfig(
-            vocab_size=8000, batch_tokens=4096, minutes=15, learning_rate=2e-3, warmup_steps=400, save_every_steps=100
+            vocab_size=8000,
+            batch_tokens=4096,
+            minutes=15,
+            learning_rate=2e-3,
+            warmup_steps=200,  # of about 1,400 steps
+            average_checkpoints=4,
+            save_every_steps=50,  # so that the average reaches back over the last tenth only
+            validate_every_steps=100,
         ),
     ),
     "shakespeare": Preset(

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from model.config import PRESETS, ConfigError, load_preset
+from model.transformer import build
+
+MILLIONS = {"demo": 1.1, "scenes": 1.1, "tatoeba-small": 7.6, "shakespeare": 3.4, "tiny-copy": 0.02}
+VOCABULARY = {"demo": 1100, "scenes": 1100, "tatoeba-small": 8000, "shakespeare": 1024, "tiny-copy": 30}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
+    preset = load_preset(name)
+    with torch.device("meta"):
+        model = build(preset.model.replace(vocab_size=VOCABULARY[name]))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.4)
+    assert preset.description
+    assert preset.train.batch_tokens >= preset.model.max_target_len
+    assert VOCABULARY[name] <= preset.train.vocab_size
+
+
+def test_an_unknown_preset_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="'tatoeba_small': unknown key; did you mean 'tatoeba-small'"):
+        load_preset("tatoeba_small")
+
+
+def written(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_changes_a_preset(tmp_path):
+    preset = load_preset(
+        written(tmp_path / "run.yaml", "preset: demo\nmodel: {d_model: 64}\ntrain:\n  steps: 10\n  seed: 3\n")
+    )
+    assert preset.model == PRESETS["demo"].model.replace(d_model=64)
+    assert (preset.train.steps, preset.train.minutes, preset.train.seed) == (10, 0, 3)
+    assert preset.embedded == "pairs"
+
+
+def test_a_file_can_describe_everything(tmp_path):
+    text = "description: mine\nmodel: {architecture: decoder}\ntrain: {minutes: 1.5}\nembedded: scenes\n"
+    preset = load_preset(written(tmp_path / "run.yml", text))
+    assert preset.description == "mine"
+    assert not preset.model.has_encoder
+    assert preset.train.minutes == 1.5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("modle: {}", "modle: unknown key; did you mean 'model'"),
+        ("preset: demo\nmodel: {d_modle: 3}", "d_modle: unknown key; did you mean 'd_model'"),
+        ("preset: demo\ntrain: {learning_rat: 3}", "did you mean 'learning_rate'"),
+        ("preset: demmo", "did you mean 'demo'"),
+        ("preset: demo\nembedded: pair", "embedded: must be one of"),
+        ("preset: demo\nmodel: {d_model: many}", "d_model: must be a whole number, got 'many'"),
+        ("preset: demo\nmodel: 3", "model: must be a mapping, got 3"),
+        ("preset: [demo]", "unknown key"),
+        ("train: {}", "steps: set exactly one of steps and minutes"),
+        ("- a\n- b", "must be a mapping with model and train, got list"),
+        ("a: [", "is not YAML"),
+        ("", "must be a mapping"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text, problem, tmp_path):
+    with pytest.raises(ConfigError, match=problem):
+        load_preset(written(tmp_path / "run.yaml", text))
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_preset(str(tmp_path / "nowhere.yaml"))
