@@ -80,20 +80,23 @@ class ScriptedRunner:
         self.rows: list[Any] = []
         self.plans: list[Any] = []
         self.fail_on: set[int] = set()
+        self.is_broken = False
         self.gate: Any = None
         self.entered = threading.Event()
         self.before_run = lambda: None
 
     def reset(self):
-        self.rows = []
+        self.rows, self.is_broken = [], False
 
     def run(self, plan):
+        assert not self.is_broken, "a failed run needs a reset"
         self.plans.append(plan)
         self.entered.set()
         self.before_run()
         if self.gate is not None:
             self.gate.wait()
         if len(self.plans) in self.fail_on:
+            self.is_broken = True
             raise RuntimeError(f"scripted failure of run {len(self.plans)}")
         for move in plan.moves:
             source, fed = self.rows[move.source]

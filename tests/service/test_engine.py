@@ -236,7 +236,7 @@ async def test_close_answers_everything_that_is_unfinished(start):
     assert engine.unfinished == 0
 
 
-async def test_close_answers_also_when_a_turn_never_comes_back(start):
+async def test_close_answers_also_when_a_turn_never_comes_back(start, caplog):
     runner = ScriptedRunner()
     runner.gate = threading.Event()
     engine = start(runner)
@@ -250,6 +250,8 @@ async def test_close_answers_also_when_a_turn_never_comes_back(start):
     assert not engine.is_healthy
     runner.gate.set()
     engine._thread.join()
+    assert "an abandoned turn came back" in caplog.text
+    assert "died" not in caplog.text
     await asyncio.sleep(0)
     assert all(len(sink.finals) == 1 and isinstance(sink.finals[0], ShuttingDown) for sink in sinks)
 

@@ -72,6 +72,15 @@ def test_the_last_row_leaves_without_a_move():
     assert bench.turn().step.moves == ()
 
 
+def test_nobody_is_moved_who_leaves_as_well():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench.submit(request("a", max_tokens=1), request("b"), request("c"), request("d", max_tokens=1))
+    bench.turn()
+    plan = bench.turn()
+    assert plan.step.moves == (Move(source=2, target=0, cached=1, source_len=3),)
+    assert [row.request.request_id for row in plan.rows] == ["c", "b"]
+
+
 def test_a_row_is_taken_over_in_the_turn_in_which_it_is_left():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
     bench.submit(request("a", max_tokens=1), request("b"), request("c"))
@@ -141,7 +150,7 @@ def test_requests_are_admitted_in_the_order_they_came():
 
 def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
     bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
-    bench.submit(*(request(str(n), source=(5,) * 17) for n in range(2)), request("short"))
+    bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
     assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
     bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
     bench.submit(*(request(str(n)) for n in range(3)))
