@@ -93,6 +93,11 @@ export: $(STAMP)  ## export CHECKPOINT to BUNDLE and verify it
 serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 	$(BIN)/glossa serve $(PRESET)=$(BUNDLE) $(ARGS)
 
+.PHONY: bench
+bench: $(STAMP)  ## measure the engine with random weights, and BUNDLE's start and memory if there is one
+	$(BIN)/python -m tests.bench.engine_overhead
+	@if [ -d $(BUNDLE) ]; then $(BIN)/python -m tests.bench.footprint $(BUNDLE); fi
+
 IMAGE ?= glossa
 TARGET ?= cpu
 

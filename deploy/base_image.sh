@@ -20,7 +20,7 @@ if command -v mmdebstrap >/dev/null; then
 elif command -v debootstrap >/dev/null; then
   debootstrap --variant=minbase --include="$packages" "$suite" "$work/root" ${MIRROR:+"$MIRROR"} >"$work/log" ||
     { tail -20 "$work/log" >&2; exit 1; }
-  rm -rf "$work"/root/usr/share/{doc,man,locale,info} "$work"/root/var/lib/apt/lists/* "$work"/root/var/cache/apt/*
+  (cd "$work/root" && rm -rf usr/share/{doc,man,locale,info} var/lib/apt/lists/* var/cache/apt/*)
   tar -C "$work/root" -cf "$work/base.tar" .
 else
   echo "neither mmdebstrap nor debootstrap here; install one of these packages" >&2

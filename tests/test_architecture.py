@@ -255,6 +255,11 @@ def test_the_service_starts_where_torch_and_onnx_are_not_installed():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_client_needs_no_runtime():
+    done = import_without({*FRAMEWORKS, "onnxruntime", "numpy", "tokenizers", "prometheus_client"}, ["service.client"])
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_blocked_import_fails():
     done = import_without({"numpy"}, ["numpy"])
     assert "blocked: numpy" in done.stderr
