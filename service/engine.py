@@ -2,7 +2,7 @@
 
 inbox → plan → run → select → commit → text → events. Everything that can go wrong ends in exactly one answer for every
 accepted request: a failed turn answers its rows and leaves the engine alive, `close` and the death of the thread answer
-everything that is left. Events reach the event loop in one batch a turn. `EnginePool` is several engines of one model.
+everything that is left. Events reach the event loop in one batch a turn.
 """
 
 from __future__ import annotations
@@ -376,49 +376,3 @@ def _deliver(batch: list[tuple[EventSink, Event]]) -> None:
             sink(event)
         except Exception:  # one client's sink must not cost others their events
             log.exception("a sink raised")
-
-
-class EnginePool:
-    """Engines of one model; a request goes to the one with the least to do."""
-
-    def __init__(self, engines: Items[Engine]) -> None:
-        assert engines
-        self.engines = tuple(engines)
-
-    @property
-    def is_healthy(self) -> bool:
-        return all(engine.is_healthy for engine in self.engines)
-
-    @property
-    def heartbeat_s(self) -> float:
-        """The last turn of the engine that turned longest ago."""
-        return min(engine.heartbeat_s for engine in self.engines)
-
-    @property
-    def unfinished(self) -> int:
-        return sum(engine.unfinished for engine in self.engines)
-
-    def start(self) -> None:
-        for engine in self.engines:
-            engine.start()
-
-    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
-        """See `Engine.submit`."""
-        engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
-        return min(engines, key=lambda engine: engine.unfinished).submit(request, loop, sink)
-
-    def stop_accepting(self) -> None:
-        for engine in self.engines:
-            engine.stop_accepting()
-
-    def drain(self, grace_s: float) -> bool:
-        """Accepts nothing new and blocks until all is answered, for at most `grace_s`. True: everything is."""
-        self.stop_accepting()
-        end_s = time.monotonic() + grace_s
-        return all(engine.wait_until_finished(max(0.0, end_s - time.monotonic())) for engine in self.engines)
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Answers what is unfinished with ShuttingDown and ends the threads."""
-        self.stop_accepting()
-        for engine in self.engines:
-            engine.close(timeout_s)

@@ -207,7 +207,7 @@ class ModelMetrics:
 
 
 class EngineReport:
-    """`service.engine.EngineMetrics` of one engine: called from its thread; gauges are read from here at a scrape."""
+    """`service.observer.EngineMetrics` of one engine: called from its thread; gauges are read from here at a scrape."""
 
     def __init__(self, families: _ModelFamilies, model: str) -> None:
         self.queued = self.running = 0

@@ -33,11 +33,12 @@ from service import logs
 from service.catalog import SERVICES as SERVICE_OF_TASK
 from service.catalog import Catalog, Provider, ServedModel, TextLimits
 from service.config import ServerSettings, effective_cpus
-from service.engine import Engine, EngineConfig, EnginePool
+from service.engine import Engine, EngineConfig
 from service.errors import StartupError
 from service.health import Health
 from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
+from service.pool import EnginePool
 from service.runner import CPU, OnnxModel
 from service.scheduler import SchedulerConfig
 from service.selfcheck import golden_decode

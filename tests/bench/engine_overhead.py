@@ -29,9 +29,10 @@ from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from service.catalog import Provider, ServedModel
 from service.config import ServerSettings, load_settings
-from service.engine import Engine, EngineConfig, EnginePool
+from service.engine import Engine, EngineConfig
 from service.memory import HostMemory
 from service.metrics import Metrics, ModelInfo
+from service.pool import EnginePool
 from service.request import Request, TextDelta
 from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.decoding import Greedy
-from service.engine import Engine, EngineConfig, EnginePool
+from service.engine import EngineConfig
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -60,26 +60,6 @@ class RecordingMetrics:
 
     def of(self, name):
         return [arguments for called, *arguments in self.calls if called == name]
-
-
-@pytest.fixture
-def start():
-    """Starts an engine with its thread; all are closed at the end."""
-    engines: list[Any] = []
-
-    def make(runner=None, settings=None, **more):
-        runner, settings = runner or ScriptedRunner(), settings or config()
-        runner.max_rows = settings.scheduler.max_rows
-        engines.append(Engine(runner, LetterTokenizer(), settings, **more))
-        engines[-1].start()
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        if engine._runner.gate is not None:
-            engine._runner.gate.set()
-        engine.close()
-        assert not engine._thread.is_alive()
 
 
 @pytest.fixture
@@ -271,23 +251,6 @@ async def test_the_death_of_the_thread_answers_everything(start, caplog):
     with pytest.raises(ShuttingDown):
         engine.submit(request(), asyncio.get_running_loop(), Sink())
     assert "the engine's thread died" in caplog.text
-
-
-async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
-    runner = ScriptedRunner()
-    runner.gate = threading.Event()
-    pool = EnginePool([start(runner)])
-    loop = asyncio.get_running_loop()
-    sink = Sink(loop)
-    pool.submit(request(), loop, sink)
-    await asyncio.to_thread(runner.entered.wait)
-    assert not await asyncio.to_thread(pool.drain, 0.01)
-    with pytest.raises(ShuttingDown):
-        pool.submit(request(), loop, Sink())
-    runner.gate.set()
-    assert await asyncio.to_thread(pool.drain, 30)
-    await sink.done
-    assert sink.tokens == scripted_answer(request())
 
 
 async def test_a_closed_event_loop_does_not_stop_the_engine(start):
@@ -510,51 +473,3 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
             continue
         if sink.finals[0].reason is not FinishReason.STOP_STRING:
             assert sink.tokens == answer
-
-
-# ---- pools
-
-
-async def test_requests_go_to_the_engine_with_the_least_to_do(start):
-    runners = [ScriptedRunner(rule=never_ends) for _ in range(2)]
-    for runner in runners:
-        runner.gate = threading.Event()
-    pool = EnginePool([start(runner) for runner in runners])
-    loop = asyncio.get_running_loop()
-    sinks = [Sink(loop) for _ in range(6)]
-    for sink in sinks:
-        pool.submit(request(), loop, sink)
-    assert [engine.unfinished for engine in pool.engines] == [3, 3]
-    assert pool.unfinished == 6
-    for runner in runners:
-        runner.gate.set()
-    await asyncio.gather(*(sink.done for sink in sinks))
-    assert pool.heartbeat_s == min(engine.heartbeat_s for engine in pool.engines)
-
-
-async def test_a_pool_avoids_engines_that_are_not_healthy(start):
-    bad, good = ScriptedRunner(), ScriptedRunner()
-    bad.fail_on = set(range(100))
-    settings = config(failures_until_unhealthy=1)
-    pool = EnginePool([start(bad, settings=settings), start(good, settings=settings)])
-    assert pool.is_healthy
-    outcomes = []
-    for _ in range(4):
-        (sink,) = await ask(pool, request())
-        outcomes.append(type(sink.finals[0]))
-    assert outcomes == [InternalFailure, Finished, Finished, Finished]
-    assert not pool.is_healthy
-
-
-async def test_closing_a_pool_answers_what_is_left(start):
-    runner = ScriptedRunner(rule=never_ends)
-    runner.gate = threading.Event()
-    pool = EnginePool([start(runner)])
-    loop = asyncio.get_running_loop()
-    sink = Sink(loop)
-    pool.submit(request(max_tokens=60), loop, sink)
-    await asyncio.to_thread(runner.entered.wait)
-    runner.gate.set()
-    await asyncio.to_thread(pool.close)
-    await sink.done
-    assert len(sink.finals) == 1

@@ -12,9 +12,10 @@ from export.bundle import load_bundle
 from model.reference import greedy
 from model.tokenizer import Tokenizer
 from service.decoding import Greedy
-from service.engine import Engine, EngineConfig, EnginePool
+from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory
+from service.pool import EnginePool
 from service.request import Request
 from service.runner import CPU, CUDA, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
