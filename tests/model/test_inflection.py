@@ -67,7 +67,7 @@ DECLENSION = [
 
 @pytest.mark.parametrize(("noun", "determiner", "plural", "forms"), DECLENSION)
 def test_declension(noun, determiner, plural, forms):
-    cases = ("nom", "acc", "dat")
+    cases: tuple[lexicon.Case, ...] = ("nom", "acc", "dat")
     phrases = [noun_phrase(NOUNS[noun], determiner, OLD, plural=plural, case=case) for case in cases]
     assert "|".join(phrase.de for phrase in phrases) == forms
 

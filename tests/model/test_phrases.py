@@ -1,7 +1,9 @@
 import math
+from typing import Any
 
 import pytest
 
+from model.grammar import Rule
 from model.lexicon import PLACES, STAYING
 from model.phrases import (
     CLOTHES,
@@ -18,7 +20,7 @@ from model.phrases import (
     spread,
 )
 
-RULES = {
+RULES: dict[str, Rule[Any]] = {
     "outfit": outfit(plural=False, novel=False),
     "outfits": outfit(plural=True, novel=True),
     "place": somewhere("stand", novel=False),
