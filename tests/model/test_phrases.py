@@ -31,7 +31,7 @@ RULES: dict[str, Rule[Any]] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 def test_every_derivation_has_its_own_english_and_all_sum_to_one(rule):
     english, total = set(), 0.0
     for value, logprob in rule.outcomes():
@@ -47,11 +47,11 @@ def test_a_novel_rule_has_exactly_one_novel_part():
 
 
 def test_every_noun_and_every_verb_of_place_has_known_and_held_out_company():
-    nouns = [*(noun for group in NOUNS.values() for noun in group), *CLOTHES, *PLACES]
+    nouns = [noun.en for group in (*NOUNS.values(), CLOTHES) for noun in group] + [place.en for place in PLACES]
     for noun in nouns:
-        known, held_out = adjectives_of(noun.en, novel=False), adjectives_of(noun.en, novel=True)
-        assert len(known) >= 5, noun.en
-        assert 1 <= len(held_out) <= 2, noun.en
+        known, held_out = adjectives_of(noun, novel=False), adjectives_of(noun, novel=True)
+        assert len(known) >= 5, noun
+        assert 1 <= len(held_out) <= 2, noun
         assert not set(known) & set(held_out)
     for verb in STAYING["person"]:
         assert len(spots_of(verb.en, novel=False)) > len(spots_of(verb.en, novel=True)) >= 1, verb.en
