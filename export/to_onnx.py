@@ -11,6 +11,7 @@ decided in `model` and `export.graphs`, not here.
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import importlib.metadata
 import logging
@@ -18,7 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 import torch
@@ -28,12 +29,13 @@ from export import graphs
 from export.bundle import PAD_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
 from export.optimize import name_weights, optimize, round_up_tables
 from export.samples import sample_inputs
-from export.verify import checkpoint_digest, limits_of, make_report, verify_graphs
+from export.verify import checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
+Precision = Literal["fp32", "fp16"]
 OPSET = 23
 INLINE_LIMIT = 1 << 30  # bytes of weights; a protocol buffer ends at 2 GiB
 HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
@@ -53,14 +55,23 @@ class ParityError(ExportError):
         self.report = report
 
 
-def export_bundle(checkpoint: Path, out: Path, *, texts: Sequence[str] = (), replace: bool = False) -> Manifest:
+def export_bundle(
+    checkpoint: Path,
+    out: Path,
+    *,
+    precisions: Sequence[Precision] = ("fp32",),
+    texts: Sequence[str] = (),
+    replace: bool = False,
+) -> Manifest:
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    return export_model(loaded.model, loaded.tokenizer, out, lineage=lineage, texts=texts, replace=replace)
+    return export_model(
+        loaded.model, loaded.tokenizer, out, lineage=lineage, precisions=precisions, texts=texts, replace=replace
+    )
 
 
 def export_model(
@@ -69,12 +80,14 @@ def export_model(
     out: Path,
     *,
     lineage: Mapping[str, Any] | None = None,
+    precisions: Sequence[Precision] = ("fp32",),
     texts: Sequence[str] = (),
     replace: bool = False,
     inline_limit: int = INLINE_LIMIT,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; it is not changed.
 
+    Each of the precisions becomes a variant and is verified on the CPU against the float32 model; CUDA needs fp16.
     Graphs with more than `inline_limit` bytes of weights keep them in a file beside them.
     """
     config = model.config
@@ -82,18 +95,19 @@ def export_model(
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
-        variant = save_variant(model, directory, precision="fp32", inline_limit=inline_limit)
-        verification = verify_graphs(directory, variant, model, sample_inputs(config, tokenizer, texts))
-        report = make_report(verification.checks)
-        if not report["passed"] or verification.golden is None:
+        variants = tuple(save_variant(model, directory, precision, inline_limit) for precision in precisions)
+        samples = sample_inputs(config, tokenizer, texts)
+        checks, golden = verify_variants(directory, variants, model, samples)
+        report = make_report(checks)
+        if not report["passed"] or golden is None:
             raise ParityError(report)
         return Manifest(
             architecture=config.architecture,
             task="translation" if config.has_encoder else "generation",
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
             limits=limits_of(config),
-            variants=(variant,),
-            golden=verification.golden,
+            variants=variants,
+            golden=golden,
             lineage={**(lineage or {}), "model": config.to_json(), "export": versions()},
             parity=report,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -116,8 +130,12 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
         raise ExportError("the model is in training mode; call model.eval() first")
 
 
-def save_variant(model: Transformer, directory: Path, *, precision: str, inline_limit: int = INLINE_LIMIT) -> Variant:
+def save_variant(
+    model: Transformer, directory: Path, precision: Precision, inline_limit: int = INLINE_LIMIT
+) -> Variant:
     """Trace, optimise and save every graph of a model below `directory`/`precision`."""
+    if precision == "fp16":
+        model = copy.deepcopy(model).half()
     named = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     specs = dict[str, GraphSpec]()

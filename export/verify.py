@@ -22,13 +22,14 @@ from export.bundle import (
     SESSION_CONFIG,
     SESSION_OPTIMIZATION,
     SESSION_THREADS,
+    Golden,
     Limits,
-    Manifest,
     Variant,
     load_bundle,
 )
 from export.checks import (
     GARBAGE,
+    TOLERANCES,
     Array,
     Arrays,
     Check,
@@ -62,6 +63,20 @@ def verify_graphs(directory: Path, variant: Variant, model: Transformer, samples
     return Suite(served, variant.precision, model, samples).run()
 
 
+def verify_variants(
+    directory: Path, variants: Sequence[Variant], model: Transformer, samples: Samples
+) -> tuple[list[Check], Golden | None]:
+    """Every check of several variants, and a golden answer that all of them give; None where there is none."""
+    verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
+    checks = [check for verification in verified for check in verification.checks]
+    coarsest = max(range(len(variants)), key=lambda i: TOLERANCES[variants[i].precision])
+    golden = verified[coarsest].golden
+    if golden is not None:
+        limits, eos_id = limits_of(model.config), model.config.eos_id
+        checks += [_check_golden(Served(directory, variant, limits), golden, eos_id) for variant in variants]
+    return checks, golden
+
+
 def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any]:
     """The report on a finished bundle: its golden answer, and with its checkpoint everything that an export checks.
 
@@ -70,7 +85,9 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
     manifest = load_bundle(bundle)
     size = sum(file.bytes for file in manifest.files.values())
     checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes", "")]
-    checks += [_check_golden(bundle, manifest, variant) for variant in manifest.variants]
+    for variant in manifest.variants:
+        served = Served(bundle, variant, manifest.limits)
+        checks.append(_check_golden(served, manifest.golden, manifest.tokens.eos))
     if checkpoint is not None:
         loaded = load_checkpoint(checkpoint)
         theirs, ours = checkpoint_digest(checkpoint), manifest.lineage.get("checkpoint_sha256")
@@ -87,13 +104,12 @@ def checkpoint_digest(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
 
 
-def _check_golden(bundle: Path, manifest: Manifest, variant: Variant) -> Check:
-    golden, served = manifest.golden, Served(bundle, variant, manifest.limits)
+def _check_golden(served: Served, golden: Golden, eos_id: int) -> Check:
     sources = [golden.source] if golden.source else []
-    (answer,) = answer_greedily(served, sources, [golden.prompt], manifest.tokens.eos, len(golden.output))
+    (answer,) = answer_greedily(served, sources, [golden.prompt], eos_id, len(golden.output))
     inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
     difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
-    return _equality("golden answer", variant.precision, inputs, difference)
+    return _equality("golden answer", served.variant.precision, inputs, difference)
 
 
 def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:

@@ -114,10 +114,24 @@ VARIANTS = {
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
-    variant = save_variant(model, tmp_path, precision="fp32")
+    variant = save_variant(model, tmp_path, "fp32")
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert verification.golden is not None
+
+
+def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path):
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("fp32", "fp16"), texts=TEXTS)
+    assert [variant.precision for variant in manifest.variants] == ["fp32", "fp16"]
+    assert {state.dtype for state in manifest.variant("fp16").states} == {"float16"}
+    golden = [check["precision"] for check in manifest.parity["checks"] if check["name"] == "golden answer"]
+    assert golden == ["fp32", "fp16"]
+    errors = {c["precision"]: c["max_error"] for c in manifest.parity["checks"] if c["name"].startswith("cached steps")}
+    assert errors["fp32"] < 1e-5 < errors["fp16"]
+    sizes = [manifest.files[f"{precision}/decode.onnx"].bytes for precision in ("fp32", "fp16")]
+    assert sizes[1] < 0.65 * sizes[0]
+    assert model.decoder.unembedding.weight.dtype == torch.float32
 
 
 def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_path):
@@ -125,7 +139,7 @@ def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_pat
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        variant = save_variant(model, tmp_path / name, precision="fp32", inline_limit=1 << 30 if name == "one" else 0)
+        variant = save_variant(model, tmp_path / name, "fp32", inline_limit=1 << 30 if name == "one" else 0)
     one, two = onnx.load(tmp_path / "one/fp32/decode.onnx"), onnx.load(tmp_path / "two/fp32/decode.onnx")
     for tensor in two.graph.initializer:  # loading has taken the weights back in, and left a mark
         tensor.ClearField("data_location")
@@ -168,7 +182,7 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
 def without_tracing(monkeypatch, bundle):
     """Exports whose graphs are those of a finished bundle, so that a test need not trace."""
 
-    def copy(model, directory, *, precision, inline_limit):
+    def copy(model, directory, precision, inline_limit):
         (directory / precision).mkdir()
         for file in (bundle / precision).iterdir():
             (directory / precision / file.name).write_bytes(file.read_bytes())
