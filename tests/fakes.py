@@ -181,7 +181,7 @@ async def ask(engine, *requests):
     sinks = [Sink(loop) for _ in requests]
     for request, sink in zip(requests, sinks, strict=True):
         engine.submit(request, loop, sink)
-    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=30)
+    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=120)
 
 
 class FakeCuda:

@@ -149,7 +149,7 @@ async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
     assert isinstance(sink.finals[0], Cancelled)
     assert len(sink.finals) == 1
     await ask(engine, request())
-    assert await asyncio.to_thread(engine.wait_until_finished, 10)
+    assert await asyncio.to_thread(engine.wait_until_finished, 60)
     assert engine.unfinished == 0
 
 
@@ -187,7 +187,7 @@ async def test_an_idle_engine_still_shows_that_it_is_alive(start, monkeypatch):
         return float(tick)
 
     engine = start(clock=clock)
-    assert await asyncio.to_thread(turned.wait, 10)
+    assert await asyncio.to_thread(turned.wait, 60)
     assert engine.heartbeat_s > 0
 
 
