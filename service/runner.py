@@ -68,7 +68,8 @@ class OnnxModel:
         open_graph = open_graph or open_session
         available = available_providers() if available is None else available
         obstacle = ""
-        if device != "cpu":
+        # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
+        if device == "cuda" or (device == "auto" and CUDA in available):
             found = _open_cuda(path, manifest, available, open_graph)
             if not isinstance(found, str):
                 precision, sessions = found
