@@ -20,7 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -213,6 +213,9 @@ def translations(subject: str, texts: list[str], model: str) -> list[str]:
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
     bundle: Annotated[Path, typer.Argument(help="directory to write")],
+    precision: Annotated[
+        Literal["fp32", "fp16"], typer.Option(help="fp16 adds the half-precision graphs that CUDA needs")
+    ] = "fp32",
     replace: Annotated[bool, typer.Option(help="write over an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -221,8 +224,9 @@ def export(
     from export.to_onnx import ExportError, export_bundle
     from model.checkpoint import CheckpointError
 
+    precisions: tuple[Literal["fp32", "fp16"], ...] = ("fp32",) if precision == "fp32" else ("fp32", "fp16")
     with complaints(BundleError, ExportError, CheckpointError):
-        manifest = export_bundle(checkpoint, bundle, replace=replace)
+        manifest = export_bundle(checkpoint, bundle, precisions=precisions, replace=replace)
     show_parity(manifest.parity, as_json)
 
 
