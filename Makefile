@@ -32,17 +32,21 @@ $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml
 	-@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|_internal)/' $(VENV)/lib >$(VENV)/compileall.log 2>&1
 	@touch $@
 
+# Models in tests are tiny: a second thread only waits for the first, and for whatever else the machine does.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+JOBS ?= 2
+
 .PHONY: demo
 demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes
 	$(BIN)/glossa demo
 
 .PHONY: test
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## run the tests (JOBS=2 processes)
+	$(PYTEST) --quiet --numprocesses $(JOBS)
 
 .PHONY: test-all
 test-all: $(STAMP)  ## run the tests, slow ones included
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(PYTEST) --quiet --numprocesses $(JOBS) -m "slow or not slow"
 
 .PHONY: check
 check: $(STAMP)  ## format, lint, types, .proto rules, stubs up to date, package borders
@@ -52,7 +56,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules, stubs up to date, package
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	@$(MAKE) stubs-check
-	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+	$(PYTEST) --quiet tests/test_architecture.py
 
 .PHONY: protos
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
