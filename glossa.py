@@ -256,14 +256,17 @@ def show_parity(report: dict[str, Any], as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("check", "compared", "error", "allowed", "", title=f"parity on {report['provider']}")
+    inputs = "; ".join(dict.fromkeys(check["inputs"] for check in report["checks"]))
+    table = Table("check", "", "error", "allowed", "", title=f"parity on {report['provider']}", caption=inputs)
     for check in report["checks"]:
-        figures = (
-            (f"{check['max_error']:.1e}", f"{check['tolerance']:.0e}")
-            if check["tolerance"]
-            else (f"{check['max_error']:.0f} differ", "none")
+        is_exact = not check["tolerance"]
+        table.add_row(
+            check["name"],
+            check["precision"],
+            f"{check['max_error']:.0f} differ" if is_exact else f"{check['max_error']:.1e}",
+            "none" if is_exact else f"{check['tolerance']:.0e}",
+            "passed" if check["passed"] else "FAILED",
         )
-        table.add_row(check["name"], check["inputs"], *figures, "passed" if check["passed"] else "FAILED")
     Console().print(table)
 
 

@@ -16,11 +16,10 @@ from glossa import serving
 
 def resident_mb(port: str) -> float:
     """Resident memory of the process that listens on a port, from /proc: no package is needed for it."""
-    inode = next(
-        line.split()[9]
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if int(line.split()[1].split(":")[1], 16) == int(port) and line.split()[3] == "0A"
-    )
+    tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    listening = "0A"
+    (inode,) = {row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == int(port) and row[3] == listening}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if any(str(link.readlink()) == f"socket:[{inode}]" for link in (process / "fd").iterdir()):
