@@ -378,9 +378,11 @@ def doctor(
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(check) for check in checks]))
     else:
+        width = max(len(check.name) for check in checks) + 2
         for check in checks:
-            fix = f"\n{'':6}{'':24}fix: {check.fix}" if check.fix else ""
-            typer.echo(f"{check.status:5} {check.name:24}{check.value}{fix}")
+            typer.echo(f"{check.status:6}{check.name:{width}}{check.value}")
+            if check.fix:
+                typer.echo(f"{'':{6 + width}}fix: {check.fix}")
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 
