@@ -9,6 +9,7 @@ because a bridge needs firewall rights that not every machine gives.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -19,6 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +100,14 @@ class Container:
         done = subprocess.run([self.tool, "logs", self.name], capture_output=True, text=True, check=False, timeout=60)
         return done.stdout + done.stderr
 
+    def codes_of(self, method: str) -> Iterator[str]:
+        """The status of every call of a method that the server accepted, from its log."""
+        for line in self.log().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                fields = json.loads(line)
+                if fields["event"] == "request" and fields["method"].endswith(f"/{method}"):
+                    yield fields["code"]
+
     def remove(self) -> None:
         self._run("rm", "--force", self.name)
 
@@ -123,6 +133,7 @@ class Load:
         self.running = 0
         self.finished = 0
         self.broken: list[str] = []  # streams that gave a piece and then no end
+        self.refused: Counter[str] = Counter()  # by status; these gave nothing
         self._threads = ThreadPoolExecutor(STREAMS)
         self._loops = [self._threads.submit(self._loop) for _ in range(STREAMS)]
 
@@ -141,8 +152,9 @@ class Load:
         except ClientError as error:
             if pieces:
                 self.broken.append(str(error))
-            elif error.code != "UNAVAILABLE":
-                self.broken.append(f"refused with {error}")
+            else:
+                with self._lock:
+                    self.refused[error.code] += 1
             return False
         finally:
             with self._lock:
@@ -195,14 +207,19 @@ def check(image: str, tool: str, bundle: Path) -> None:
         container.terminate()
         load.join()
         status = container.wait()
+        # grpc itself cancels a call that reaches it while it stops, before any handler: the log has none of these.
+        accepted = Counter(container.codes_of("StreamTranslate"))
         assert not load.broken, f"streams without an end: {load.broken}"
+        assert accepted.keys() <= {"OK", "UNAVAILABLE"}, f"accepted streams ended with {dict(accepted)}"
+        assert accepted["OK"] == load.finished, f"{accepted['OK']} answered, {load.finished} arrived"
         assert load.finished > before, "no stream ended after SIGTERM: there was no load"
         assert status == 0, f"exit status {status}"
         print(
-            f"SIGTERM with {running} streams in flight: {load.finished - before} more ended whole, none broke, exit 0"
+            f"SIGTERM with {running} streams in flight: {load.finished - before} more accepted and ended whole, "
+            f"none broke, exit 0; refused in the end: {dict(load.refused)}"
         )
     except BaseException:
-        print(container.log(), file=sys.stderr)
+        print("\n".join(container.log().splitlines()[-30:]), file=sys.stderr)
         raise
     finally:
         container.remove()
