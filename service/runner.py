@@ -120,6 +120,7 @@ def _open_cuda(
             "fix: export it again with precision fp16"
         )
     try:
+        ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
         # kSameAsRequested: the arena grows by what is asked for instead of doubling.
         sessions = _open_all(
             path,
