@@ -186,14 +186,13 @@ class Server:
             settings = self.settings
             logs.event("draining", {"drain_delay_s": settings.drain_delay_s, "timeout_s": settings.drain_timeout_s})
             await asyncio.sleep(settings.drain_delay_s)
-        if self._servicer is not None:
-            # Refused by us, a new call gets UNAVAILABLE and is retried; caught by grpc's stop(), it may get CANCELLED.
-            self._servicer.refuse()
-            await self._idle_within(self.settings.drain_timeout_s if was_ready else 0.0)
         if self._grpc is not None:
-            await self._grpc.stop(None)
-        if self._servicer is not None and not await self._idle_within(SETTLE_S):
-            logs.event("handlers left", level=logs.WARNING)
+            await self._grpc.stop(self.settings.drain_timeout_s if was_ready else None)
+        if self._servicer is not None:
+            try:
+                await asyncio.wait_for(self._servicer.idle(), SETTLE_S)
+            except TimeoutError:
+                logs.event("handlers left", level=logs.WARNING)
         for model in self._models:
             await asyncio.to_thread(model.pool.close)
         if self._beating is not None:
@@ -202,15 +201,6 @@ class Server:
             await asyncio.to_thread(self._ops.close)
         self.state = "stopped"
         logs.event("stopped")
-
-    async def _idle_within(self, seconds: float) -> bool:
-        """Whether every call has been handled, waiting for that so long."""
-        assert self._servicer is not None
-        try:
-            await asyncio.wait_for(self._servicer.idle(), seconds)
-        except TimeoutError:
-            return False
-        return True
 
     def _listen(self) -> int:
         host, port = self.settings.host, self.settings.port

@@ -140,7 +140,6 @@ class Servicer:
         self._live: set[Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_refusing = False
 
     # ---- the RPCs
 
@@ -224,10 +223,6 @@ class Servicer:
 
     # ---- the life of a call
 
-    def refuse(self) -> None:
-        """From now on every new call gets ShuttingDown; those being handled go on."""
-        self._is_refusing = True
-
     async def idle(self) -> None:
         """Returns when no call is being handled. grpc's own stop() returns before aborted handlers have ended."""
         await self._idle.wait()
@@ -289,8 +284,6 @@ class Servicer:
         return call
 
     def _admit(self, message: Message | None) -> None:
-        if self._is_refusing:
-            raise ShuttingDown
         if len(self._live) > self._max_requests:
             raise Overloaded(
                 f"{self._max_requests} requests are being handled already; try again in {RETRY_WHEN_FULL_S} s",

@@ -8,7 +8,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from service.client import AsyncClient, ClientError
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
@@ -131,23 +130,6 @@ async def test_draining_tells_health_first_accepts_on_and_lets_streams_finish():
         with pytest.raises(ClientError, match="UNAVAILABLE"):
             await client.translate(TEXT, timeout_s=2)
         await client.close()
-
-
-async def test_after_the_lame_duck_time_new_calls_are_sent_elsewhere_while_streams_finish():
-    async with running() as edge, grpc.aio.insecure_channel(edge.address) as channel:
-        stub = glossa_pb2_grpc.TranslationServiceStub(channel)
-        edge.pool.hold = True
-        stream = stub.StreamTranslate(glossa_pb2.StreamTranslateRequest(text=TEXT), timeout=10)
-        await edge.pool.until(lambda: edge.pool.sinks)
-        stopping = asyncio.create_task(edge.server.stop())
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=10)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        assert "shutting down" in str(caught.value.details())
-        edge.pool.sinks[0](Finished(FinishReason.LENGTH, "mehr", (6,), timings=TIMINGS))
-        assert [message.text async for message in stream] == ["mehr"]
-        await stopping
-        assert len(edge.pool.requests) == 1
 
 
 async def test_what_runs_longer_than_the_drain_timeout_is_cut_and_its_row_freed():
