@@ -11,16 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
-from export.bundle import Limits
+from export.bundle import PAD_MULTIPLE, Limits
 from service.states import StateLayout
-
-PAD_TO = 16
-"""Sources and prompts are padded to a multiple of this: a row's numbers then don't depend on who is encoded with it."""
 
 
 def padded(length: int) -> int:
-    """`length` rounded up to a multiple of PAD_TO; graphs know positions for that beyond the model's own limit."""
-    return -(-length // PAD_TO) * PAD_TO
+    """`length` rounded up to a multiple of PAD_MULTIPLE; graphs know positions for that beyond the model's own limit."""
+    return -(-length // PAD_MULTIPLE) * PAD_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True)
