@@ -16,7 +16,7 @@ from service.states import StateLayout
 
 
 def padded(length: int) -> int:
-    """`length` rounded up to a multiple of PAD_MULTIPLE; graphs know positions for that beyond the model's own limit."""
+    """`length` rounded up to a multiple of PAD_MULTIPLE; graphs know positions for that beyond the model's limit."""
     return -(-length // PAD_MULTIPLE) * PAD_MULTIPLE
 
 
