@@ -62,7 +62,7 @@ def killed_run(out: Path, *, kills: int, seed: int) -> list[int]:
         command = [sys.executable, "-m", "tests.bench.kill_resume", "--child", str(out)]
         child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
-        deadly, lines = rng.randint(1, STEPS // kills - 4), 0
+        deadly, lines = rng.randint(5, STEPS // kills - 4), 0  # a state is saved every third step
         for line in child.stderr:
             lines += line.startswith("step ")
             if attempt < kills and lines == deadly:
