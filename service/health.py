@@ -69,6 +69,8 @@ class Health(health_pb2_grpc.HealthServicer):
                 if status != last:
                     last = status
                     yield Status(status=status)
+                if self._closed:  # the last word: a watcher must not hold up the server's stop
+                    return
                 await changed.wait()
         finally:
             self._watchers.discard(changed)
