@@ -191,7 +191,10 @@ class StateBuffers:
                 buffer.reshape(room, capacity)
         else:
             for buffer, capacity in shapes:
-                if (room, capacity) != (buffer.rows, buffer.capacity):
+                # A block may be larger than its shape, since it was reshaped: then nothing else has room to grow.
+                if (room, capacity) != (buffer.rows, buffer.capacity) or buffer.block.size > buffer.size_for(
+                    room, capacity
+                ):
                     buffer.resize(room, capacity, live=live)
         self.rows, self.capacities = room, wanted
         return True

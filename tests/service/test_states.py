@@ -120,6 +120,15 @@ def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
     assert states.buffers[0].block.size == states.buffers[0].size_for(1, 8)
 
 
+def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states.ensure(8, live=0, lengths={"self_kv": 256, "cross_kv": 16})
+    states.ensure(5, live=0, lengths={"self_kv": 64, "cross_kv": 16})  # the block for 256 positions stays
+    states.ensure(6, live=5, lengths={"self_kv": 64, "cross_kv": 192})
+    held = sum(buffer.block.size for buffer in states.buffers)
+    assert held == sum(buffer.size_for(buffer.rows, buffer.capacity) for buffer in states.buffers)
+
+
 def test_growing_and_moving_at_random_never_loses_a_value():
     rng = np.random.default_rng(5)
     states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=20)
