@@ -12,6 +12,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -288,7 +289,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}:{number}: invalid UTF-8 at byte {error.start} of the line") from error
-    except (OSError, EOFError) as error:  # EOFError: a gzip file that was cut short
+    except (OSError, EOFError, zlib.error) as error:  # a gzip file that was cut short, or is damaged inside
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 

@@ -24,6 +24,10 @@ ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
 
 
+class TooLongError(ValueError):
+    """A text has more tokens than the model can read."""
+
+
 class Bleu(NamedTuple):
     score: float
     signature: str  # how it was computed, as sacreBLEU writes it (Post 2018)
@@ -61,7 +65,7 @@ def translate(
     sources = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
     for place, source in enumerate(sources):
         if len(source) - 1 > limit:
-            raise ValueError(f"text {place + 1}: must be at most {limit} tokens, got {len(source) - 1}: shorten it")
+            raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(source) - 1}: shorten it")
     allowed = model.config.max_target_len
     prompts = [[tokenizer.bos_id]] * len(sources)
     ids = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)

@@ -224,3 +224,16 @@ def test_embedded_examples_are_the_same_every_time(kind, monkeypatch):
     assert len(examples.pairs) >= 200
     assert examples.digest == embedded_examples(kind).digest
     assert all(target for _, target in examples.pairs)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    data = bytearray(gzip.compress(b"one\tein\n" * 2000 + bytes(range(32, 127)) + b"\tx\n"))
+    if damage == "cut":
+        del data[-20:]
+    else:
+        data[12] ^= 0xFF
+    path = tmp_path / "pairs.tsv.gz"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"pairs.tsv.gz"):
+        read_tsv([path])
