@@ -196,14 +196,17 @@ def translations(subject: str, texts: list[str], model: str) -> list[str]:
     """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
     from export.bundle import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
+    from model.evaluate import TooLongError
     from model.evaluate import translate as translate_in_torch
     from service.client import Client, ClientError
 
-    with complaints(CheckpointError, ClientError), contextlib.ExitStack() as stack:
+    with complaints(CheckpointError, ClientError, TooLongError), contextlib.ExitStack() as stack:
         if (Path(subject) / MANIFEST).is_file():
             subject, _ = stack.enter_context(serving(Path(subject)))
         elif Path(subject).exists() or ":" not in subject:
             checkpoint = load_checkpoint(Path(subject))
+            if not checkpoint.config.has_encoder:
+                raise UsageError(f"{subject}: is a decoder-only model; only models that translate can be scored")
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts)
         client = stack.enter_context(Client(subject))
         return [answer.text for answer in client.translate_batch(texts, model=model)]
@@ -292,7 +295,10 @@ def serve(
 
 
 def setting_flags(arguments: Sequence[str]) -> dict[str, Any]:
-    """`--max-queue 64`, `--max-queue=64`, `--no-reflection` and NAME=BUNDLE arguments as settings by field name."""
+    """`--max-queue 64`, `--max-queue=64`, `--log-text`, `--no-reflection` and NAME=BUNDLE as settings by field name."""
+    from service.config import ServerSettings
+
+    switches = {name for name, field in ServerSettings.model_fields.items() if field.annotation is bool}
     flags: dict[str, Any] = {}
     models: list[str] = []
     rest = list(arguments)
@@ -303,12 +309,12 @@ def setting_flags(arguments: Sequence[str]) -> dict[str, Any]:
             models.append(argument)
         elif has_value:
             flags[name.replace("-", "_")] = value
+        elif name.removeprefix("no-").replace("-", "_") in switches:
+            flags[name.removeprefix("no-").replace("-", "_")] = not name.startswith("no-")
         elif rest and not rest[0].startswith("--"):
             flags[name.replace("-", "_")] = rest.pop(0)
-        elif name.startswith("no-"):
-            flags[name.removeprefix("no-").replace("-", "_")] = False
         else:
-            flags[name.replace("-", "_")] = True
+            raise UsageError(f"{argument}: needs a value")
     return flags | ({"models": models} if models else {})
 
 
@@ -349,13 +355,20 @@ def ask(verb: str, text: str | None, address: str, as_json: bool, **options: Any
 
     with complaints(ClientError), Client(address) as client:
         if text is None:
-            lines = (line.rstrip("\n") for line in sys.stdin)
+            lines = [line.rstrip("\n") for line in sys.stdin]
+            asked = (line for line in lines if line.strip())
             if verb == "translate":
-                answers = client.translate_batch(lines, **options)
+                answers = iter(client.translate_batch(asked, **options))
             else:
-                answers = (client.generate(line, **options) for line in lines)
-            for answer in answers:
-                write(answer)
+                answers = (client.generate(line, **options) for line in asked)
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():  # nothing to ask; the lines of input and output still correspond
+                    typer.echo()
+                    continue
+                try:
+                    write(next(answers))
+                except ClientError as error:
+                    raise UsageError(f"line {number}: {error}") from error
             return
         shown = ""
         for piece in (client.stream_translate if verb == "translate" else client.stream_generate)(text, **options):

@@ -63,7 +63,7 @@ def test_a_running_server_translates_from_the_command_line(exported):
         before = glossa.counters(glossa.fetch(f"{ops}/metrics"))
         streamed = run("translate", "a b c", "--address", address)
         whole = json.loads(run("translate", "a b c", "--address", address, "--json"))
-        lines = CliRunner().invoke(glossa.app, ["translate", "--address", address], input="a b c\na b c\n").output
+        lines = CliRunner().invoke(glossa.app, ["translate", "--address", address], input="a b c\n\na b c\n").output
         after = glossa.counters(glossa.fetch(f"{ops}/metrics"))
         refused = run("translate", "a", "--address", address, "--model", "nobody", fails=True)
         unknown = run("translate", "a zebra", "--address", address, fails=True)
@@ -71,7 +71,7 @@ def test_a_running_server_translates_from_the_command_line(exported):
         assert glossa.is_ready(ops)
     assert not glossa.is_ready(ops)
     assert streamed.rstrip("\n") == whole["text"]
-    assert lines == (whole["text"] + "\n") * 2
+    assert lines == whole["text"] + "\n\n" + whole["text"] + "\n"
     assert (
         after["glossa_generated_tokens_total"]
         == before["glossa_generated_tokens_total"] + 4 * whole["generated_tokens"]
@@ -142,6 +142,10 @@ def test_every_setting_is_listed():
         (["a=b", "--port", "1", "c=d"], {"models": ["a=b", "c=d"], "port": "1"}),
         (["--max-queue=7"], {"max_queue": "7"}),
         (["--no-reflection", "--log-text"], {"reflection": False, "log_text": True}),
+        (
+            ["--no-reflection", "a=b", "--log-text", "c=d"],
+            {"models": ["a=b", "c=d"], "reflection": False, "log_text": True},
+        ),
     ],
 )
 def test_setting_flags(arguments, flags):
