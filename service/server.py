@@ -96,6 +96,10 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
         golden_decode(runners[0], manifest)
     except (BundleError, TokenizerError, StartupError) as error:
         raise StartupError(f"model {name}: {error}") from error
+    except Exception as error:  # what a device's libraries raise has no common class
+        raise StartupError(
+            f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
+        ) from error
     config = EngineConfig(
         scheduler=SchedulerConfig(max_rows=settings.max_rows, state_bytes=max(1, settings.kv_cache_bytes // engines)),
         max_queue=math.ceil(settings.max_queue / engines),
