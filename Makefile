@@ -82,11 +82,11 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	lock build.in --constraints dev.txt --output-file build.txt
 
 PRESET ?= demo
-CHECKPOINT ?= runs/$(PRESET)
-BUNDLE ?= $(CHECKPOINT)-bundle
+CHECKPOINT ?= runs/$(PRESET)/checkpoint
+BUNDLE ?= runs/$(PRESET)/bundle
 
 .PHONY: train
-train: $(STAMP)  ## train PRESET=demo into CHECKPOINT=runs/demo (ARGS=… are passed on)
+train: $(STAMP)  ## train PRESET=demo into CHECKPOINT=runs/demo/checkpoint (ARGS=… are passed on)
 	$(BIN)/glossa train $(PRESET) --out $(CHECKPOINT) $(ARGS)
 
 .PHONY: export

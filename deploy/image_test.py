@@ -161,6 +161,10 @@ class Load:
                 self.running -= pieces > 0
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        return all(loop.done() for loop in self._loops)
+
     def join(self) -> None:
         for loop in self._loops:
             loop.result(timeout=120)
@@ -202,6 +206,7 @@ def check(image: str, tool: str, bundle: Path) -> None:
 
         load = Load(address)
         while load.finished < 3 * STREAMS:
+            assert not load.has_ended, f"all streams ended early: broken {load.broken}, refused {dict(load.refused)}"
             time.sleep(0.01)
         before, running = load.finished, load.running
         container.terminate()
