@@ -1,7 +1,7 @@
 """What a client asked (`Request`) and what it is told (`TextDelta` …, then exactly one `Finished` or one error).
 
 These types are the border between the edge (servicer, client text) and the engine (tokens, rows). They hold no logic
-beyond their own consistency; limits against a model are checked by `service.servicer` before a request is made.
+beyond their own consistency; limits against a model are checked by `service.catalog` before a request is made.
 """
 
 from __future__ import annotations

@@ -116,11 +116,6 @@ class Scheduler:
             sequence.row = None
         return dropped
 
-    def drop_waiting(self) -> list[Sequence]:
-        dropped = list(self.waiting)
-        self.waiting.clear()
-        return dropped
-
     def _expire(self, now_s: float) -> list[Sequence]:
         ended = []
         for sequence in (*self.live, *self.waiting):
