@@ -57,6 +57,7 @@ __all__ = [
     "MANIFEST",
     "PAD_MULTIPLE",
     "SESSION_CONFIG",
+    "SESSION_MEM_PATTERN",
     "SESSION_OPTIMIZATION",
     "SESSION_THREADS",
     "TOKENIZER",
@@ -90,10 +91,12 @@ MAX_MANIFEST_BYTES = 4 << 20  # a real one has some 20 kB
 # How graphs are run. Verification proves a graph under these settings and no others; a server uses the same.
 SESSION_THREADS = 1  # intra-op; one engine per core beats several threads on one step
 SESSION_OPTIMIZATION = "ORT_ENABLE_ALL"
+SESSION_MEM_PATTERN = False  # it plans memory for one shape; every step may have another
 SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
     {
         # The fused kernel is a scalar loop on CPUs (84 against 14 microseconds at 32x512) and computes E[x²]-mean².
         "optimization.disable_specified_optimizers": "SkipLayerNormFusion;BiasSkipLayerNormFusion",
+        "session.intra_op.allow_spinning": "0",
     }
 )
 # Sources and first blocks are padded to a multiple of it, so that the bits of a row do not depend on the rows beside

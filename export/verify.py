@@ -20,6 +20,7 @@ import onnxruntime
 from export.bundle import (
     PAD_MULTIPLE,
     SESSION_CONFIG,
+    SESSION_MEM_PATTERN,
     SESSION_OPTIMIZATION,
     SESSION_THREADS,
     Golden,
@@ -183,6 +184,7 @@ def _session(file: Path) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = options.inter_op_num_threads = SESSION_THREADS
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, SESSION_OPTIMIZATION)
     options.log_severity_level = 3
+    options.enable_mem_pattern = SESSION_MEM_PATTERN
     for key, text in SESSION_CONFIG.items():
         options.add_session_config_entry(key, text)
     return onnxruntime.InferenceSession(file, options, providers=[PROVIDER])

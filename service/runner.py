@@ -17,7 +17,16 @@ from typing import Any, Literal
 import numpy as np
 import onnxruntime as ort
 
-from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Limits, Manifest, StateKind, Variant
+from export.bundle import (
+    SESSION_CONFIG,
+    SESSION_MEM_PATTERN,
+    SESSION_OPTIMIZATION,
+    SESSION_THREADS,
+    Limits,
+    Manifest,
+    StateKind,
+    Variant,
+)
 from service.errors import StartupError
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.states import StateBuffers, StateLayout
@@ -99,8 +108,8 @@ def open_session(file: Path, providers: list[Any]) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
     options.log_severity_level = 3
-    options.enable_mem_pattern = False  # plans memory for one shape; here every step may have another
-    for key, value in {**SESSION_CONFIG, "session.intra_op.allow_spinning": "0"}.items():
+    options.enable_mem_pattern = SESSION_MEM_PATTERN
+    for key, value in SESSION_CONFIG.items():
         options.add_session_config_entry(key, value)
     session = ort.InferenceSession(str(file), options, providers=providers)
     session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
