@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from service.answer import Answer
-from service.decoding import Greedy, Strategy
+from service.decoding.strategy import Greedy, Strategy
 from service.detokenizer import Detokenizer, Incremental
 from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown
 from service.observer import EngineMetrics, NullMetrics

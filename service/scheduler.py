@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from export.bundle import Limits
-from service.decoding import Selection
+from service.decoding.strategy import Selection
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
 from service.sequence import Sequence

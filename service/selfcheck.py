@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from export.bundle import Manifest
-from service.decoding import Greedy
+from service.decoding.strategy import Greedy
 from service.errors import StartupError
 from service.request import Request
 from service.scheduler import Scheduler, SchedulerConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.decoding import Greedy
+from service.decoding.strategy import Greedy
 from service.engine import EngineConfig
 from service.errors import (
     Cancelled,

@@ -12,7 +12,7 @@ import pytest
 from export.bundle import load_bundle
 from model.reference import greedy
 from model.tokenizer import Tokenizer
-from service.decoding import Greedy
+from service.decoding.strategy import Greedy
 from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from service.decoding import Greedy, Selection
+from service.decoding.strategy import Greedy, Selection
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, InvalidRequest, RequestError
 from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants

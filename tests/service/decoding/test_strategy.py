@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from service.decoding import Greedy, NotFinite
+from service.decoding.strategy import Greedy, NotFinite
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
