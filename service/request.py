@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from service.decoding.rule import Rule
 from service.errors import RequestError
+from service.options import DecodingOptions
+
+if TYPE_CHECKING:
+    from service.decoding.phrases import Phrases
 
 
 class FinishReason(Enum):
@@ -23,13 +30,18 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One sequence to produce.
+    """One text to produce, or to score.
 
     source: token ids for the encoder, end token included; empty for a decoder-only model.
     prompt: token ids the decoder starts from, start token included; at least one.
     max_tokens: at most so many new tokens, end token included.
     stop: strings that end the answer and are not part of it.
     deadline_s: on the clock of time.monotonic(); None: no deadline.
+    options: how to decode; its texts have become tokens and rules here.
+    prefix: the answer's first tokens, given. A target to score is nothing but prefix.
+    rules: what changes the model's distribution, in the order of the masks behind the others.
+    phrases: what must appear in the answer; one of `rules` too.
+    seed: of the random numbers, when sampling.
     """
 
     request_id: str
@@ -38,10 +50,16 @@ class Request:
     max_tokens: int
     stop: tuple[str, ...] = ()
     deadline_s: float | None = None
+    options: DecodingOptions = DecodingOptions()
+    prefix: tuple[int, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    phrases: Phrases | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         assert self.prompt, "a request needs at least its start token"
         assert self.max_tokens >= 1, self.max_tokens
+        assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -62,9 +80,30 @@ class Timings:
     total_s: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class HypothesisResult:
+    """One whole answer.
+
+    tokens: end token included, where there is one.
+    score: what answers are ranked by: the sum of scores, normalised by length as the options say.
+    log_probability: the sum of token_logprobs: the model's own log-probability of these tokens.
+    alternatives: for each position the likeliest (id, log-probability) pairs, when asked for.
+    attention: float32 (layers, heads, tokens, source), when asked for: with which weights each token was predicted.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    reason: FinishReason
+    score: float
+    log_probability: float
+    token_logprobs: tuple[float, ...]
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    attention: np.ndarray | None = None
+
+
 @dataclass(frozen=True)
 class Finished:
-    """The end of a good answer: `text` is the part not yet sent in a delta."""
+    """The end of a good answer: `text` is the part not yet sent in a delta, `hypotheses` are the answers, best first."""
 
     reason: FinishReason
     text: str = ""
@@ -72,6 +111,7 @@ class Finished:
     prompt_tokens: int = 0  # source and prompt, special tokens included
     generated_tokens: int = 0  # end token included
     timings: Timings = field(default_factory=Timings)
+    hypotheses: tuple[HypothesisResult, ...] = ()
 
 
 Event = TextDelta | Finished | RequestError
