@@ -111,6 +111,24 @@ class Tokenizer:
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Which characters [start, end) of `text`, as it was typed, each id of `encode(text)` stands for.
+
+        The blank before a word is part of it. Starts and ends never decrease. A character whose bytes are spread over
+        several ids belongs to each of them. Blanks that `words` leaves out belong to none, every other character to
+        at least one.
+        """
+        spans: list[tuple[int, int]] = self._backend.encode(text, add_special_tokens=False).offsets
+        if self._is_bpe:
+            return spans
+        whole: list[tuple[int, int]] = []
+        for place, (start, end) in enumerate(spans):
+            limit = spans[place + 1][0] if place + 1 < len(spans) else len(text)
+            while end < limit and not text[end].isspace():  # NFC made it one with the character before it
+                end += 1
+            whole.append((start, end))
+        return whole
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; pad, bos, eos and unk are skipped, bytes that are no UTF-8 become U+FFFD."""
         text: str = self._backend.decode(list(ids), skip_special_tokens=True)

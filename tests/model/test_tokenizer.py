@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -69,6 +70,49 @@ def test_special_ids_are_no_text(tokenizer):
 def test_batch_equals_one_by_one(tokenizer):
     assert tokenizer.encode_batch(SENTENCES) == [tokenizer.encode(sentence) for sentence in SENTENCES]
     assert tokenizer.encode_batch([]) == []
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_offsets_cut_the_text_as_its_tokens_do(tokenizer, sentence):
+    tokens = tokenizer.encode(sentence)
+    for token, (start, end) in zip(tokens, tokenizer.offsets(sentence), strict=True):
+        piece = tokenizer.decode([token])
+        assert "\N{REPLACEMENT CHARACTER}" in piece or sentence[start:end].strip() == piece.strip()
+
+
+def test_offsets_of_words_are_those_of_the_text_as_typed(words):
+    typed = unicodedata.normalize("NFD", "  Zwei   junge\n\tMänteln .  ")
+    assert [typed[start:end] for start, end in words.offsets(typed)] == [
+        "Zwei",
+        " junge",
+        "\t" + unicodedata.normalize("NFD", "Mänteln"),
+        " .",
+    ]
+    hangul = "\u1112\u1161\u11ab dogs"  # three characters that NFC makes one
+    assert words.offsets(hangul) == [(0, 3), (3, 8)]
+
+
+def test_bytes_of_one_character_all_stand_for_it(bpe):
+    assert bpe.offsets("a😀") == [(0, 1)] + [(1, 2)] * 4
+
+
+@given(
+    st.text(
+        st.sampled_from(
+            "ae \n\u0301\u0323\u0338=<\u2000\xa0\u1112\u1161\u11ab\u0f73\u0344\u0958😀▁\u212b\ufb1d\U0001d15e-"
+        )
+    )
+)
+@settings(max_examples=500, deadline=None)
+def test_offsets_are_in_order_and_cover_what_is_no_blank(bpe, words, text):
+    for tokenizer in (bpe, words):
+        spans = tokenizer.offsets(text)
+        assert len(spans) == len(tokenizer.encode(text))
+        assert all(0 <= start < end <= len(text) for start, end in spans)
+        assert spans == sorted(spans)
+        assert [end for _, end in spans] == sorted(end for _, end in spans)
+        covered = {place for start, end in spans for place in range(start, end)}
+        assert all(place in covered or text[place].isspace() for place in range(len(text)))
 
 
 def test_unknown_words_are_named_in_order_and_once(words, bpe):
