@@ -159,6 +159,9 @@ class Servicer:
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
         return self._pieces("generation", request, call, pb.StreamGenerateResponse)
 
+    async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
+        raise Unsupported("no model here scores texts")
+
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
 

@@ -10,6 +10,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class LengthNormalization(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LENGTH_NORMALIZATION_UNSPECIFIED: _ClassVar[LengthNormalization]
+    LENGTH_NORMALIZATION_AVERAGE: _ClassVar[LengthNormalization]
+    LENGTH_NORMALIZATION_GNMT: _ClassVar[LengthNormalization]
+
+class EarlyStopping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EARLY_STOPPING_UNSPECIFIED: _ClassVar[EarlyStopping]
+    EARLY_STOPPING_TRUE: _ClassVar[EarlyStopping]
+    EARLY_STOPPING_FALSE: _ClassVar[EarlyStopping]
+    EARLY_STOPPING_NEVER: _ClassVar[EarlyStopping]
+
+class AlignmentKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ALIGNMENT_KIND_UNSPECIFIED: _ClassVar[AlignmentKind]
+    ALIGNMENT_KIND_NONE: _ClassVar[AlignmentKind]
+    ALIGNMENT_KIND_SOFT: _ClassVar[AlignmentKind]
+    ALIGNMENT_KIND_HARD: _ClassVar[AlignmentKind]
+    ALIGNMENT_KIND_BOTH: _ClassVar[AlignmentKind]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -22,6 +43,18 @@ class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_UNSPECIFIED: _ClassVar[Task]
     TASK_TRANSLATION: _ClassVar[Task]
     TASK_GENERATION: _ClassVar[Task]
+LENGTH_NORMALIZATION_UNSPECIFIED: LengthNormalization
+LENGTH_NORMALIZATION_AVERAGE: LengthNormalization
+LENGTH_NORMALIZATION_GNMT: LengthNormalization
+EARLY_STOPPING_UNSPECIFIED: EarlyStopping
+EARLY_STOPPING_TRUE: EarlyStopping
+EARLY_STOPPING_FALSE: EarlyStopping
+EARLY_STOPPING_NEVER: EarlyStopping
+ALIGNMENT_KIND_UNSPECIFIED: AlignmentKind
+ALIGNMENT_KIND_NONE: AlignmentKind
+ALIGNMENT_KIND_SOFT: AlignmentKind
+ALIGNMENT_KIND_HARD: AlignmentKind
+ALIGNMENT_KIND_BOTH: AlignmentKind
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_END_OF_SEQUENCE: FinishReason
 FINISH_REASON_LENGTH: FinishReason
@@ -31,12 +64,171 @@ TASK_TRANSLATION: Task
 TASK_GENERATION: Task
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("max_tokens", "stop")
+    __slots__ = ("max_tokens", "stop", "min_tokens", "max_length_ratio", "ignore_eos", "echo", "beam_size", "num_hypotheses", "length_penalty", "length_normalization", "coverage_penalty", "patience", "early_stopping", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias", "banned", "prefix", "prefix_tokens", "prefix_bias", "return_alternatives", "min_alternative_probability", "allowed_tokens", "use_shortlist", "phrases", "ordered_phrases", "regex", "json_schema", "lark", "token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads")
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LENGTH_RATIO_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_NORMALIZATION_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEAM_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DIVERSITY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    TYPICAL_P_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    NO_REPEAT_NGRAM_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    BANNED_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_BIAS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    MIN_ALTERNATIVE_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    USE_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
+    PHRASES_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_PHRASES_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LARK_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_LAYER_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_HEADS_FIELD_NUMBER: _ClassVar[int]
     max_tokens: int
     stop: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
+    min_tokens: int
+    max_length_ratio: float
+    ignore_eos: bool
+    echo: bool
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    length_normalization: LengthNormalization
+    coverage_penalty: float
+    patience: float
+    early_stopping: EarlyStopping
+    num_beam_groups: int
+    diversity_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    seed: int
+    num_sequences: int
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram: int
+    logit_bias: _containers.ScalarMap[int, float]
+    banned: _containers.RepeatedScalarFieldContainer[str]
+    prefix: str
+    prefix_tokens: _containers.RepeatedScalarFieldContainer[int]
+    prefix_bias: float
+    return_alternatives: bool
+    min_alternative_probability: float
+    allowed_tokens: _containers.RepeatedScalarFieldContainer[int]
+    use_shortlist: bool
+    phrases: _containers.RepeatedScalarFieldContainer[str]
+    ordered_phrases: bool
+    regex: str
+    json_schema: str
+    lark: str
+    token_logprobs: bool
+    top_logprobs: int
+    alignment: AlignmentKind
+    alignment_layer: int
+    alignment_heads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., max_length_ratio: _Optional[float] = ..., ignore_eos: bool = ..., echo: bool = ..., beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., length_normalization: _Optional[_Union[LengthNormalization, str]] = ..., coverage_penalty: _Optional[float] = ..., patience: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., num_beam_groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., seed: _Optional[int] = ..., num_sequences: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., banned: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ..., prefix_tokens: _Optional[_Iterable[int]] = ..., prefix_bias: _Optional[float] = ..., return_alternatives: bool = ..., min_alternative_probability: _Optional[float] = ..., allowed_tokens: _Optional[_Iterable[int]] = ..., use_shortlist: bool = ..., phrases: _Optional[_Iterable[str]] = ..., ordered_phrases: bool = ..., regex: _Optional[str] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., token_logprobs: bool = ..., top_logprobs: _Optional[int] = ..., alignment: _Optional[_Union[AlignmentKind, str]] = ..., alignment_layer: _Optional[int] = ..., alignment_heads: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TokenAlternative(_message.Message):
+    __slots__ = ("token", "text", "logprob")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    logprob: float
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ...) -> None: ...
+
+class TokenLogprob(_message.Message):
+    __slots__ = ("token", "text", "logprob", "top")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    logprob: float
+    top: _containers.RepeatedCompositeFieldContainer[TokenAlternative]
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenAlternative, _Mapping]]] = ...) -> None: ...
+
+class Span(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class AlignmentRow(_message.Message):
+    __slots__ = ("weights",)
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Alignment(_message.Message):
+    __slots__ = ("source_spans", "target_spans", "rows", "positions")
+    SOURCE_SPANS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SPANS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    source_spans: _containers.RepeatedCompositeFieldContainer[Span]
+    target_spans: _containers.RepeatedCompositeFieldContainer[Span]
+    rows: _containers.RepeatedCompositeFieldContainer[AlignmentRow]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, source_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., target_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[AlignmentRow, _Mapping]]] = ..., positions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Hypothesis(_message.Message):
+    __slots__ = ("text", "tokens", "finish_reason", "score", "log_probability", "token_logprobs", "alignment")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    finish_reason: FinishReason
+    score: float
+    log_probability: float
+    token_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    alignment: Alignment
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., log_probability: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "generated_tokens")
@@ -59,14 +251,18 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("finish_reason", "usage", "timings")
+    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
+    seed: int
+    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens")
@@ -81,18 +277,22 @@ class TranslateRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
+    seed: int
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens")
@@ -129,18 +329,22 @@ class GenerateRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
+    seed: int
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class StreamGenerateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens")
@@ -164,19 +368,55 @@ class StreamGenerateResponse(_message.Message):
     final: Completion
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., final: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
+class ScoreRequest(_message.Message):
+    __slots__ = ("model", "text", "target", "target_tokens", "is_open", "options")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    target: str
+    target_tokens: _containers.RepeatedScalarFieldContainer[int]
+    is_open: bool
+    options: DecodingOptions
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., is_open: bool = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("tokens", "log_probability", "score", "perplexity", "alignment", "usage", "timings")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    PERPLEXITY_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    log_probability: float
+    score: float
+    perplexity: float
+    alignment: Alignment
+    usage: Usage
+    timings: Timings
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., log_probability: _Optional[float] = ..., score: _Optional[float] = ..., perplexity: _Optional[float] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class Limits(_message.Message):
-    __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes")
+    __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes", "max_hypotheses")
     MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     max_prompt_tokens: int
     max_tokens: int
     max_text_bytes: int
     max_stop_strings: int
     max_stop_bytes: int
-    def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_bytes: _Optional[int] = ...) -> None: ...
+    max_hypotheses: int
+    def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_bytes: _Optional[int] = ..., max_hypotheses: _Optional[int] = ...) -> None: ...
 
 class ExecutionProvider(_message.Message):
     __slots__ = ("provider", "requested", "fallback", "reason")
@@ -223,7 +463,7 @@ class Lineage(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., data_sha256: _Optional[str] = ..., git_commit: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +475,10 @@ class Model(_message.Message):
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_SHA256_FIELD_NUMBER: _ClassVar[int]
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HAS_ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HAS_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -246,7 +490,11 @@ class Model(_message.Message):
     lineage: Lineage
     bundle_sha256: str
     format_version: int
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ...) -> None: ...
+    has_attention: bool
+    attention_layers: int
+    attention_heads: int
+    has_shortlist: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

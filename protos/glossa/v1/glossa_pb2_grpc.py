@@ -265,6 +265,82 @@ class GenerationService(object):
             _registered_method=True)
 
 
+class ScoringServiceStub(object):
+    """Tells how likely a model finds a text that is given.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Score = channel.unary_unary(
+                '/glossa.v1.ScoringService/Score',
+                request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreResponse.FromString,
+                _registered_method=True)
+
+
+class ScoringServiceServicer(object):
+    """Tells how likely a model finds a text that is given.
+    """
+
+    def Score(self, request, context):
+        """Scores one target: the translation of a source, or the continuation of a prompt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ScoringServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreRequest.FromString,
+                    response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'glossa.v1.ScoringService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('glossa.v1.ScoringService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ScoringService(object):
+    """Tells how likely a model finds a text that is given.
+    """
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.ScoringService/Score',
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreRequest.SerializeToString,
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class ModelServiceStub(object):
     """Describes the models of this server.
     """
