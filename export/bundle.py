@@ -170,7 +170,7 @@ def load_manifest(path: Path) -> Manifest:
         raise ManifestError(file, str(error), fix=again) from None
     version = values.get("format_version")
     if version != FORMAT_VERSION or isinstance(version, bool):
-        fix = f"export the checkpoint with this version of glossa, or run one that reads version {version!r}"
+        fix = f"export the checkpoint again with this version of glossa, or run one that reads version {version!r}"
         raise VersionError(
             file, "has an unknown format_version", expected=FORMAT_VERSION, actual=repr(version), fix=fix
         )

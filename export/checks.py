@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,35 @@ from model.transformer import Transformer
 
 GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
 GREEDY_TOKENS = 24
+TOP_K = (16, 1)  # how many best tokens are asked for, in turns
 
 # Largest error of an output, as a share of its largest value. fp32: some 50 times what models of 20 million parameters
 # show. fp16 is held against the float32 model, and the liveliest random model shows half of it.
 TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2}
+ONE_TOLERANCE = 1e-5  # of the sum of a row's probabilities, in any precision: log-softmax is always computed in float32
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+
+
+class Prediction(NamedTuple):
+    """What `decode` says of the next token of each row; fields are named like its outputs."""
+
+    logprobs: Array  # float32 (rows, V)
+    normaliser: Array  # float32 (rows,): logits = logprobs + normaliser
+    top_logprobs: Array  # float32 (rows, N), best first
+    top_ids: Array  # int64 (rows, N)
+
+    @property
+    def logits(self) -> Array:
+        """float32 (rows, V)."""
+        logits: Array = self.logprobs + self.normaliser[:, None]
+        return logits
+
+    def row(self, i: int) -> Prediction:
+        """One row alone: still arrays of rows."""
+        return Prediction(*(array[i : i + 1] for array in self))
 
 
 class Graphs(Protocol):
@@ -47,12 +68,18 @@ class Graphs(Protocol):
         ...
 
     def decode(
-        self, blocks: Sequence[Sequence[int]], starts: Sequence[int], buffers: Arrays, cross: Mapping[str, Array]
-    ) -> Array:
-        """Logits float32 (rows, V) behind each row's block; `buffers` and `cross` hold exactly these rows.
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        top_k: int = 1,
+    ) -> Prediction:
+        """What follows each row's block; `buffers` and `cross` hold exactly these rows.
 
         cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
-        with starts of 0, or of a single row.
+        with starts of 0, or of a single row. top_k: how many best tokens of each row to name.
         """
         ...
 
@@ -79,7 +106,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class Answer:
-    """New tokens, eos included, and by how much the smallest choice was decided, as a share of the largest logit."""
+    """New tokens, eos included, and by how much the smallest choice was decided, as a share of the largest
+    log-probability."""
 
     tokens: Ids
     smallest_gap: float
@@ -97,14 +125,14 @@ def answer_greedily(
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
     for _ in range(max_tokens):
-        logits = served.decode(blocks, starts, buffers, cross)
+        best = served.decode(blocks, starts, buffers, cross, top_k=2)
         starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
-        blocks = [[int(row.argmax())] for row in logits]
+        blocks = best.top_ids[:, :1].tolist()
         for row, answer in enumerate(answers):
             if eos_id not in answer:
-                second, first = np.partition(logits[row], -2)[-2:]
+                first, second = best.top_logprobs[row]
                 answer.append(blocks[row][0])
-                gaps[row].append(float((first - second) / np.abs(logits[row]).max()))
+                gaps[row].append(float((first - second) / np.abs(best.logprobs[row]).max()))
         if all(eos_id in answer for answer in answers):
             break
     return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
@@ -128,9 +156,9 @@ class _Worst:
 
 @dataclass(frozen=True)
 class _Played:
-    """Logits by (row, position), and the buffers at the end."""
+    """Predictions of single rows by (row, position), and the buffers at the end."""
 
-    logits: dict[tuple[int, int], Array]
+    predictions: dict[tuple[int, int], Prediction]
     buffers: Arrays
 
 
@@ -149,6 +177,7 @@ class Suite:
         self.sources = tuple(sources[i] for i in order)
         self.targets = tuple(samples.targets[i] for i in order)
         self.heads = tuple(heads[i] for i in order)
+        self.top_k = tuple(min(count, self.config.vocab_size) for count in TOP_K)
         self.golden: Golden | None = None
 
     def run(self) -> Verification:
@@ -167,6 +196,9 @@ class Suite:
             ("caches against PyTorch", self.caches, self.tolerance),
             ("caches written nowhere else", self.untouched, 0.0),
             ("steps in a batch as alone", self.steps_alone, 0.0),
+            ("normaliser against PyTorch", self.normaliser, self.tolerance),
+            ("probabilities of a row add up to one", self.sums, ONE_TOLERANCE),
+            ("best tokens are those of the sorted row", self.best, 0.0),
             ("last position against PyTorch", self.last_position, self.tolerance),
             ("greedy answers against the reference", self.greedy, 0.0),
         ]
@@ -231,30 +263,34 @@ class Suite:
     # -- decoder: prefill
 
     @cached_property
-    def prefilled(self) -> tuple[Array, Arrays]:
-        buffers = self.served.buffers(len(self.targets), _capacity(self.targets))
-        return self.served.decode(self.targets, [0] * len(self.targets), buffers, {}), buffers
+    def prefilled(self) -> tuple[Prediction, Arrays]:
+        rows = len(self.targets)
+        buffers = self.served.buffers(rows, _capacity(self.targets))
+        return self.served.decode(self.targets, [0] * rows, buffers, {}, top_k=self.top_k[0]), buffers
+
+    @cached_property
+    def prefilled_alone(self) -> list[Prediction]:
+        alone = [([target], self.served.buffers(1, _capacity([target]))) for target in self.targets]
+        return [self.served.decode(block, [0], buffers, {}, top_k=self.top_k[1]) for block, buffers in alone]
 
     def prefill(self) -> tuple[float, str]:
         """A ragged, right-padded batch of prompts; and the longest prompt."""
         worst = _Worst()
         longest = [self.samples.longest_target]
         buffers = self.served.buffers(1, _capacity(longest))
-        for (logits, caches), targets in (
+        for (prediction, caches), targets in (
             (self.prefilled, self.targets),
             ((self.served.decode(longest, [0], buffers, {}), buffers), longest),
         ):
             for row, target in enumerate(targets):
-                worst.add("logits", logits[row], self.expected.logits((), target)[-1])
+                worst.add("logprobs", prediction.logprobs[row], self.expected.logprobs((), target)[-1])
                 for name, expected in self.expected.caches((), target).items():
                     worst.add(f"present.{name}", _valid(caches[name][row], len(target)), expected)
         return worst.error, worst.note
 
     def prefill_alone(self) -> tuple[float, str]:
-        differ = 0
-        for row, target in enumerate(self.targets):
-            buffers = self.served.buffers(1, _capacity([target]))
-            differ += _differing(self.prefilled[0][row], self.served.decode([target], [0], buffers, {})[0])
+        together = self.prefilled[0]
+        differ = sum(_parted(together.row(row), alone) for row, alone in enumerate(self.prefilled_alone))
         return float(differ), "values that differ in any bit"
 
     def later_block(self) -> tuple[float, str]:
@@ -265,43 +301,59 @@ class Suite:
             if len(target) - cut > 1:
                 buffers = self.served.buffers(1, _capacity([target]))
                 self.served.decode([target[:cut]], [0], buffers, {})
-                logits = self.served.decode([target[cut:]], [cut], buffers, {})
-                worst.add("logits", logits[0], self.expected.logits((), target)[-1])
+                prediction = self.served.decode([target[cut:]], [cut], buffers, {})
+                worst.add("logprobs", prediction.logprobs[0], self.expected.logprobs((), target)[-1])
         return worst.error, worst.note
 
     # -- decoder: steps
 
-    def play(self, rows: Sequence[int], capacity: int) -> _Played:
+    def play(self, rows: Sequence[int], capacity: int, top_k: Sequence[int]) -> _Played:
         """Feeds the targets of these rows: first each row's head alone, then everything together, token by token, where
-        rows that have ended drop off the end. One more row of the buffers belongs to nobody."""
-        logits: dict[tuple[int, int], Array] = {}
+        rows that have ended drop off the end. One more row of the buffers belongs to nobody. The numbers of best tokens
+        to name take turns."""
+        predictions: dict[tuple[int, int], Prediction] = {}
         buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
         for i, row in enumerate(rows):
             head, place = self.targets[row][: self.heads[row]], (i, i + 1)
             blocks = [[token] for token in head] if self.config.has_encoder else [head]
             for start, block in enumerate(blocks):
-                own = self.served.decode([block], [start], _rows(buffers, *place), _rows(cross, *place))
-                logits[row, start + len(block) - 1] = own[0]
+                predictions[row, start + len(block) - 1] = self.served.decode(
+                    [block], [start], _rows(buffers, *place), _rows(cross, *place), top_k=top_k[start % len(top_k)]
+                )
         for step in range(max(len(self.targets[row]) - self.heads[row] for row in rows)):
             live = [row for row in rows if self.heads[row] + step < len(self.targets[row])]
             starts = [self.heads[row] + step for row in live]
             blocks = [[self.targets[row][start]] for row, start in zip(live, starts, strict=True)]
-            some = self.served.decode(blocks, starts, _rows(buffers, 0, len(live)), _rows(cross, 0, len(live)))
-            logits |= {(row, start): some[i] for i, (row, start) in enumerate(zip(live, starts, strict=True))}
-        return _Played(logits, buffers)
+            place = (0, len(live))
+            some = self.served.decode(
+                blocks, starts, _rows(buffers, *place), _rows(cross, *place), top_k=top_k[step % len(top_k)]
+            )
+            predictions |= {(row, start): some.row(i) for i, (row, start) in enumerate(zip(live, starts, strict=True))}
+        return _Played(predictions, buffers)
 
     @cached_property
     def played(self) -> _Played:
-        return self.play(range(len(self.targets)), _capacity(self.targets))
+        return self.play(range(len(self.targets)), _capacity(self.targets), self.top_k)
+
+    @cached_property
+    def played_alone(self) -> dict[tuple[int, int], Prediction]:
+        """Every row in buffers of its own, of another capacity, and asked for other numbers of best tokens."""
+        alone, capacity = dict[tuple[int, int], Prediction](), _capacity(self.targets) + 8
+        for row in range(len(self.targets)):
+            alone |= self.play([row], capacity, self.top_k[::-1]).predictions
+        return alone
 
     def steps(self) -> tuple[float, str]:
         worst = _Worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            expected = self.expected.logits(source, target)
-            for position in range(len(target)):
-                if (row, position) in self.played.logits:
-                    worst.add(f"logits at {position}", self.played.logits[row, position], expected[position])
+            expected = self.expected.logprobs(source, target)
+            for position in self._positions(row):
+                actual = self.played.predictions[row, position].logprobs[0]
+                worst.add(f"logprobs at {position}", actual, expected[position])
         return worst.error, worst.note
+
+    def _positions(self, row: int) -> list[int]:
+        return [position for own, position in self.played.predictions if own == row]
 
     def caches(self) -> tuple[float, str]:
         worst = _Worst()
@@ -321,12 +373,38 @@ class Suite:
         return float(differ), "values behind a row's end or in another row"
 
     def steps_alone(self) -> tuple[float, str]:
-        """Alone in a buffer of another capacity against together."""
-        differ = 0
-        for row in range(len(self.targets)):
-            alone = self.play([row], _capacity(self.targets) + 8)
-            differ += sum(_differing(logits, self.played.logits[key]) for key, logits in alone.logits.items())
+        differ = sum(_parted(self.played.predictions[key], alone) for key, alone in self.played_alone.items())
         return float(differ), "values that differ in any bit"
+
+    def normaliser(self) -> tuple[float, str]:
+        """What the normaliser is for: the logits, from it and the log-probabilities."""
+        worst = _Worst()
+        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            expected = self.expected.logits(source, target)
+            for position in self._positions(row):
+                actual = self.played.predictions[row, position].logits[0]
+                worst.add(f"logits at {position}", actual, expected[position])
+        return worst.error, worst.note
+
+    def _predictions(self) -> list[Prediction]:
+        """All there are, in a batch and alone, of one or more rows."""
+        prefilled = [] if self.config.has_encoder else [self.prefilled[0], *self.prefilled_alone]
+        return [*prefilled, *self.played.predictions.values(), *self.played_alone.values()]
+
+    def sums(self) -> tuple[float, str]:
+        sums = np.concatenate([np.exp(p.logprobs.astype(np.float64)).sum(-1) for p in self._predictions()])
+        error = float(np.nan_to_num(np.abs(sums - 1), nan=np.inf).max())
+        return error, f"worst of {len(sums)} rows"
+
+    def best(self) -> tuple[float, str]:
+        """Named in a batch and alone, one of them and several, against a sort that keeps the order of equal values."""
+        differ, counts = 0, set[int]()
+        for prediction in self._predictions():
+            counts.add(count := prediction.top_ids.shape[1])
+            order = np.argsort(-prediction.logprobs, axis=-1, kind="stable")[:, :count]
+            differ += _differing(prediction.top_ids, order)
+            differ += _differing(prediction.top_logprobs, np.take_along_axis(prediction.logprobs, order, axis=-1))
+        return float(differ), f"ids and log-probabilities of the best {' and '.join(map(str, sorted(counts)))}"
 
     def last_position(self) -> tuple[float, str]:
         """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
@@ -335,8 +413,8 @@ class Suite:
         buffers = self.served.buffers(1, _capacity([target]))
         for name, cache in self.expected.caches(source, target).items():
             buffers[name][0, :, :last] = cache[:, :last]
-        logits = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
-        worst.add(f"logits at {last}", logits[0], self.expected.logits(source, target)[last])
+        prediction = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
+        worst.add(f"logprobs at {last}", prediction.logprobs[0], self.expected.logprobs(source, target)[last])
         return worst.error, worst.note
 
     # -- whole answers
@@ -366,10 +444,11 @@ class Suite:
         return float(len(wrong)), note + (f"; wrong choices by: {', '.join(wrong)}" if wrong else "")
 
     def _gap(self, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> float:
-        """By how much PyTorch prefers its own token where two answers part, as a share of its largest logit."""
+        """By how much PyTorch prefers its own token where two answers part, as a share of its largest
+        log-probability."""
         at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
-        logits = next_logits(self.model, [*prompt, *reference[:at]], source=source)
-        return float((logits[reference[at]] - logits[actual[at]]) / logits.abs().max())
+        logprobs = next_logits(self.model, [*prompt, *reference[:at]], source=source).log_softmax(-1)
+        return float((logprobs[reference[at]] - logprobs[actual[at]]) / logprobs.abs().max())
 
 
 def _valid(array: Array, length: int) -> Array:
@@ -383,6 +462,11 @@ def _capacity(targets: Sequence[Ids]) -> int:
 
 def _differing(actual: Array, expected: Array) -> int:
     return int((actual != expected).sum())
+
+
+def _parted(one: Prediction, other: Prediction) -> int:
+    """In how many values two predictions of a row differ; how many best tokens they name is their own affair."""
+    return _differing(one.logprobs, other.logprobs) + _differing(one.normaliser, other.normaliser)
 
 
 def _rows(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:

@@ -41,6 +41,11 @@ class Expected:
         logits: NDArray[Any] = self.model.decoder.unembedding(states)[0].float().numpy()
         return logits
 
+    def logprobs(self, source: Ids, target: Ids) -> NDArray[Any]:
+        """Log-softmax of the same, (T, V)."""
+        logprobs: NDArray[Any] = torch.from_numpy(self.logits(source, target)).log_softmax(-1).numpy()
+        return logprobs
+
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
         """self_key.i and self_value.i of every position of the target, (K, T, D)."""

@@ -87,7 +87,12 @@ class EncodeGraph(nn.Module):
 
 
 class DecodeGraph(nn.Module):
-    """A block of tokens → logits float32 (B, V) behind each row's last valid token, and the extended caches."""
+    """A block of tokens → what the model says of the token behind each row's last valid one, and the extended caches.
+
+    logprobs float32 (B, V): log-softmax of the logits. normaliser float32 (B,): the log-sum-exp taken off them, so that
+    logits = logprobs + normaliser. top_logprobs float32 and top_ids int64 (B, N): the N = `top_k` best tokens, best
+    first, of equal ones the lower id.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -99,6 +104,7 @@ class DecodeGraph(nn.Module):
         starts_B: Tensor,
         lengths_B: Tensor,
         total_length: Tensor,
+        top_k_1: Tensor,
         past: Sequence[Pair],
         source_lengths_B: Tensor | None = None,
         cross: Sequence[Pair] = (),
@@ -115,7 +121,28 @@ class DecodeGraph(nn.Module):
         else:
             states_BM = states_BTM[:, 0]
         presents = [attend.present for attend in attends if attend.present is not None]
-        return [decoder.unembedding(states_BM).float(), *(tensor for layer in presents for tensor in layer)]
+        # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
+        logits_BV = decoder.unembedding(states_BM).float()
+        logprobs_BV = logits_BV.log_softmax(-1)
+        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
+        # microseconds at 32 x 32000).
+        normaliser_B = logits_BV[:, 0] - logprobs_BV[:, 0]
+        best = _top_k(logprobs_BV, top_k_1)
+        return [logprobs_BV, normaliser_B, *best, *(tensor for layer in presents for tensor in layer)]
+
+
+def _top_k(scores_BV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
+    """The best of each row, sorted, of equal ones the lower index first: values (B, N) and int64 indices (B, N)."""
+    # Named outright, because `torch.topk` takes a number, and the graph would take it out of its tensor and back in.
+    count: Any = top_k_1.item()
+    results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+        "::TopK",
+        (scores_BV, top_k_1),
+        dtypes=[scores_BV.dtype, torch.int64],
+        shapes=[(scores_BV.shape[0], count)] * 2,
+        version=11,
+    )
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +179,12 @@ def signatures(model: Transformer) -> dict[Role, Signature]:
         torch.zeros(batch, dtype=torch.int64),
         torch.full((batch,), length, dtype=torch.int32),
         torch.tensor(length, dtype=torch.int32),
+        torch.tensor([2]),
         past,
     )
-    dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, past_axes)
-    inputs = ("tokens", "starts", "lengths", "total_length", *(f"past.{name}" for name in own))
-    outputs = ("logits", *(f"present.{name}" for name in own))
+    dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, {}, past_axes)
+    inputs = ("tokens", "starts", "lengths", "total_length", "top_k", *(f"past.{name}" for name in own))
+    outputs = ("logprobs", "normaliser", "top_logprobs", "top_ids", *(f"present.{name}" for name in own))
     if not isinstance(model, EncoderDecoder):
         decode = Signature(
             module=DecodeGraph(model), arguments=arguments, dynamic_axes=dynamic_axes, inputs=inputs, outputs=outputs

@@ -170,6 +170,16 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
     return model
 
 
+def name_top_axes(model: ModelProto) -> ModelProto:
+    """The axis of a TopK output is called after the input that says how long it is: only a run knows more."""
+    graph = model.graph
+    names = {output: node.input[1] for node in graph.node if node.op_type == "TopK" for output in node.output}
+    for value in graph.output:
+        if value.name in names:
+            value.type.tensor_type.shape.dim[-1].dim_param = names[value.name]
+    return model
+
+
 def round_up_tables(model: ModelProto, multiple: int) -> ModelProto:
     """Repeats the last row of position tables up to a multiple of rows, for the positions of padding."""
     for tensor in model.graph.initializer:
@@ -186,6 +196,7 @@ PASSES: tuple[Pass, ...] = (
     pack_query_key_value,
     share_initializers,
     remove_unused,
+    name_top_axes,
     strip_metadata,
 )
 

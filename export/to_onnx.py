@@ -176,6 +176,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     counts = {
         "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
         "attention nodes with packed query, key and value": (packed, 0 if config.positions == "rotary" else layers),
+        "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
+        "TopK nodes": (operators["TopK"], int(role == "decode")),
         "functions": (len(graph.functions), 0),
     }
     for what, (actual, expected) in counts.items():

@@ -34,6 +34,7 @@ from export.checks import (
     Array,
     Arrays,
     Check,
+    Prediction,
     Suite,
     Verification,
     answer_greedily,
@@ -153,8 +154,14 @@ class Served:
         return {state.name: np.full(shape, GARBAGE, state.dtype) for state, shape in zip(states, shapes, strict=True)}
 
     def decode(
-        self, blocks: Sequence[Sequence[int]], starts: Sequence[int], buffers: Arrays, cross: Mapping[str, Array]
-    ) -> Array:
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        top_k: int = 1,
+    ) -> Prediction:
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = next(iter(buffers.values())).shape[2]
@@ -163,9 +170,16 @@ class Served:
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(length if is_prefill else capacity, np.int32),
+            "top_k": np.array([top_k], np.int64),
             **cross,
         }
-        logits = np.full((len(blocks), self.limits.vocab_size), np.nan, np.float32)
+        rows = len(blocks)
+        prediction = Prediction(
+            logprobs=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
+            normaliser=np.full(rows, np.nan, np.float32),
+            top_logprobs=np.full((rows, top_k), np.nan, np.float32),
+            top_ids=np.full((rows, top_k), -1, np.int64),
+        )
         session = self.sessions["decode"]
         binding, value = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
         for name, array in feeds.items():
@@ -174,9 +188,10 @@ class Served:
             memory = value(array)
             binding.bind_ortvalue_input(f"past.{name}", memory)
             binding.bind_ortvalue_output(f"present.{name}", memory)
-        binding.bind_ortvalue_output("logits", value(logits))
+        for name, array in prediction._asdict().items():
+            binding.bind_ortvalue_output(name, value(array))
         session.run_with_iobinding(binding)
-        return logits
+        return prediction
 
 
 def _session(file: Path) -> onnxruntime.InferenceSession:

@@ -209,14 +209,14 @@ def logits_of_the_padding(graph):
 
 def logits_in_another_order(graph):
     """What only a batch shows: the rows of the answer are turned round."""
-    (head,) = nodes(graph, "Gemm")
-    head.output[0] = "upright"
-    graph.node.append(helper.make_node("ReverseSequence", ["upright", "count"], ["logits"], batch_axis=1, time_axis=0))
-    shape = helper.make_node("Shape", ["upright"], ["shape"])
-    rows = helper.make_node("Gather", ["shape", constant(graph, "zero", np.int64(0))], ["rows"], axis=0)
+    (softmax,) = nodes(graph, "LogSoftmax")
+    upright, softmax.input[0] = softmax.input[0], "reversed"
+    shape = helper.make_node("Shape", [upright], ["shape"])
+    rows = helper.make_node("Gather", ["shape", constant(graph, "nought", np.int64(0))], ["rows"], axis=0)
     words = helper.make_node("Gather", ["shape", constant(graph, "unit", np.array([1]))], ["words"], axis=0)
     count = helper.make_node("Expand", ["rows", "words"], ["count"])
-    insert(graph, graph.node[-1], shape, rows, words, count)
+    turn = helper.make_node("ReverseSequence", [upright, "count"], ["reversed"], batch_axis=1, time_axis=0)
+    insert(graph, softmax, shape, rows, words, count, turn)
 
 
 TRANSLATION = [

@@ -3,12 +3,13 @@
 from collections import Counter
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
 
 from export import graphs, to_onnx
-from export.bundle import BundleExistsError, load_bundle
+from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, BundleExistsError, load_bundle
 from export.optimize import optimize
 from export.samples import sample_inputs
 from export.to_onnx import ExportError, ParityError, check_graph, export_bundle, export_model, save_variant, trace
@@ -56,7 +57,10 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["total_length"] == ()
             assert axes["past.self_key.0"] == axes["present.self_value.1"] == ("batch", 4, "capacity", 8)
             assert axes["cross_key.1"] == ("batch", 4, "source", 8)
-            assert axes["logits"] == ("batch", 27)
+            assert axes["top_k"] == (1,)
+            assert axes["logprobs"] == ("batch", 27)
+            assert axes["normaliser"] == ("batch",)
+            assert axes["top_logprobs"] == axes["top_ids"] == ("batch", "top_k")
 
 
 def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_generation_bundle):
@@ -72,11 +76,27 @@ def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_gener
     assert decode["MatMul"] == layers * 6
     assert decode["LayerNormalization"] == 3 * layers + 1
     assert decode["Split"] == decode["Identity"] == decode["Transpose"] == decode["Reshape"] == 0
-    assert sum(decode.values()) <= 60
+    assert (decode["LogSoftmax"], decode["TopK"]) == (1, 1)
+    assert sum(decode.values()) <= 64
     decode = operators(tiny_generation_bundle, "decode")
     assert decode["GroupQueryAttention"] == layers
     assert decode["MatMul"] == layers * 4
     assert decode["Split"] == decode["Identity"] == decode["Transpose"] == decode["Reshape"] == 0
+
+
+@pytest.mark.parametrize("kind", ["translation", "generation"])
+def test_the_runtime_keeps_one_softmax_and_one_choice_of_the_best(kind, request, tmp_path):
+    """Under the settings of a server no optimiser may compute either twice, or take the softmax into pieces."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, SESSION_OPTIMIZATION)
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    for key, value in SESSION_CONFIG.items():
+        options.add_session_config_entry(key, value)
+    bundle = request.getfixturevalue(f"tiny_{kind}_bundle")
+    onnxruntime.InferenceSession(bundle / "fp32/decode.onnx", options, providers=["CPUExecutionProvider"])
+    counts = Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node)
+    assert (counts["LogSoftmax"], counts["TopK"], counts["ReduceLogSumExp"], counts["Exp"]) == (1, 1, 0, 0)
 
 
 def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bundle):

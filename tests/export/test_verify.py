@@ -67,7 +67,7 @@ def test_with_its_checkpoint_everything_is_compared_and_with_another_refused(tin
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     report = verify_bundle(bundle, tmp_path / "checkpoint")
     assert report["passed"] is True
-    assert len(report["checks"]) == 12
+    assert len(report["checks"]) == 15
     save(tiny_model(tiny_config("decoder"), seed=2), tmp_path / "other")
     failed = [check["name"] for check in verify_bundle(bundle, tmp_path / "other")["checks"] if not check["passed"]]
     assert failed[0] == "made from this checkpoint"
@@ -85,6 +85,9 @@ def test_the_report_of_a_bundle_is_of_the_session_a_server_makes(tiny_translatio
         "caches against PyTorch",
         "caches written nowhere else",
         "steps in a batch as alone",
+        "normaliser against PyTorch",
+        "probabilities of a row add up to one",
+        "best tokens are those of the sorted row",
         "last position against PyTorch",
         "greedy answers against the reference",
         "golden answer",
