@@ -7,9 +7,11 @@ is refused by `service.catalog`. Nothing here decodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, get_args
+
+from service.errors import InvalidRequest
 
 LengthNormalization = Literal["average", "gnmt"]
 EarlyStopping = Literal["true", "false", "never"]
@@ -86,3 +88,238 @@ class DecodingOptions:
     def width(self) -> int:
         """Hypotheses that are extended at once, each in a row."""
         return max(self.beam_size, self.num_sequences, self.num_hypotheses)
+
+
+MAX_WIDTH = 32  # hypotheses of one request
+MAX_LOGIT_BIAS = 1024  # entries
+MAX_BANNED = 64  # texts
+MAX_PHRASES = 16  # texts; every one of them asks for its part of the beam
+MAX_PHRASE_BYTES = 256  # of one banned or wanted text
+MAX_TOKEN_LIST = 1 << 16  # ids; more than the vocabularies served here
+MAX_GRAMMAR_BYTES: Mapping[str, int] = {"regex": 4096, "json_schema": 1 << 16, "lark": 1 << 14}
+INT32_MAX = 2**31 - 1
+
+
+class Range(NamedTuple):
+    """What a number may be. NaN and infinity are in no range."""
+
+    low: float
+    high: float
+    above_low: bool = False  # low itself is not allowed
+    below_high: bool = False  # high itself is not allowed
+
+    def has(self, value: float) -> bool:
+        return (
+            self.low <= value <= self.high
+            and not (self.above_low and value == self.low)
+            and not (self.below_high and value == self.high)
+        )
+
+    def __str__(self) -> str:
+        if self.high == INT32_MAX:
+            return f"at least {self.low:g}"
+        if not (self.above_low or self.below_high):
+            return f"{self.low:g}..{self.high:g}"
+        low = f"above {self.low:g}" if self.above_low else f"at least {self.low:g}"
+        return f"{low} and {'below' if self.below_high else 'at most'} {self.high:g}"
+
+
+RANGES: Mapping[str, Range] = {
+    "max_tokens": Range(0, INT32_MAX),
+    "min_tokens": Range(0, INT32_MAX),
+    "max_length_ratio": Range(0, 100),
+    "beam_size": Range(1, MAX_WIDTH),
+    "num_hypotheses": Range(1, MAX_WIDTH),
+    "length_penalty": Range(-10, 10),
+    "coverage_penalty": Range(0, 100),
+    "patience": Range(0, 10, above_low=True),
+    "num_beam_groups": Range(1, MAX_WIDTH),
+    "diversity_penalty": Range(0, 100),
+    "temperature": Range(0, 100),
+    "top_k": Range(0, INT32_MAX),
+    "top_p": Range(0, 1, above_low=True),
+    "min_p": Range(0, 1, below_high=True),
+    "typical_p": Range(0, 1, above_low=True),
+    "num_sequences": Range(1, MAX_WIDTH),
+    "repetition_penalty": Range(0.1, 10),
+    "presence_penalty": Range(-10, 10),
+    "frequency_penalty": Range(-10, 10),
+    "no_repeat_ngram": Range(0, 64),
+    "prefix_bias": Range(0, 1, below_high=True),
+    "min_alternative_probability": Range(0, 1, below_high=True),
+    "top_logprobs": Range(0, 20),
+    "alignment_layer": Range(0, INT32_MAX),
+}
+LEAST_TEMPERATURE = 0.01  # below it but not 0: logits that no float32 holds
+BIAS = Range(-100, 100)
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "length_normalization": get_args(LengthNormalization),
+    "early_stopping": get_args(EarlyStopping),
+    "alignment": get_args(AlignmentKind),
+}
+OF_BEAMS = (  # without a beam they would change nothing, so they are a mistake
+    *("length_penalty", "length_normalization", "coverage_penalty", "patience"),
+    *("early_stopping", "num_beam_groups", "diversity_penalty"),
+)
+OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences")
+OF_SCORES = (  # what a given target can be asked about
+    *("length_penalty", "length_normalization", "coverage_penalty", "token_logprobs", "top_logprobs"),
+    *("alignment", "alignment_layer", "alignment_heads"),
+)
+DEFAULTS = DecodingOptions()
+
+
+def check(options: DecodingOptions) -> None:
+    """Raises InvalidRequest for what is out of range or contradicts itself, whatever the model."""
+    _check_values(options)
+    _check_beam(options)
+    _check_sampling(options)
+    _check_constraints(options)
+    _check_told(options)
+
+
+def check_scoring(options: DecodingOptions) -> None:
+    """The same for a target that is given, of which only the score can be chosen."""
+    for name in _changed(options):
+        if name not in OF_SCORES:
+            raise _refused(name, "must be left out: a target that is given is not searched for")
+    _check_values(options)
+    _check_told(options)
+
+
+def _refused(name: str, problem: str) -> InvalidRequest:
+    return InvalidRequest(f"options.{name}", problem)
+
+
+def _changed(options: DecodingOptions) -> Iterator[str]:
+    """Names of the options that are not at their defaults."""
+    return (item.name for item in fields(options) if getattr(options, item.name) != getattr(DEFAULTS, item.name))
+
+
+def _check_values(options: DecodingOptions) -> None:
+    """Each option by itself."""
+    for name, allowed in RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not allowed.has(value):
+            raise _refused(name, f"must be {allowed}, got {_shown(value)}")
+    if options.temperature is not None and 0 < options.temperature < LEAST_TEMPERATURE:
+        raise _refused("temperature", f"must be 0 or {LEAST_TEMPERATURE:g}..100, got {options.temperature:g}")
+    if options.seed is not None and not 0 <= options.seed < 2**64:
+        raise _refused("seed", f"must be 0..{2**64 - 1}, got {options.seed}")
+    for name, choices in CHOICES.items():
+        if getattr(options, name) not in choices:
+            raise _refused(name, f"must be one of {', '.join(choices)}, got {getattr(options, name)}")
+    if len(options.logit_bias) > MAX_LOGIT_BIAS:
+        raise _refused("logit_bias", f"must be at most {MAX_LOGIT_BIAS} tokens, got {len(options.logit_bias)}")
+    for token, bias in options.logit_bias.items():
+        if not BIAS.has(bias):
+            raise _refused(f"logit_bias[{token}]", f"must be {BIAS}, got {bias:g}")
+    for name in ("prefix_tokens", "allowed_tokens", "alignment_heads"):
+        if len(getattr(options, name)) > MAX_TOKEN_LIST:
+            raise _refused(name, f"must be at most {MAX_TOKEN_LIST} numbers, got {len(getattr(options, name))}")
+    _check_texts("banned", options.banned, MAX_BANNED)
+    _check_texts("phrases", options.phrases, MAX_PHRASES)
+    for name, limit in MAX_GRAMMAR_BYTES.items():
+        if (size := len(getattr(options, name).encode())) > limit:
+            raise _refused(name, f"must be at most {limit} bytes, got {size}")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _check_texts(name: str, texts: tuple[str, ...], most: int) -> None:
+    if len(texts) > most:
+        raise _refused(name, f"must be at most {most} texts, got {len(texts)}")
+    for place, text in enumerate(texts):
+        if not text.strip():
+            raise _refused(f"{name}[{place}]", "must not be empty or blank")
+        if (size := len(text.encode())) > MAX_PHRASE_BYTES:
+            raise _refused(f"{name}[{place}]", f"must be 1..{MAX_PHRASE_BYTES} bytes, got {size}")
+
+
+def _check_beam(options: DecodingOptions) -> None:
+    if 0 < options.max_tokens < options.min_tokens:
+        raise _refused("min_tokens", f"must be 0..{options.max_tokens}, as max_tokens is, got {options.min_tokens}")
+    if options.beam_size == 1:
+        for name in _changed(options):
+            if name in OF_BEAMS:
+                raise _refused(
+                    name, f"must be left out without a beam, got {_shown(getattr(options, name))}; set beam_size"
+                )
+        if options.num_hypotheses > 1 and not options.return_alternatives:
+            fix = (
+                "num_sequences samples several answers"
+                if options.is_sampling
+                else "set beam_size, or return_alternatives"
+            )
+            raise _refused("num_hypotheses", f"must be at most beam_size 1, got {options.num_hypotheses}; {fix}")
+        return
+    for name in OF_SAMPLING:
+        value = getattr(options, name)
+        if value != getattr(DEFAULTS, name) and not (name == "temperature" and value == 0):
+            raise _refused(
+                name,
+                f"must be left out with beam_size {options.beam_size}: a beam draws no tokens, got {_shown(value)}",
+            )
+    if options.num_hypotheses > options.beam_size:
+        raise _refused(
+            "num_hypotheses",
+            f"must be at most beam_size {options.beam_size}, got {options.num_hypotheses}; raise beam_size",
+        )
+    if options.beam_size % options.num_beam_groups:
+        raise _refused("num_beam_groups", f"must divide beam_size {options.beam_size}, got {options.num_beam_groups}")
+    if options.diversity_penalty and options.num_beam_groups == 1:
+        raise _refused(
+            "diversity_penalty", f"must be 0 with one group, got {options.diversity_penalty:g}; set num_beam_groups"
+        )
+
+
+def _check_sampling(options: DecodingOptions) -> None:
+    if options.num_sequences > 1 and options.temperature == 0:
+        raise _refused(
+            "num_sequences", f"must be 1 with temperature 0, got {options.num_sequences}: all would be the same"
+        )
+    if options.return_alternatives:
+        if options.beam_size > 1:
+            raise _refused(
+                "return_alternatives", f"must be false with a beam, got true with beam_size {options.beam_size}"
+            )
+        if options.is_sampling:
+            raise _refused("return_alternatives", "must be false when sampling, got true: each goes on greedily")
+        if options.prefix_bias:
+            raise _refused(
+                "return_alternatives", "must be false with prefix_bias, got true: they stand behind a prefix"
+            )
+    elif options.min_alternative_probability:
+        raise _refused(
+            "min_alternative_probability",
+            f"must be 0 without return_alternatives, got {options.min_alternative_probability:g}",
+        )
+
+
+def _check_constraints(options: DecodingOptions) -> None:
+    if options.prefix and options.prefix_tokens:
+        raise _refused("prefix_tokens", "must be empty with prefix: both say how the answer begins; leave one out")
+    if options.prefix_bias and not (options.prefix or options.prefix_tokens):
+        raise _refused("prefix_bias", f"must be 0 without prefix or prefix_tokens, got {options.prefix_bias:g}")
+    grammars = [name for name in MAX_GRAMMAR_BYTES if getattr(options, name)]
+    if len(grammars) > 1:
+        raise _refused(grammars[1], f"must be empty with {grammars[0]}: an answer has one grammar; leave one out")
+    if options.ordered_phrases and not options.phrases:
+        raise _refused("ordered_phrases", "must be false without phrases, got true")
+    for place, phrase in enumerate(options.phrases):
+        for name in ("banned", "stop"):
+            for text in getattr(options, name):
+                if text in phrase:
+                    raise _refused(f"phrases[{place}]", f"must not contain {text!r}, which {name} keeps out")
+
+
+def _check_told(options: DecodingOptions) -> None:
+    if options.alignment == "none":
+        for name in ("alignment_layer", "alignment_heads"):
+            if getattr(options, name):
+                raise _refused(name, f"must be left out without alignment, got {getattr(options, name)}; set alignment")
+    for place, head in enumerate(options.alignment_heads):
+        if head < 1:
+            raise _refused(f"alignment_heads[{place}]", f"must be at least 1, got {head}")
