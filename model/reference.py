@@ -1,21 +1,47 @@
 """Decoding that is slow and obviously right: the oracle for everything that decodes fast.
 
-One sequence, no cache, no batch: every step runs the whole model over the whole prefix and reads the last position.
-A strategy is a rule over `next_logits`; one that keeps a single prefix is a `Choose` for `extend`. Nothing here is
-meant for serving, and nothing here may share code with the cached path that it is there to check.
+One request, no cache: every step runs the whole decoder over the whole of every hypothesis. Here is what needs one
+sequence only (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, by which a strategy reads a model;
+the strategies are in `model.reference_beam` and `model.reference_sampling`. Nothing here is meant for serving, and
+nothing here may share code with the cached path that it is there to check.
+
+Shapes: R hypotheses, V vocabulary, L decoder layers, H heads, T target positions, S source positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from model.transformer import EncoderDecoder, Transformer
+from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
+from model.transformer import EncoderDecoder, LayerCache, Transformer
 
 Choose = Callable[[Tensor], int]
 """Logits float32 (V,) → the id of the next token."""
+
+Process = Callable[[np.ndarray, Sequence[int]], np.ndarray]
+"""Log-probabilities float32 (V,), not to be modified, and the new tokens so far → scores float32 (V,)."""
+
+Stop = Callable[[Sequence[int]], bool]
+"""Whether these new tokens end the answer, though the last of them is not eos."""
+
+
+class Predictor(Protocol):
+    """What a strategy asks of a model that has a prompt, and a source where it is an encoder-decoder."""
+
+    eos_id: int
+
+    def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
+        """float32 (R, V): of the token that follows each of R lists of new tokens, all of one length."""
+        ...
+
+    def coverage(self, tokens: Sequence[int]) -> np.ndarray:
+        """float64 (S,): how much attention each source position gets while `tokens` are produced."""
+        ...
 
 
 def greedy(model: Transformer, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
@@ -39,19 +65,98 @@ def extend(
     return new
 
 
-@torch.inference_mode()
 def next_logits(model: Transformer, prefix: Sequence[int], *, source: Sequence[int] = ()) -> Tensor:
     """Logits float32 (V,) of the token that follows `prefix`."""
-    device = model.decoder.unembedding.weight.device
-    prefix_1T = torch.tensor([list(prefix)], device=device)
-    if isinstance(model, EncoderDecoder):
-        states_1TM = model(
-            torch.tensor([list(source)], device=device), torch.tensor([len(source)], device=device), prefix_1T
+    return _logits(model, prefix, source)[-1]
+
+
+def score(
+    model: Transformer, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
+) -> list[float]:
+    """The log-probability of each token of `target`, one at least, behind `prompt`. Arguments and errors: `extend`."""
+    _check(model, prompt, source, len(target))
+    logprobs_TV = _logits(model, [*prompt, *target[:-1]], source)[len(prompt) - 1 :].log_softmax(-1)
+    return [float(logprobs_V[token]) for logprobs_V, token in zip(logprobs_TV, target, strict=True)]
+
+
+@torch.inference_mode()
+def cross_attention(model: EncoderDecoder, inputs: Sequence[int], *, source: Sequence[int]) -> Tensor:
+    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position."""
+    lengths_1 = _row([len(source)], model)[0]
+    _, cross = model.encode(_row(source, model), lengths_1)
+    watched = [_Watched(model.config.num_heads, *layer, lengths_1) for layer in cross]
+    model.decoder.train_states(_row(inputs, model), watched)
+    return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
+
+
+class _Watched(SourceAttention):
+    """Attention to the source that keeps its weights."""
+
+    weights_BHTS: Tensor
+
+    def __call__(self, query_BTE: Tensor) -> Tensor:
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
+            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask
         )
+        return merge_heads(mixed_BHTD)
+
+
+class ModelPredictor:
+    """A model with its prompt and source. The encoder runs once, the decoder over everything at every call."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: Transformer, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
+    ) -> None:
+        """Arguments and errors of `extend`."""
+        _check(model, prompt, source, max_tokens)
+        self.model, self.prompt, self.source = model, list(prompt), list(source)
+        self.eos_id = model.config.eos_id
+        self._cross: list[LayerCache] = []
+        if isinstance(model, EncoderDecoder):
+            _, self._cross = model.encode(_row(source, model), _row([len(source)], model)[0])
+
+    @torch.inference_mode()
+    def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
+        model, rows = self.model, len(hypotheses)
+        tokens_RT = torch.cat([_row([*self.prompt, *tokens], model) for tokens in hypotheses])
+        if isinstance(model, EncoderDecoder):
+            lengths_R = _row([len(self.source)] * rows, model)[0]
+            sources = [
+                SourceAttention(
+                    model.config.num_heads, key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), lengths_R
+                )
+                for key, value in self._cross
+            ]
+            states_RTM = model.decoder.train_states(tokens_RT, sources)
+        else:
+            states_RTM = model(tokens_RT)
+        logits_RV: Tensor = model.decoder.unembedding(states_RTM[:, -1])
+        return logits_RV.float().log_softmax(-1).cpu().numpy()
+
+    def coverage(self, tokens: Sequence[int]) -> np.ndarray:
+        if not isinstance(self.model, EncoderDecoder):
+            raise ValueError("coverage: a decoder-only model has no source")
+        weights_LHTS = cross_attention(self.model, [*self.prompt, *tokens[:-1]], source=self.source)
+        weights_TS = weights_LHTS.double().mean((0, 1))
+        summed: np.ndarray = weights_TS[-len(tokens) :].sum(0).cpu().numpy()
+        return summed
+
+
+@torch.inference_mode()
+def _logits(model: Transformer, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
+    """float32 (T, V): what follows each of the inputs."""
+    if isinstance(model, EncoderDecoder):
+        states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
     else:
-        states_1TM = model(prefix_1T)
-    logits_V: Tensor = model.decoder.unembedding(states_1TM[0, -1])
-    return logits_V.float()
+        states_1TM = model(_row(inputs, model))
+    logits_TV: Tensor = model.decoder.unembedding(states_1TM[0])
+    return logits_TV.float()
+
+
+def _row(values: Sequence[int], model: Transformer) -> Tensor:
+    """int64 (1, T) on the model's device."""
+    return torch.tensor([list(values)], device=model.decoder.unembedding.weight.device)
 
 
 def _check(model: Transformer, prompt: Sequence[int], source: Sequence[int], max_tokens: int) -> None:
