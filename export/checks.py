@@ -25,7 +25,7 @@ from model.transformer import Transformer
 
 GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
 GREEDY_TOKENS = 24
-TOP_K = (16, 1)  # how many best tokens are asked for, in turns
+TOP_K = (16, 1, 0)  # how many best tokens are asked for, in turns
 
 # Largest error of an output, as a share of its largest value. fp32: some 50 times what models of 20 million parameters
 # show. fp16 is held against the float32 model, and the liveliest random model shows half of it.
@@ -340,7 +340,7 @@ class Suite:
         """Every row in buffers of its own, of another capacity, and asked for other numbers of best tokens."""
         alone, capacity = dict[tuple[int, int], Prediction](), _capacity(self.targets) + 8
         for row in range(len(self.targets)):
-            alone |= self.play([row], capacity, self.top_k[::-1]).predictions
+            alone |= self.play([row], capacity, (*self.top_k[1:], self.top_k[0])).predictions
         return alone
 
     def steps(self) -> tuple[float, str]:

@@ -91,7 +91,8 @@ class DecodeGraph(nn.Module):
 
     logprobs float32 (B, V): log-softmax of the logits. normaliser float32 (B,): the log-sum-exp taken off them, so that
     logits = logprobs + normaliser. top_logprobs float32 and top_ids int64 (B, N): the N = `top_k` best tokens, best
-    first, of equal ones the lower id.
+    first, of equal ones the lower id. N may be 0, and then costs nothing; 1 costs more than 2 (32 rows of 32,000 words
+    on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with 8).
     """
 
     def __init__(self, model: Transformer) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import onnx
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from export import graphs
 from export.bundle import PAD_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
@@ -183,6 +183,17 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     for what, (actual, expected) in counts.items():
         if actual != expected:
             raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
+    if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:
+        raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
+
+
+def _softmax_type(graph: ModelProto) -> int:
+    """The element type that LogSoftmax reads: that of the head's weights, unless a Cast stands between."""
+    makers = {name: node for node in graph.graph.node for name in node.output}
+    types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
+    (softmax,) = (node for node in graph.graph.node if node.op_type == "LogSoftmax")
+    head = makers[softmax.input[0]]
+    return head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]]
 
 
 def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:

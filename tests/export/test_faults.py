@@ -6,17 +6,22 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+import torch
+from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
 from export.samples import sample_inputs
-from export.to_onnx import ParityError
+from export.to_onnx import ParityError, save_variant
 from export.verify import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model
 
 STEPS = "cached steps against the full sequence"
 ENCODE = "encode against PyTorch"
 PREFILL = "prefill against PyTorch"
+ALONE = "steps in a batch as alone"
+NORMALISER = "normaliser against PyTorch"
+SUMS = "probabilities of a row add up to one"
+BEST = "best tokens are those of the sorted row"
 
 
 def nodes(graph, op):
@@ -219,6 +224,89 @@ def logits_in_another_order(graph):
     insert(graph, softmax, shape, rows, words, count, turn)
 
 
+def softmax_in_half_precision(graph):
+    """A CPU, which has no such kernel, takes it to pieces in float32, and their sums change with the rows beside."""
+    (softmax,) = nodes(graph, "LogSoftmax")
+    halve = helper.make_node("Cast", [softmax.input[0]], ["halved"], to=TensorProto.FLOAT16)
+    insert(graph, softmax, halve)
+    softmax.input[0] = "halved"
+    widen = helper.make_node("Cast", ["rough"], list(softmax.output), to=TensorProto.FLOAT)
+    softmax.output[0] = "rough"
+    graph.node.insert(list(graph.node).index(softmax) + 1, widen)
+
+
+def softmax_over_the_rows(graph):
+    (softmax,) = nodes(graph, "LogSoftmax")
+    softmax.CopyFrom(helper.make_node("LogSoftmax", list(softmax.input), list(softmax.output), axis=0))
+
+
+def normaliser_of_two_words(graph):
+    (minus,) = [node for node in nodes(graph, "Sub") if node.output[0] == "normaliser"]
+    gather = next(node for node in nodes(graph, "Gather") if node.output[0] == minus.input[0])
+    gather.input[1] = constant(graph, "next_word", np.int64(1))
+
+
+def normaliser_with_the_other_sign(graph):
+    (minus,) = [node for node in nodes(graph, "Sub") if node.output[0] == "normaliser"]
+    minus.input[0], minus.input[1] = minus.input[1], minus.input[0]
+
+
+def after_best(graph, name, *new):
+    """Puts nodes behind TopK, between it and its output `name`, which the last of them writes."""
+    (best,) = nodes(graph, "TopK")
+    best.output[list(best.output).index(name)] = f"raw_{name}"
+    for node in reversed(new):
+        graph.node.insert(list(graph.node).index(best) + 1, node)
+
+
+def best_ids_off_by_one(graph):
+    one = constant(graph, "next_id", np.int64(1))
+    after_best(graph, "top_ids", helper.make_node("Add", ["raw_top_ids", one], ["top_ids"]))
+
+
+def best_off_by_one_column(graph):
+    """The second best is called the best: the ids of one column more, without the first."""
+    ids = helper.make_node("Slice", ["raw_top_ids", *slice_arguments(graph)], ["top_ids"])
+    values = helper.make_node("Slice", ["raw_top_logprobs", "from", "to", "axis"], ["top_logprobs"])
+    after_best(graph, "top_ids", ids)
+    after_best(graph, "top_logprobs", values)
+    (best,) = nodes(graph, "TopK")
+    insert(graph, best, helper.make_node("Add", ["top_k", "from"], ["more"]))
+    best.input[1] = "more"
+
+
+def slice_arguments(graph):
+    values = {"from": [1], "to": [2**31], "axis": [1]}
+    return [constant(graph, name, np.array(value, np.int64)) for name, value in values.items()]
+
+
+def best_in_no_order(graph):
+    (best,) = nodes(graph, "TopK")
+    best.attribute.append(helper.make_attribute("sorted", 0))
+
+
+def best_by_logits(graph):
+    (best,), (softmax,) = nodes(graph, "TopK"), nodes(graph, "LogSoftmax")
+    best.input[0] = softmax.input[0]
+
+
+def best_of_the_first_row_for_all(graph):
+    zeros = helper.make_node("Sub", ["starts", "starts"], ["firsts"])
+    after_best(graph, "top_ids", zeros, helper.make_node("Gather", ["raw_top_ids", "firsts"], ["top_ids"], axis=0))
+
+
+def best_of_equals_the_later(graph):
+    """The row is turned round before and the ids after: right, but for words that are as good as each other."""
+    (best,) = nodes(graph, "TopK")
+    last = constant(graph, "last", np.array([-1], np.int64))
+    bounds = [last, constant(graph, "least", np.array([-(2**31)], np.int64)), constant(graph, "words", np.array([1]))]
+    turn = helper.make_node("Slice", [best.input[0], *bounds, last], ["turned"])
+    insert(graph, best, turn)
+    best.input[0] = "turned"
+    size = constant(graph, "highest", np.int64(tiny_config().vocab_size - 1))
+    after_best(graph, "top_ids", helper.make_node("Sub", [size, "raw_top_ids"], ["top_ids"]))
+
+
 TRANSLATION = [
     ("encode", encode_without_padding_mask, ENCODE),
     ("encode", encode_with_another_scale, ENCODE),
@@ -235,7 +323,7 @@ TRANSLATION = [
     ("decode", attention_with_keys_and_values_swapped, STEPS),
     ("decode", attention_to_another_layers_source, STEPS),
     ("decode", attention_to_the_whole_padded_source, STEPS),
-    ("decode", caches_of_the_first_row_for_all, "steps in a batch as alone"),
+    ("decode", caches_of_the_first_row_for_all, ALONE),
     ("decode", presents_of_two_layers_swapped, "caches against PyTorch"),
     ("decode", two_layers_swapped, STEPS),
     ("decode", a_bias_dropped, STEPS),
@@ -243,19 +331,31 @@ TRANSLATION = [
     ("decode", two_words_exchanged, STEPS),
     ("decode", norm_with_another_epsilon, STEPS),
     ("decode", weights_rounded_to_half_precision, STEPS),
-    ("decode", logits_in_another_order, "steps in a batch as alone"),
+    ("decode", logits_in_another_order, ALONE),
+    ("decode", softmax_in_half_precision, ALONE),
+    ("decode", softmax_over_the_rows, ALONE),
+    ("decode", softmax_over_the_rows, SUMS),
+    ("decode", normaliser_of_two_words, NORMALISER),
+    ("decode", normaliser_with_the_other_sign, NORMALISER),
+    ("decode", best_ids_off_by_one, BEST),
+    ("decode", best_off_by_one_column, BEST),
+    ("decode", best_in_no_order, BEST),
+    ("decode", best_by_logits, BEST),
+    ("decode", best_of_the_first_row_for_all, BEST),
 ]
 GENERATION = [
     ("decode", positions_off_by_one, PREFILL),
     ("decode", attention_without_causal_mask, PREFILL),
     ("decode", attention_to_a_window, PREFILL),
     ("decode", attention_with_another_scale, PREFILL),
-    ("decode", caches_of_the_first_row_for_all, "steps in a batch as alone"),
+    ("decode", caches_of_the_first_row_for_all, ALONE),
     ("decode", presents_of_two_layers_swapped, PREFILL),
     ("decode", logits_of_the_token_before_the_last, PREFILL),
     ("decode", logits_of_the_padding, PREFILL),
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
     ("decode", vocabulary_cut_short, PREFILL),
+    ("decode", normaliser_of_two_words, NORMALISER),
+    ("decode", best_off_by_one_column, BEST),
 ]
 
 
@@ -296,6 +396,23 @@ def test_a_fault_in_a_translation_graph_is_refused(role, fault, expected, tiny_t
 @pytest.mark.parametrize(("role", "fault", "expected"), named(GENERATION))
 def test_a_fault_in_a_generation_graph_is_refused(role, fault, expected, tiny_generation_bundle, models, tmp_path):
     assert_refused(verified_with(fault, role, tiny_generation_bundle, models["decoder"], tmp_path), expected)
+
+
+def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):
+    """Three words with one output vector: a graph that prefers the later of equals is refused."""
+    model = tiny_model(tiny_config("decoder", tie_embeddings=False, num_decoder_layers=1))
+    with torch.no_grad():
+        head = model.decoder.unembedding.weight
+        head[[7, 21]] = head[12].clone()
+    samples, variant = sample_inputs(model.config), save_variant(model, tmp_path, "fp32")
+    checks = verify_graphs(tmp_path, variant, model, samples).checks
+    assert [check.name for check in checks if not check.passed] == []
+    file = tmp_path / variant.graphs["decode"].file
+    graph = onnx.load(file)
+    best_of_equals_the_later(graph.graph)
+    onnx.save(graph, file)
+    checks = verify_graphs(tmp_path, variant, model, samples).checks
+    assert BEST in [check.name for check in checks if not check.passed]
 
 
 def test_without_a_fault_nothing_is_refused(tiny_translation_bundle, models):

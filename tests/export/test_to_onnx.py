@@ -181,6 +181,19 @@ def test_a_graph_without_its_fusions_is_refused():
         check_graph(traced, "decode", tiny_config("decoder", num_decoder_layers=2))
 
 
+def test_a_softmax_in_half_precision_is_refused():
+    """Verification could not tell: on a CPU the runtime computes it in float32 all the same."""
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1)).half()
+    graph = optimize(trace(graphs.signatures(model)["decode"]))
+    check_graph(graph, "decode", model.config)
+    (cast,) = [node for node in graph.graph.node if node.op_type == "Cast" and node.output[0].startswith("Cast")][-1:]
+    (softmax,) = [node for node in graph.graph.node if node.op_type == "LogSoftmax"]
+    assert softmax.input[0] == cast.output[0]
+    softmax.input[0] = cast.input[0]
+    with pytest.raises(ExportError, match="log-softmax must be computed in float32"):
+        check_graph(graph, "decode", model.config)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
