@@ -1,65 +1,119 @@
 """One request on its way to its client: the text so far, the times, and the events that tell both.
 
-Belongs to the engine's thread. It knows tokens, text and clocks' readings, but not why a sequence ended.
+Belongs to the engine's thread. It knows tokens, text and clocks' readings, but not how tokens were chosen: it turns
+those that are certain into text, and at the end all answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from service.detokenizer import Detokenizer
-from service.request import EventSink, Finished, FinishReason, TextDelta, Timings
-from service.sequence import Sequence
+from service.request import EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
+from service.sequence import Hypothesis, Sequence
+from service.step import Distributions
 
 
 class Answer:
-    """What a sequence's tokens have become. Times are seconds on the engine's clock."""
+    """What a sequence's tokens have become. Times are seconds on the engine's clock.
 
-    __slots__ = ("_text", "_unsent", "admitted_s", "arrived_s", "first_s", "join_s", "loop", "sequence", "sink")
+    new_text: makes the text of one hypothesis.
+    """
+
+    __slots__ = (
+        "_new_text",
+        "_pieces",
+        "_read",
+        "_text",
+        "_unsent",
+        "admitted_s",
+        "arrived_s",
+        "first_s",
+        "join_s",
+        "loop",
+        "sequence",
+        "sink",
+    )
 
     def __init__(
-        self, sequence: Sequence, text: Detokenizer, loop: asyncio.AbstractEventLoop, sink: EventSink, arrived_s: float
+        self,
+        sequence: Sequence,
+        new_text: Callable[[], Detokenizer],
+        loop: asyncio.AbstractEventLoop,
+        sink: EventSink,
+        arrived_s: float,
     ) -> None:
         self.sequence, self.loop, self.sink = sequence, loop, sink
         self.arrived_s = arrived_s
         self.admitted_s = self.first_s = arrived_s
         self.join_s = 0.0  # how long the encoding or prefill took that this request was part of
-        self._text = text
+        self._new_text, self._text = new_text, new_text()
+        self._pieces: list[str] = []  # texts sent
+        self._read = 0  # tokens turned into text
         self._unsent: list[int] = []
 
     @property
     def prompt_tokens(self) -> int:
         return len(self.sequence.request.source) + len(self.sequence.request.prompt)
 
-    def extend(self, now_s: float) -> TextDelta | Finished | None:
-        """Takes the sequence's newest token. None: there is nothing to tell yet. May end the sequence: stop strings."""
+    def extend(self, now_s: float, model: Distributions) -> TextDelta | Finished | None:
+        """Takes the tokens that have become certain. None: there is nothing to tell yet."""
         sequence = self.sequence
-        token = sequence.tokens[-1]
-        self._unsent.append(token)
-        text = "" if sequence.end is FinishReason.END_OF_SEQUENCE else self._text.push(token)
-        if sequence.end is not None:
-            text += self._text.flush()
-        if self._text.is_stopped:
-            sequence.end = FinishReason.STOP_STRING
+        new = sequence.agreed[self._read :]
+        self._read += len(new)
+        self._unsent += new
         if isinstance(sequence.end, FinishReason):
-            return self._finished(sequence.end, text, now_s)
+            return self._finished(sequence.end, new, now_s, model)
+        text = "".join([self._text.push(token) for token in new])
         if not text:
             return None
+        self._pieces.append(text)
         delta = TextDelta(text, tuple(self._unsent))
         self._unsent.clear()
         return delta
 
-    def _finished(self, reason: FinishReason, text: str, now_s: float) -> Finished:
+    def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
+        best, *others = self.sequence.answers
+        text = _end_of_text(self._text, best, new)
+        whole = "".join([*self._pieces, text])
+        results = [self._result(best, whole, model)]
+        results += [self._result(other, _end_of_text(self._new_text(), other, other.tokens), model) for other in others]
         return Finished(
             reason=reason,
             text=text,
             tokens=tuple(self._unsent),
             prompt_tokens=self.prompt_tokens,
-            generated_tokens=len(self.sequence.tokens),
+            generated_tokens=sum(len(result.tokens) for result in results),
             timings=Timings(
                 queue_s=self.admitted_s - self.arrived_s,
                 prefill_s=self.join_s,
                 first_token_s=self.first_s - self.arrived_s,
                 total_s=now_s - self.arrived_s,
             ),
+            hypotheses=tuple(results),
         )
+
+    def _result(self, hypothesis: Hypothesis, text: str, model: Distributions) -> HypothesisResult:
+        assert hypothesis.reason is not None
+        request, attention_LHTS = self.sequence.request, None
+        if request.options.alignment != "none":
+            inputs = (*request.prompt, *hypothesis.tokens[:-1])
+            attention_LHTS = model.attend(self.sequence.rows[0], inputs)[:, :, len(request.prompt) - 1 :]
+        return HypothesisResult(
+            text=text,
+            tokens=tuple(hypothesis.tokens),
+            reason=hypothesis.reason,
+            score=hypothesis.normalised,
+            log_probability=sum(hypothesis.logprobs),
+            token_logprobs=tuple(hypothesis.logprobs),
+            alternatives=tuple(hypothesis.alternatives),
+            attention=attention_LHTS,
+        )
+
+
+def _end_of_text(text: Detokenizer, hypothesis: Hypothesis, tokens: list[int]) -> str:
+    """The text of the last tokens of a finished hypothesis."""
+    if hypothesis.reason is FinishReason.END_OF_SEQUENCE:
+        tokens = tokens[:-1]
+    return "".join([text.push(token) for token in tokens]) + text.flush()

@@ -1,6 +1,6 @@
 """The engine: one thread that owns all mutable state and turns requests into events, one turn after another.
 
-inbox → plan → run → select → commit → text → events. Everything that can go wrong ends in exactly one answer for every
+inbox → plan → run → commit → advance → text → events. Everything that can go wrong ends in exactly one answer for every
 accepted request: a failed turn answers its rows and leaves the engine alive, `close` and the death of the thread answer
 everything that is left. Events reach the event loop in one batch a turn.
 """
@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from service.answer import Answer
-from service.decoding.strategy import Greedy, Strategy
+from service.decoding.search import advance, search_for
+from service.decoding.stops import StopMatcher
 from service.detokenizer import Detokenizer, Incremental
-from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown
+from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown, Unsupported
 from service.observer import EngineMetrics, NullMetrics
 from service.request import Event, EventSink, Finished, Request, TextDelta
 from service.scheduler import Plan, Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
-from service.step import Runner, StepPlan, StepResult
+from service.step import Distributions, Runner, StepPlan
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,12 @@ IDLE_TURN_S = 0.5
 
 class TextDecoder(Protocol):
     """What an engine needs of a tokenizer."""
+
+    @property
+    def pieces(self) -> Items[bytes]: ...
+
+    @property
+    def drops_first_blank(self) -> bool: ...
 
     def incremental(self) -> Incremental: ...
 
@@ -79,7 +86,6 @@ class Engine:
         config: EngineConfig | None = None,
         metrics: EngineMetrics | None = None,
         *,
-        strategy: Strategy | None = None,
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
@@ -88,7 +94,6 @@ class Engine:
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
         self._metrics: EngineMetrics = metrics or NullMetrics()
-        self._strategy: Strategy = strategy or Greedy()
         self._scheduler = Scheduler(self.config.scheduler, runner.limits, runner.layout, eos_id=runner.eos_id)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         # Shared with other threads, under this condition:
@@ -132,12 +137,17 @@ class Engine:
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
         """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
 
-        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting.
+        Raises InvalidRequest, Unsupported, Overloaded or ShuttingDown instead of accepting.
         """
         self._scheduler.check(request)
-        sequence = Sequence(request)
-        text = Detokenizer(self._tokenizer.incremental(), request.stop)
+        if not self._runner.has_attention and (request.options.alignment != "none" or request.options.coverage_penalty):
+            raise Unsupported("the model was exported without attention; export it again with --attention")
+        sequence = Sequence(request, search_for(request, eos_id=self._runner.eos_id, stops=self._stops(request)))
         queue = self.config.max_queue
+
+        def new_text() -> Detokenizer:
+            return Detokenizer(self._tokenizer.incremental(), request.stop)
+
         with self._wake:
             if not self._is_accepting:
                 raise ShuttingDown
@@ -149,7 +159,7 @@ class Engine:
                     limit=queue,
                 )
             self._unfinished += 1
-            self._arrivals.append(Answer(sequence, text, loop, sink, self._clock()))
+            self._arrivals.append(Answer(sequence, new_text, loop, sink, self._clock()))
             self._wake.notify_all()
         return Submission(self, sequence)
 
@@ -180,6 +190,12 @@ class Engine:
             self._is_abandoned = self._is_dead = True
             self._answer_all(lambda _: ShuttingDown())
             self._ownership.release()
+
+    def _stops(self, request: Request) -> StopMatcher | None:
+        if not request.stop:
+            return None
+        tokenizer = self._tokenizer
+        return StopMatcher(tokenizer.pieces, request.stop, drops_first_blank=tokenizer.drops_first_blank)
 
     def _cancel(self, sequence: Sequence) -> None:
         with self._wake:
@@ -223,7 +239,7 @@ class Engine:
             answer = self._answers[sequence]
             answer.admitted_s = now_s
             self._metrics.admitted(now_s - answer.arrived_s, answer.prompt_tokens)
-        if plan.rows:
+        if plan.live:
             self._run(plan)
         self._report()
         self._send()
@@ -246,25 +262,26 @@ class Engine:
 
     def _run(self, plan: Plan) -> None:
         try:
-            result = self._compute(plan.step)
-            selection = self._strategy.select(result.logits_RV, plan.rows)
-            advanced = self._scheduler.commit(plan, selection)
+            model = self._compute(plan.step)
+            advanced = self._scheduler.commit(plan)
+            produced = sum([sequence.produced for sequence in advanced])
+            advance(advanced, model)
+            produced = sum([sequence.produced for sequence in advanced]) - produced
         except Exception:
             self._fail(plan)
             return
         self._failures_in_a_row = 0
         if plan.admitted:
-            self._metrics.joined(result.join_s)
+            self._metrics.joined(model.join_s)
             for sequence in plan.admitted:
-                self._answers[sequence].join_s = result.join_s
+                self._answers[sequence].join_s = model.join_s
         if plan.step.tokens:
-            self._metrics.stepped(result.step_s, len(plan.step.tokens))
-        self._emit(advanced)
-        self.snapshot = replace(
-            self.snapshot, steps=self.snapshot.steps + 1, tokens=self.snapshot.tokens + len(advanced)
-        )
+            self._metrics.stepped(model.step_s, len(plan.step.tokens))
+        self._metrics.generated(produced)
+        self._emit(advanced, model)
+        self.snapshot = replace(self.snapshot, steps=self.snapshot.steps + 1, tokens=self.snapshot.tokens + produced)
 
-    def _compute(self, step: StepPlan) -> StepResult:
+    def _compute(self, step: StepPlan) -> Distributions:
         """The only blocking call. `close` may take over meanwhile, if it does not come back."""
         self._ownership.release()
         try:
@@ -274,18 +291,24 @@ class Engine:
             if self._is_abandoned:
                 raise _Abandoned
 
-    def _emit(self, advanced: Items[Sequence]) -> None:
-        """Turns each sequence's newest token into text and events."""
+    def _emit(self, advanced: Items[Sequence], model: Distributions) -> None:
+        """Turns what has become certain of each sequence into text and events."""
         now_s = self._clock()
         metrics = self._metrics
+        repeated = 0
         for sequence in advanced:
             answer = self._answers[sequence]
-            if len(sequence.tokens) == 1:
+            if sequence.steps == 1:
                 answer.first_s = now_s
                 metrics.first_token(now_s - answer.arrived_s)
+            else:
+                repeated += 1
+            if isinstance(sequence.end, RequestError):
+                self._answer(sequence, sequence.end)
+                continue
             event: Event | None
             try:
-                event = answer.extend(now_s)
+                event = answer.extend(now_s, model)
             except Exception:  # one answer's text must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.request_id)
                 event = sequence.end = _internal(sequence)
@@ -293,14 +316,14 @@ class Engine:
                 self._post(answer, event)
             elif event is not None:
                 self._answer(sequence, event)
-        repeated = sum(len(sequence.tokens) > 1 for sequence in advanced)
         if repeated:
             metrics.next_tokens(now_s - self._last_tokens_s, repeated)
-        metrics.generated(len(advanced))
         self._last_tokens_s = now_s
 
     def _fail(self, plan: Plan) -> None:
-        log.exception("a turn failed; its requests: %s", ", ".join(row.request.request_id for row in plan.rows))
+        log.exception(
+            "a turn failed; its requests: %s", ", ".join(sequence.request.request_id for sequence in plan.live)
+        )
         self._failures_in_a_row += 1
         self.snapshot = replace(self.snapshot, failures=self.snapshot.failures + 1)
         for sequence in self._scheduler.drop_live():
@@ -313,7 +336,7 @@ class Engine:
         if isinstance(event, Finished):
             self._metrics.finished(event.reason.value, 0)
         else:
-            self._metrics.finished(event.reason.lower(), len(sequence.tokens))
+            self._metrics.finished(event.reason.lower(), sequence.produced)
         self._post(answer, event)
         self._answered += 1
 

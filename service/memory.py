@@ -16,7 +16,7 @@ ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register of x86."""
 
 CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
-DEVICE_TO_DEVICE = 3  # cudaMemcpyKind
+DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyKind
 
 
 class Block(Protocol):
@@ -51,6 +51,10 @@ class Memory(Protocol):
         height: int,
     ) -> None:
         """Copies `height` lines of `width` bytes; lines start `pitch` bytes apart. Source and target do not overlap."""
+        ...
+
+    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
+        """`count` float32 values from byte `offset` of a block, in main memory: a view where that is possible."""
         ...
 
     def settle(self) -> None:
@@ -94,6 +98,10 @@ class HostMemory:
         if width and height:
             to = _lines(target, target_offset, target_pitch, width, height)
             to[:] = _lines(source, source_offset, source_pitch, width, height)
+
+    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
+        assert isinstance(block, HostBlock)
+        return np.ndarray((count,), np.float32, block.bytes.data, offset)
 
     def settle(self) -> None:
         """Copies in main memory are done when they return."""
@@ -164,6 +172,14 @@ class CudaMemory:
                 ctypes.c_int(DEVICE_TO_DEVICE),
             )
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
+
+    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
+        values = np.empty(count, np.float32)
+        size = ctypes.c_size_t(values.nbytes)
+        source, target = ctypes.c_void_p(block.address + offset), ctypes.c_void_p(values.ctypes.data)
+        status = self._runtime.cudaMemcpy(target, source, size, ctypes.c_int(DEVICE_TO_HOST))
+        _check(status, f"cudaMemcpy of {values.nbytes} bytes")
+        return values
 
     def settle(self) -> None:
         # Copies within a device return before they are done; ONNX Runtime's stream does not wait for the default one.

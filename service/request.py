@@ -50,7 +50,7 @@ class Request:
     max_tokens: int
     stop: tuple[str, ...] = ()
     deadline_s: float | None = None
-    options: DecodingOptions = DecodingOptions()
+    options: DecodingOptions = field(default_factory=DecodingOptions)
     prefix: tuple[int, ...] = ()
     rules: tuple[Rule, ...] = ()
     phrases: Phrases | None = None
@@ -103,7 +103,7 @@ class HypothesisResult:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a good answer: `text` is the part not yet sent in a delta, `hypotheses` are the answers, best first."""
+    """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first."""
 
     reason: FinishReason
     text: str = ""

@@ -30,7 +30,7 @@ from export.bundle import (
 from service.errors import StartupError
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.states import StateBuffers, StateLayout
-from service.step import Join, StepPlan, StepResult, padded
+from service.step import Join, StepPlan, padded
 
 Device = Literal["auto", "cpu", "cuda"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -171,6 +171,28 @@ def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
     return next((precision for precision in wanted if precision in there), None)
 
 
+class GraphOutputs:
+    """What `decode` wrote for the rows of one turn. See `service.step.Distributions`."""
+
+    def __init__(self, runner: OnnxRunner, rows: int, join_s: float, step_s: float) -> None:
+        self._runner, self._rows = runner, rows
+        self.join_s, self.step_s = join_s, step_s
+        self.top_ids: list[list[int]] = runner._top_ids[:rows].tolist()
+        self.top_logprobs: list[list[float]] = runner._top_logprobs[:rows].tolist()
+
+    def logprobs(self, row: int) -> np.ndarray:
+        assert 0 <= row < self._rows, row
+        return self._runner._distribution(row)
+
+    def normaliser(self, row: int) -> float:
+        assert 0 <= row < self._rows, row
+        return float(self._runner._normalisers[row])
+
+    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        assert 0 <= row < self._rows, row
+        return self._runner._attend(row, tokens)
+
+
 class OnnxRunner:
     """One engine's rows. See `service.step.Runner`; a run that raises leaves the rows undefined until `reset`."""
 
@@ -181,6 +203,7 @@ class OnnxRunner:
         self.max_rows = max_rows
         self._model, self._memory = model, memory
         self._decode, self._encode = model.sessions["decode"], model.sessions.get("encode")
+        self._align = model.sessions.get("align")
         self._inputs = frozenset(model.variant.graphs["decode"].inputs)
         self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
         self._crosses = self._states.of_kind("cross_kv")
@@ -189,16 +212,23 @@ class OnnxRunner:
         self._lengths = np.zeros(max_rows, np.int32)
         self._source_lengths = np.zeros(max_rows, np.int32)
         self._total_length = np.zeros((), np.int32)
+        self._top_k = np.zeros(1, np.int64)
         self._feeds: dict[str, np.ndarray] = {
             "tokens": self._tokens,
             "starts": self._starts,
             "lengths": self._lengths,
             "total_length": self._total_length,
             "source_lengths": self._source_lengths,
+            "top_k": self._top_k,
         }
-        self._logits = np.zeros((0, self.limits.vocab_size), np.float32)
         self._scratch: dict[str, Block] = {}
+        self._logprobs: Block = memory.allocate(0)
         self._steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
+        self._make_outputs(0, 1)
+
+    @property
+    def has_attention(self) -> bool:
+        return self._align is not None
 
     def reset(self) -> None:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""
@@ -206,11 +236,16 @@ class OnnxRunner:
         self._crosses = self._states.of_kind("cross_kv")
         self._steps.clear()
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> GraphOutputs:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         started_s = time.perf_counter()
-        self._move(plan)
-        self._make_room(plan)
+        kept = plan.rows - len(plan.joins)
+        if kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
+            self._copy(plan)
+            self._make_room(plan, live=kept)
+        else:
+            self._make_room(plan, live=plan.held)
+            self._copy(plan)
         self._memory.settle()
         for _, group in groupby(plan.joins, key=self._padded_source):
             self._encode_sources(list(group))
@@ -219,22 +254,36 @@ class OnnxRunner:
         joined_s = time.perf_counter()
         if plan.tokens:
             self._step(plan)
-        return StepResult(self._logits[: plan.rows], joined_s - started_s, time.perf_counter() - joined_s)
+        return GraphOutputs(self, plan.rows, joined_s - started_s, time.perf_counter() - joined_s)
 
-    def _move(self, plan: StepPlan) -> None:
-        for move in plan.moves:
-            lengths: dict[StateKind, int] = {"self_kv": move.cached, "cross_kv": move.source_len}
-            self._states.move(move.source, move.target, lengths)
-            self._source_lengths[move.target] = move.source_len
+    def _copy(self, plan: StepPlan) -> None:
+        for copy in plan.copies:
+            self._states.copy(copy)
+            if copy.source_len:
+                self._source_lengths[copy.target] = copy.source_len
 
-    def _make_room(self, plan: StepPlan) -> None:
-        kept = plan.rows - len(plan.joins)
+    def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
-        if self._states.ensure(plan.rows, live=kept, lengths=lengths):
+        if self._states.ensure(plan.rows, live=live, lengths=lengths):
             self._steps.clear()
-        if len(self._logits) < self._states.rows:
-            self._logits = np.zeros((self._states.rows, self.limits.vocab_size), np.float32)
-            self._steps.clear()
+        top_k = min(top_k_for(plan.top_k), self.limits.vocab_size)
+        if top_k != self._top_k[0] or len(self._top_ids) < self._states.rows:
+            self._make_outputs(self._states.rows, top_k)
+
+    def _make_outputs(self, rows: int, top_k: int) -> None:
+        """Memory for what `decode` says of `rows` rows: the whole distributions stay on the device."""
+        self._steps.clear()
+        self._top_k[0] = top_k
+        size = rows * self.limits.vocab_size * 4
+        if self._logprobs.size < size:
+            self._logprobs = self._memory.allocate(size)
+        self._normalisers = np.zeros(rows, np.float32)
+        self._top_ids = np.zeros((rows, top_k), np.int64)
+        self._top_logprobs = np.zeros((rows, top_k), np.float32)
+
+    def _distribution(self, row: int) -> np.ndarray:
+        words = self.limits.vocab_size
+        return self._memory.floats(self._logprobs, row * words * 4, words)
 
     def _padded_source(self, join: Join) -> int:
         return padded(len(join.source))
@@ -267,6 +316,27 @@ class OnnxRunner:
                 state.take(block, place, join.row, len(join.source), pitch)
         self._memory.settle()
 
+    def _attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        """One pass of the whole decoder over `tokens`, in plain attention that shows its weights. The source's keys and
+        values are copied to a place of their own, so that the result does not depend on how roomy the rows are."""
+        assert self._align is not None, "the bundle was exported without attention"
+        length = int(self._source_lengths[row])
+        block, lengths = np.array([tokens], np.int64), np.array([length], np.int32)
+        binding = self._align.io_binding()
+        _bind_input(binding, "tokens", block)
+        _bind_input(binding, "source_lengths", lengths)
+        for state in self._crosses:
+            pitch = length * state.axes.inner * state.axes.itemsize
+            scratch = self._scratch_for(state.spec.name, state.axes.outer * pitch)
+            state.give(scratch, row, length, pitch)
+            shape = (1, *(length if isinstance(size, str) else size for size in state.spec.shape[1:]))
+            binding.bind_input(state.spec.name, self._memory.device, 0, state.dtype, shape, scratch.address)
+        self._memory.settle()
+        binding.bind_output("cross_attention", "cpu")
+        self._align.run_with_iobinding(binding)
+        weights_LBHTS: np.ndarray = binding.get_outputs()[0].numpy()
+        return weights_LBHTS[:, 0]
+
     def _scratch_for(self, name: str, size: int) -> Block:
         """Memory the encoder writes a state to; kept, so that no run allocates what an earlier one had."""
         block = self._scratch.get(name)
@@ -287,6 +357,7 @@ class OnnxRunner:
             "lengths": lengths,
             "total_length": np.array(width, np.int32),
             "source_lengths": self._source_lengths[first:],
+            "top_k": self._top_k,
         }
         self._decode.run_with_iobinding(self._bind(first, len(joins), feeds))
 
@@ -314,14 +385,30 @@ class OnnxRunner:
             else:
                 binding.bind_input(f"past.{state.spec.name}", *place)
                 binding.bind_output(f"present.{state.spec.name}", *place)
-        logits = self._logits[first : first + rows]
-        binding.bind_output("logits", "cpu", 0, logits.dtype, logits.shape, logits.ctypes.data)
+        words = self.limits.vocab_size
+        address = self._logprobs.address + first * words * 4
+        binding.bind_output("logprobs", self._memory.device, 0, np.float32, (rows, words), address)
+        for name, array in (
+            ("normaliser", self._normalisers),
+            ("top_ids", self._top_ids),
+            ("top_logprobs", self._top_logprobs),
+        ):
+            some = array[first : first + rows]
+            binding.bind_output(name, "cpu", 0, some.dtype, some.shape, some.ctypes.data)
         return binding
 
     def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray]) -> None:
         for name, array in feeds.items():
             if name in self._inputs:
-                _bind_input(binding, name, array[:rows] if array.ndim else array)
+                _bind_input(binding, name, array[:rows] if array.ndim and name != "top_k" else array)
+
+
+TOP_K_STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def top_k_for(wanted: int) -> int:
+    """How many likeliest tokens the graph is asked for: a step above `wanted`, so that bindings last."""
+    return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
 
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:

@@ -1,8 +1,13 @@
 """Who runs in the next turn: admission, rows, memory, deadlines, cancellations. Pure: no threads, sockets or clocks.
 
-`plan(now)` says what to run and who left; `commit` takes the chosen tokens. Requests are admitted in the order they
-came, each only when its worst case fits beside the worst cases of all live rows: nothing can run out later. Live rows
-stay the dense prefix [0, n): who leaves is replaced by the last row, who joins takes row n.
+`plan(now)` says what to run and who left; `commit` says who has read its prompt and takes a token. Requests are
+admitted in the order they came, each only when its worst case fits beside the worst cases of all live ones, in rows and
+in bytes: nothing can run out later. Every live hypothesis has a row, and live rows stay the dense prefix [0, n).
+
+Rows are laid out anew when hypotheses came or went. The first hypothesis that continues a row keeps it; all others, and
+those whose row lies behind the new end, are copied into rows that nobody continues. So a copy never reads what another
+one writes, and a beam's copies are as few as they can be. A hypothesis goes first of all into a row of its own request:
+there the source's keys and values are right already, and so are all positions up to where both hypotheses part.
 """
 
 from __future__ import annotations
@@ -11,12 +16,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from export.bundle import Limits
-from service.decoding.strategy import Selection
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
-from service.sequence import Sequence
+from service.sequence import Hypothesis, Sequence
 from service.states import StateLayout
-from service.step import Join, Move, StepPlan, padded
+from service.step import Copy, Join, StepPlan, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +37,27 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a turn does. `rows[i]` is the sequence in row i; `admitted` ones are new there, `ended` ones gave up."""
+    """What a turn does, for `live` sequences; `admitted` ones are new there, `ended` ones gave up."""
 
     step: StepPlan
-    rows: tuple[Sequence, ...]
+    live: tuple[Sequence, ...]
     admitted: tuple[Sequence, ...]
     ended: tuple[Sequence, ...]
 
 
 class Scheduler:
-    """The sequences of one engine. All methods but `check` belong to the engine's thread."""
+    """The sequences of one engine. All methods but `check` belong to the engine's thread.
+
+    live: in the order of admission. rows: whose hypothesis was in which row in the last plan, and which.
+    """
 
     def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout, *, eos_id: int) -> None:
         self.config, self.limits, self.layout, self.eos_id = config, limits, layout, eos_id
         self.waiting: deque[Sequence] = deque()
         self.live: list[Sequence] = []
-        self.reserved_bytes = 0  # the worst case of the live rows
+        self.rows: list[tuple[Sequence, Hypothesis]] = []
+        self.reserved_bytes = 0  # the worst case of the live sequences
+        self.reserved_rows = 0
 
     @property
     def has_prefill(self) -> bool:
@@ -73,9 +82,14 @@ class Scheduler:
             raise InvalidRequest("source", f"must have 1..{limits.max_source_len} tokens, got {source}")
         if limits.max_block > 1 and prompt > limits.max_block:
             raise InvalidRequest("prompt", f"must have at most {limits.max_block} tokens, got {prompt}")
-        if any(not 0 <= token < limits.vocab_size for token in request.source + request.prompt):
+        if any(not 0 <= token < limits.vocab_size for token in request.source + request.prompt + request.prefix):
             raise InvalidRequest("source", f"token ids must be 0..{limits.vocab_size - 1}")
-        worst = self._reserve([Sequence(request)])
+        width = request.options.width
+        if width > self.config.max_rows:
+            raise InvalidRequest(
+                "options", f"the request needs {width} rows, the server has {self.config.max_rows}; ask for fewer"
+            )
+        worst = self._bytes_for([(width, positions, prompt, source)])
         if worst > self.config.state_bytes:
             raise InvalidRequest(
                 "max_tokens",
@@ -84,36 +98,35 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> None:
         """Adds a checked sequence to the end of the queue."""
-        assert sequence.row is None, sequence.row
+        assert not sequence.rows, sequence.rows
         self.waiting.append(sequence)
 
     def plan(self, now_s: float) -> Plan:
-        """Lets expired and cancelled sequences go, closes holes, admits who fits. `now_s`: on the deadlines' clock."""
+        """Lets expired and cancelled sequences go, lays out rows, admits who fits. `now_s`: on the deadlines' clock."""
         ended = self._expire(now_s)
-        before = len(self.live)
-        moves = self._compact()
-        left = before - len(self.live)
+        held = len(self.rows)
+        self.live = [sequence for sequence in self.live if sequence.end is None]
+        copies: list[Copy] = []
+        if not self._is_settled():
+            copies = self._lay_out()
+            self._reserve()
         admitted = self._admit()
-        if left or admitted:
-            self.reserved_bytes = self._reserve(self.live)
-        return Plan(self._step(moves, admitted), tuple(self.live), tuple(admitted), tuple(ended))
+        return Plan(self._step(held, copies, admitted), tuple(self.live), tuple(admitted), tuple(ended))
 
-    def commit(self, plan: Plan, selection: Selection) -> list[Sequence]:
-        """Takes the choices for the rows of `plan`, the last one made. Returns the sequences that got a token."""
-        assert len(selection.tokens) == len(plan.rows) == len(self.live), (len(selection.tokens), len(plan.rows))
-        assert selection.parents == list(range(len(plan.rows))), selection.parents
-        steps = len(plan.step.tokens)
-        return [
-            sequence
-            for row, (sequence, token) in enumerate(zip(plan.rows, selection.tokens, strict=True))
-            if sequence.advance(1 if row < steps else len(sequence.request.prompt), token, self.eos_id)
-        ]
+    def commit(self, plan: Plan) -> list[Sequence]:
+        """The inputs of `plan`, the last one made, are cached. Returns the sequences that have read their prompts: the
+        distribution behind each of their rows is about a new token."""
+        prefilled = set(plan.admitted) if self.has_prefill else ()
+        for sequence in plan.live:
+            sequence.cached += len(sequence.request.prompt) if sequence in prefilled else 1
+        return [sequence for sequence in plan.live if sequence.has_read_prompt]
 
     def drop_live(self) -> list[Sequence]:
-        """Forgets all live rows, after a turn failed. The caller ends them."""
-        dropped, self.live, self.reserved_bytes = self.live, [], 0
+        """Forgets all live sequences, after a turn failed. The caller ends them."""
+        dropped, self.live, self.rows = self.live, [], []
+        self.reserved_bytes = self.reserved_rows = 0
         for sequence in dropped:
-            sequence.row = None
+            sequence.rows = ()
         return dropped
 
     def _expire(self, now_s: float) -> list[Sequence]:
@@ -125,7 +138,7 @@ class Scheduler:
             if sequence.is_cancelled:
                 sequence.finish(Cancelled("the request was cancelled"))
             elif deadline_s is not None and now_s >= deadline_s:
-                count = len(sequence.tokens)
+                count = sequence.steps
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
             else:
                 continue
@@ -134,57 +147,104 @@ class Scheduler:
             self.waiting = deque(sequence for sequence in self.waiting if sequence.end is None)
         return ended
 
-    def _compact(self) -> list[Move]:
-        live, moves, row = self.live, [], 0
-        while row < len(live):
-            if live[row].end is None:
-                row += 1
-                continue
-            live[row].row = None
-            last = live.pop()
-            if row == len(live) or last.end is not None:
-                last.row = None
-                continue
-            moves.append(Move(len(live), row, last.cached, len(last.request.source)))
-            live[row], last.row = last, row
-        return moves
+    def _is_settled(self) -> bool:
+        """Every row is continued by the hypothesis that was there before."""
+        return sum(len(sequence.hypotheses) for sequence in self.live) == len(self.rows) and all(
+            hypothesis is self.rows[hypothesis.row][1] for sequence in self.live for hypothesis in sequence.hypotheses
+        )
+
+    def _lay_out(self) -> list[Copy]:
+        """Gives every live hypothesis a row of its own in a dense prefix. Returns what must be copied for that."""
+        before = self.rows
+        staying: dict[int, tuple[Sequence, Hypothesis]] = {}
+        homeless: list[tuple[Sequence, Hypothesis]] = []
+        for sequence in self.live:
+            for hypothesis in sequence.hypotheses:
+                if hypothesis.row in staying:
+                    homeless.append((sequence, hypothesis))
+                else:
+                    staying[hypothesis.row] = sequence, hypothesis
+        count = len(staying) + len(homeless)
+        free = [row for row in range(count) if row not in staying]
+        homeless += [staying.pop(row) for row in sorted(staying) if row >= count]
+        own: dict[Sequence, list[int]] = {}
+        for row in free:
+            if row < len(before):
+                own.setdefault(before[row][0], []).append(row)
+        copies, unplaced = [], []
+        for sequence, hypothesis in homeless:
+            if rows := own.get(sequence):
+                row = rows.pop()
+                start = _common_positions(sequence, before[row][1], hypothesis)
+                copies.append(Copy(hypothesis.row, row, start, sequence.cached, 0))
+                staying[row] = sequence, hypothesis
+            else:
+                unplaced.append((sequence, hypothesis))
+        left = (row for row in free if row not in staying)
+        for sequence, hypothesis in unplaced:
+            row = next(left)
+            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(sequence.request.source)))
+            staying[row] = sequence, hypothesis
+        self._take(sorted(staying.items()))
+        return copies
+
+    def _take(self, rows: list[tuple[int, tuple[Sequence, Hypothesis]]]) -> None:
+        """These are the rows of all live hypotheses now."""
+        taken: dict[Sequence, list[int]] = {sequence: [] for sequence in self.live}
+        self.rows = []
+        for row, (sequence, hypothesis) in rows:
+            assert row == len(self.rows), (row, len(self.rows))
+            self.rows.append((sequence, hypothesis))
+            hypothesis.row = row
+            taken[sequence].append(row)
+        for sequence, own in taken.items():
+            sequence.rows = tuple(own)
 
     def _admit(self) -> list[Sequence]:
         admitted: list[Sequence] = []
         cost = 0
-        while self.waiting and len(self.live) + len(admitted) < self.config.max_rows:
+        while self.waiting:
             sequence = self.waiting[0]
             cost += self._join_tokens(sequence)
             if admitted and cost > self.config.join_tokens:
                 break
-            if self._reserve([*self.live, *admitted, sequence]) > self.config.state_bytes:
+            if self.reserved_rows + sequence.width > self.config.max_rows:
+                break
+            wanted = self._bytes_for([*map(self._needs, self.live), self._needs(sequence)])
+            if wanted > self.config.state_bytes:
                 break
             admitted.append(self.waiting.popleft())
+            self.live.append(sequence)
+            self.reserved_bytes = wanted
+            self.reserved_rows += sequence.width
         admitted.sort(key=self._join_tokens)  # rows of one padded length are read together
-        for row, sequence in enumerate(admitted, start=len(self.live)):
-            sequence.row = row
-        self.live += admitted
+        for sequence in admitted:
+            (hypothesis,) = sequence.hypotheses
+            hypothesis.row = len(self.rows)
+            sequence.rows = (hypothesis.row,)
+            self.rows.append((sequence, hypothesis))
         return admitted
 
-    def _step(self, moves: list[Move], admitted: list[Sequence]) -> StepPlan:
-        live = self.live
+    def _step(self, held: int, copies: list[Copy], admitted: list[Sequence]) -> StepPlan:
         prefilled = len(admitted) if self.has_prefill else 0
-        stepping = live[: len(live) - prefilled]
-        starts = tuple([sequence.cached for sequence in stepping])
+        stepping = self.rows[: len(self.rows) - prefilled]
+        starts = tuple([sequence.cached for sequence, _ in stepping])
         blocks = [self._padded_prompt(sequence) for sequence in admitted] if prefilled else []
         return StepPlan(
-            rows=len(live),
-            moves=tuple(moves),
-            joins=tuple(self._join(sequence) for sequence in admitted),
-            tokens=tuple([sequence.next_input for sequence in stepping]),
+            rows=len(self.rows),
+            copies=tuple(copies),
+            joins=tuple([self._join(sequence) for sequence in admitted]),
+            tokens=tuple([sequence.next_input(hypothesis) for sequence, hypothesis in stepping]),
             starts=starts,
+            held=held,
             longest=max([start + 1 for start in starts] + blocks, default=0),
-            longest_source=max([len(sequence.request.source) for sequence in live], default=0),
+            longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
+            top_k=max([sequence.search.top_k for sequence in self.live], default=1),
         )
 
     def _join(self, sequence: Sequence) -> Join:
-        assert sequence.row is not None
-        return Join(sequence.row, sequence.request.source, sequence.request.prompt if self.has_prefill else ())
+        (row,) = sequence.rows
+        return Join(row, sequence.request.source, sequence.request.prompt if self.has_prefill else ())
 
     def _join_tokens(self, sequence: Sequence) -> int:
         prompt = self._padded_prompt(sequence) if self.has_prefill else 0
@@ -193,35 +253,68 @@ class Scheduler:
     def _padded_prompt(self, sequence: Sequence) -> int:
         return padded(len(sequence.request.prompt))
 
-    def _reserve(self, sequences: list[Sequence]) -> int:
-        if not sequences:
+    def _needs(self, sequence: Sequence) -> _Needs:
+        request = sequence.request
+        return sequence.width, sequence.longest, len(request.prompt), len(request.source)
+
+    def _reserve(self) -> None:
+        """Sets the worst case of what is live."""
+        self.reserved_rows = sum([sequence.width for sequence in self.live])
+        self.reserved_bytes = self._bytes_for(list(map(self._needs, self.live)))
+
+    def _bytes_for(self, needs: list[_Needs]) -> int:
+        """Bytes that sequences with such needs can come to take."""
+        if not needs:
             return 0
-        prefill = self._padded_prompt if self.has_prefill else lambda _: 0
-        target_len = max(max(sequence.longest, prefill(sequence)) for sequence in sequences)
-        source_len = max(len(sequence.request.source) for sequence in sequences)
-        return self.layout.bytes_for(len(sequences), target_len, source_len, max_rows=self.config.max_rows)
+        widths, longest, prompts, sources = zip(*needs, strict=True)
+        target_len = max(*longest, padded(max(prompts)) if self.has_prefill else 0)
+        return self.layout.bytes_for(sum(widths), target_len, max(sources), max_rows=self.config.max_rows)
+
+
+_Needs = tuple[int, int, int, int]
+"""Rows, positions, prompt tokens and source tokens of a sequence, at most."""
+
+
+def _common_positions(sequence: Sequence, old: Hypothesis, new: Hypothesis) -> int:
+    """How many positions the cache of `old`, which was in a row, has in common with that of `new`."""
+    pairs = enumerate(zip(old.tokens, new.tokens, strict=False))  # the newest token is in no cache yet
+    common = next((place for place, (one, other) in pairs if one != other), len(old.tokens))
+    return len(sequence.request.prompt) + common
 
 
 def check_invariants(scheduler: Scheduler) -> list[str]:
     """Every broken promise of the scheduler's state, between two turns; [] if all hold."""
     broken = []
-    live, waiting = scheduler.live, scheduler.waiting
-    if len({id(sequence) for sequence in (*live, *waiting)}) != len(live) + len(waiting):
+    config, live, waiting = scheduler.config, scheduler.live, scheduler.waiting
+    if len(set(live) | set(waiting)) != len(live) + len(waiting):
         broken.append("a sequence is in two places")
-    for row, sequence in enumerate(live):
-        if sequence.row != row:
-            broken.append(f"the sequence at {row} believes to be in row {sequence.row}")
-        done, produced = sequence.cached >= len(sequence.request.prompt), len(sequence.tokens)
-        if produced != (sequence.cached - len(sequence.request.prompt) + 1 if done else 0):
-            broken.append(f"row {row} has {produced} tokens and {sequence.cached} cached positions")
-        if produced > sequence.request.max_tokens or sequence.cached > sequence.longest:
-            broken.append(f"row {row} is longer than it may be")
-    if any(sequence.row is not None or sequence.end is not None for sequence in waiting):
+    if any(sequence not in live for sequence, _ in scheduler.rows):
+        broken.append("a row belongs to a sequence that is not live")
+    for sequence in live:
+        if sequence.end is not None:
+            continue  # its rows are free from the next plan on
+        name, request, live_ones = sequence.request.request_id, sequence.request, sequence.hypotheses
+        expected = max(0, sequence.cached - len(request.prompt) + 1)
+        if any(len(hypothesis.tokens) != expected for hypothesis in live_ones):
+            broken.append(f"{name}: hypotheses must have {expected} tokens")
+        if not live_ones:
+            broken.append(f"{name}: goes on without a hypothesis")
+        if len(live_ones) > sequence.width:
+            broken.append(f"{name}: {len(live_ones)} hypotheses, reserved are {sequence.width} rows")
+        if any(hypothesis.row not in sequence.rows for hypothesis in live_ones):
+            broken.append(f"{name}: a hypothesis continues a row that is not its sequence's")
+        if expected > request.max_tokens or sequence.cached > sequence.longest:
+            broken.append(f"{name}: is longer than it may be")
+        if any(hypothesis.tokens[: len(sequence.agreed)] != sequence.agreed for hypothesis in live_ones):
+            broken.append(f"{name}: a hypothesis contradicts what was certain")
+    if sorted(row for sequence in live for row in sequence.rows) != list(range(len(scheduler.rows))):
+        broken.append(f"rows {[sequence.rows for sequence in live]} are not the prefix of {len(scheduler.rows)}")
+    if any(sequence.rows or sequence.end is not None for sequence in waiting):
         broken.append("a waiting sequence has a row or an end")
-    if len(live) > scheduler.config.max_rows:
-        broken.append(f"{len(live)} rows of {scheduler.config.max_rows}")
-    if scheduler.reserved_bytes != scheduler._reserve(live):
-        broken.append(f"{scheduler.reserved_bytes} bytes reserved, {len(live)} rows need {scheduler._reserve(live)}")
-    if scheduler.reserved_bytes > scheduler.config.state_bytes:
-        broken.append(f"{scheduler.reserved_bytes} bytes reserved of {scheduler.config.state_bytes}")
+    if len(scheduler.rows) > config.max_rows or scheduler.reserved_rows > config.max_rows:
+        broken.append(f"{len(scheduler.rows)} rows, {scheduler.reserved_rows} reserved, of {config.max_rows}")
+    if len(scheduler.rows) > scheduler.reserved_rows:
+        broken.append(f"{len(scheduler.rows)} rows are used, {scheduler.reserved_rows} reserved")
+    if scheduler.reserved_bytes > config.state_bytes:
+        broken.append(f"{scheduler.reserved_bytes} bytes reserved of {config.state_bytes}")
     return broken

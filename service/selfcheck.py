@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from export.bundle import Manifest
-from service.decoding.strategy import Greedy
+from service.decoding.search import advance, search_for
 from service.errors import StartupError
 from service.request import Request
 from service.scheduler import Scheduler, SchedulerConfig
@@ -14,14 +14,15 @@ from service.step import Runner
 def decode_alone(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request without an engine. The runner must have no rows, and has none afterwards."""
     scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout, eos_id=runner.eos_id)
-    sequence, strategy = Sequence(request), Greedy()
+    sequence = Sequence(request, search_for(request, eos_id=runner.eos_id))
     scheduler.check(request)
     scheduler.submit(sequence)
     while sequence.end is None:
         plan = scheduler.plan(0.0)
-        scheduler.commit(plan, strategy.select(runner.run(plan.step).logits_RV, plan.rows))
+        model = runner.run(plan.step)
+        advance(scheduler.commit(plan), model)
     runner.reset()
-    return sequence.tokens
+    return sequence.answers[0].tokens
 
 
 def golden_decode(runner: Runner, manifest: Manifest) -> None:

@@ -1,53 +1,111 @@
-"""One sequence being decoded: what was asked, what was produced, where it stands. No text, no sockets, no clock."""
+"""One request being decoded (`Sequence`) and its candidate answers (`Hypothesis`). No text, no sockets, no clock.
+
+Greedy search has one hypothesis, sampling as many as texts were asked for, beam search as many as the beam is wide. All
+live hypotheses of a sequence have the same length, and each has a row of its own in every turn; between two turns
+several may continue the same row. How hypotheses are extended and chosen is the business of `service.decoding`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from service.errors import RequestError
 from service.request import FinishReason, Request
 
+if TYPE_CHECKING:
+    from service.decoding.search import Search
+
 End = FinishReason | RequestError
 
 
-class Sequence:
-    """A request on its way through waiting, live (it has a row) and ended.
+class Hypothesis:
+    """A candidate answer.
 
-    Once it is live and its prompt is read, `cached == len(prompt) + len(tokens) - 1`: the last token is the next input.
+    row: the row whose cache holds everything but its last token: its own, or the one of the hypothesis it continues.
+    score: what the search compares. states: what each of the request's rules remembers of it.
+    normalised: the score of a finished hypothesis with regard to its length.
     """
 
-    __slots__ = ("cached", "end", "is_cancelled", "request", "row", "tokens")
+    __slots__ = ("alternatives", "logprobs", "normalised", "reason", "row", "score", "states", "stop", "tokens")
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, states: tuple[Any, ...] = (), stop: Any = None) -> None:
         self.tokens: list[int] = []  # produced, end token included
-        self.cached = 0  # positions of this sequence that are in the cache
-        self.row: int | None = None
+        self.logprobs: list[float] = []  # the model's own, one for each token
+        self.alternatives: list[tuple[tuple[int, float], ...]] = []
+        self.score = self.normalised = 0.0
+        self.states, self.stop = states, stop
+        self.row = -1
+        self.reason: FinishReason | None = None
+
+    def fork(self) -> Hypothesis:
+        """Another one with the same past, to be continued differently."""
+        twin = Hypothesis(self.states, self.stop)
+        twin.tokens, twin.logprobs = self.tokens.copy(), self.logprobs.copy()
+        twin.alternatives = self.alternatives.copy()
+        twin.score, twin.row = self.score, self.row
+        return twin
+
+
+class Sequence:
+    """A request on its way through waiting, live (it has rows) and ended.
+
+    hypotheses: the live ones, each with the next input as its last token.
+    width: rows it may come to need at once; never grows.
+    cached: positions that are in the cache of each of its rows.
+    answers: once it has ended well, the answers that were asked for, best first.
+    agreed: tokens that are certain to begin the first answer; only grows.
+    steps: tokens of each live hypothesis. produced: tokens of all answers so far.
+    """
+
+    __slots__ = (
+        "agreed",
+        "answers",
+        "cached",
+        "end",
+        "hypotheses",
+        "is_cancelled",
+        "produced",
+        "request",
+        "rows",
+        "search",
+        "steps",
+        "width",
+    )
+
+    def __init__(self, request: Request, search: Search) -> None:
+        self.request, self.search = request, search
+        self.hypotheses: list[Hypothesis] = [search.start()]
+        self.answers: list[Hypothesis] = []
+        self.agreed: list[int] = []
+        self.width = request.options.width
+        self.rows: tuple[int, ...] = ()  # in the last plan
+        self.cached = self.steps = self.produced = 0
         self.is_cancelled = False
         self.end: End | None = None
 
     @property
     def longest(self) -> int:
-        """Positions it can come to need in the cache; its very last token is never an input."""
+        """Positions it can come to need in the cache; the very last token is never an input."""
         return len(self.request.prompt) + self.request.max_tokens - 1
 
     @property
-    def next_input(self) -> int:
-        prompt = self.request.prompt
-        return prompt[self.cached] if self.cached < len(prompt) else self.tokens[-1]
+    def has_read_prompt(self) -> bool:
+        return self.cached >= len(self.request.prompt)
 
-    def advance(self, positions: int, token: int, eos_id: int) -> bool:
-        """`positions` more inputs are cached, then the model chose `token`. False: the prompt is not read yet, so the
-        choice means nothing."""
-        self.cached += positions
-        if self.cached < len(self.request.prompt):
-            return False
-        self.tokens.append(token)
-        if token == eos_id:
-            self.finish(FinishReason.END_OF_SEQUENCE)
-        elif len(self.tokens) >= self.request.max_tokens:
-            self.finish(FinishReason.LENGTH)
-        return True
+    def next_input(self, hypothesis: Hypothesis) -> int:
+        prompt = self.request.prompt
+        return prompt[self.cached] if self.cached < len(prompt) else hypothesis.tokens[-1]
 
     def finish(self, end: End) -> None:
-        """The one way to end. The first end counts; its row is free from the next plan on."""
+        """The one way to end. The first end counts; its rows are free from the next plan on."""
         if self.end is None:
             self.end = end
+
+    def answer(self, answers: Iterable[Hypothesis]) -> None:
+        """Ends well, with these answers."""
+        self.answers = list(answers)
+        self.agreed = self.answers[0].tokens
+        reason = self.answers[0].reason
+        assert reason is not None
+        self.finish(reason)

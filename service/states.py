@@ -12,11 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from export.bundle import StateKind, StateSpec
 from service.memory import Block, Memory
+
+if TYPE_CHECKING:
+    from service.step import Copy
 
 CAPACITIES = (8, 16, 24, 32, 48, 64)
 
@@ -137,9 +141,19 @@ class StateBuffer:
                 height=live * self.axes.outer,
             )
 
-    def move(self, source: int, target: int, valid: int) -> None:
-        """Copies `valid` positions of row `source` over row `target`."""
-        self.take(self.block, source, target, valid, self._pitch)
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Copies positions start .. stop of row `source` over those of row `target`; all of it if nothing grows."""
+        first = start * self.axes.inner * self.axes.itemsize if self.axes.grows else 0
+        self.memory.copy(
+            self.block,
+            self.block,
+            target_offset=target * self._row_bytes + first,
+            source_offset=source * self._row_bytes + first,
+            target_pitch=self._pitch,
+            source_pitch=self._pitch,
+            width=self._width(stop - start),
+            height=self.axes.outer,
+        )
 
     def take(self, block: Block, source: int, target: int, valid: int, pitch: int) -> None:
         """Copies `valid` positions of row `source` of `block`, whose positions of one head take `pitch` bytes."""
@@ -150,6 +164,19 @@ class StateBuffer:
             source_offset=source * self.axes.outer * pitch,
             target_pitch=self._pitch,
             source_pitch=pitch,
+            width=self._width(valid),
+            height=self.axes.outer,
+        )
+
+    def give(self, block: Block, row: int, valid: int, pitch: int) -> None:
+        """Copies `valid` positions of row `row` to the start of `block`, where those of one head take `pitch` bytes."""
+        self.memory.copy(
+            block,
+            self.block,
+            target_offset=0,
+            source_offset=row * self._row_bytes,
+            target_pitch=pitch,
+            source_pitch=self._pitch,
             width=self._width(valid),
             height=self.axes.outer,
         )
@@ -205,6 +232,10 @@ class StateBuffers:
         rows_suit = room <= self.rows < max(9, 2 * room)
         return rows_suit and all(size <= have < 2 * size for have, size in held)
 
-    def move(self, source: int, target: int, lengths: dict[StateKind, int]) -> None:
+    def copy(self, copy: Copy) -> None:
+        """Makes one row a copy of another one."""
         for buffer in self.buffers:
-            buffer.move(source, target, lengths.get(buffer.kind, 1))
+            if buffer.kind != "cross_kv":
+                buffer.copy(copy.source, copy.target, copy.start, copy.stop)
+            elif copy.source_len:
+                buffer.copy(copy.source, copy.target, 0, copy.source_len)

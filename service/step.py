@@ -1,4 +1,4 @@
-"""What one turn of an engine asks of its runner (`StepPlan`) and gets back (`StepResult`).
+"""What one turn of an engine asks of its runner (`StepPlan`) and gets back (`Distributions`).
 
 A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure
 and a runner can be replaced by a script. Live rows are the dense prefix [0, rows) of the runner's buffers.
@@ -6,6 +6,7 @@ and a runner can be replaced by a script. Live rows are the dense prefix [0, row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,12 +22,16 @@ def padded(length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Row `source` becomes row `target`: `cached` positions of its own and `source_len` of its source are valid."""
+class Copy:
+    """Row `target` becomes a copy of row `source`, of whose positions `start` .. `stop` it does not hold yet.
+
+    source_len: valid positions of its source that must be copied too; 0: the row has the same source already.
+    """
 
     source: int
     target: int
-    cached: int
+    start: int
+    stop: int
     source_len: int
 
 
@@ -41,33 +46,53 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One turn, done in this order: moves, growth, encoding, prefill, step.
+    """One turn, done in this order: copies and growth, encoding, prefill, step.
 
-    rows: live rows after moves and joins; the turn yields logits for each of them.
+    rows: live rows after copies and joins; the turn yields a distribution for each of them.
+    copies: no row is the source of one and the target of another, so their order does not matter.
     joins: the last rows, ordered by padded length, so that equal ones are neighbours.
     tokens, starts: input token and its position, for the first rows, which step; the rows behind are prefilled.
+    held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
+    top_k: how many of the likeliest tokens are wanted of each row.
     """
 
     rows: int
-    moves: tuple[Move, ...] = ()
+    copies: tuple[Copy, ...] = ()
     joins: tuple[Join, ...] = ()
     tokens: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    held: int = 0
     longest: int = 0
     longest_source: int = 0
+    top_k: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """logits_RV: float32 (rows, vocabulary), each row's last valid position; valid until the next run.
+class Distributions(Protocol):
+    """What the model says of each row's next token; valid until the next run.
 
+    top_ids, top_logprobs: for each row at least the wanted number of likeliest tokens, best first, of equal ones the
+    lowest id first.
     join_s: seconds of encoding and prefill; step_s: seconds of the step itself.
     """
 
-    logits_RV: np.ndarray
+    top_ids: list[list[int]]
+    top_logprobs: list[list[float]]
     join_s: float
     step_s: float
+
+    def logprobs(self, row: int) -> np.ndarray:
+        """The whole distribution, float32 (V,): log-softmax of the logits. Not to be changed."""
+        ...
+
+    def normaliser(self, row: int) -> float:
+        """Log-sum-exp of the logits: what must be added to log-probabilities to have logits again."""
+        ...
+
+    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        """Cross-attention weights of the decoder over the row's source when it reads `tokens`, the start token first:
+        float32 (layers, heads, len(tokens), source positions)."""
+        ...
 
 
 class Runner(Protocol):
@@ -85,7 +110,12 @@ class Runner(Protocol):
     @property
     def max_rows(self) -> int: ...
 
-    def run(self, plan: StepPlan) -> StepResult: ...
+    @property
+    def has_attention(self) -> bool:
+        """`Distributions.attend` works."""
+        ...
+
+    def run(self, plan: StepPlan) -> Distributions: ...
 
     def reset(self) -> None:
         """Forgets all rows, whatever happened in a run that raised."""

@@ -11,7 +11,6 @@ from export.bundle import Limits
 from service.engine import Engine
 from service.request import Finished, TextDelta
 from service.states import StateLayout
-from service.step import StepResult
 
 EOS = 2
 
@@ -41,6 +40,9 @@ class LetterTokenizer:
         def flush(self):
             return ""
 
+    pieces = (b"", b"", b"", b"", *(bytes([ord("a") + place]) for place in range(26)))
+    drops_first_blank = False
+
     def incremental(self):
         return self.Decoder()
 
@@ -59,14 +61,53 @@ def scripted_answer(request, vocab_size=24):
     return tokens
 
 
+def certain(token, vocab_size):
+    """The distribution that is sure of one token."""
+    logits_V = np.zeros(vocab_size, np.float32)
+    logits_V[token] = 20.0
+    return logits_V - np.log(np.exp(logits_V).sum())
+
+
+def doubtful(source, fed, vocab_size):
+    """A distribution that depends on every token of the source and of the row, and ends after a while."""
+    seed = hash((tuple(source), tuple(fed)))
+    logits_V = np.random.default_rng(seed % 2**63).normal(0.0, 2.0, vocab_size).astype(np.float32)
+    logits_V[EOS] += 0.15 * len(fed)
+    return (logits_V - np.log(np.exp(logits_V).sum(dtype=np.float64))).astype(np.float32)
+
+
+class ScriptedOutputs:
+    """See service.step.Distributions. Attention looks at one source position after another."""
+
+    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s):
+        self.logprobs_RV, self.sources, self.join_s, self.step_s = logprobs_RV, sources, join_s, step_s
+        ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
+        self.top_ids = ids_RK.tolist()
+        self.top_logprobs = np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist()
+
+    def logprobs(self, row):
+        return self.logprobs_RV[row]
+
+    def normaliser(self, row):
+        return 3.0
+
+    def attend(self, row, tokens):
+        weights_TS = np.zeros((len(tokens), len(self.sources[row])), np.float32)
+        for place in range(len(tokens)):
+            weights_TS[place, place % len(self.sources[row])] = 1.0
+        return np.stack([weights_TS, weights_TS])[None]
+
+
 class ScriptedRunner:
     """A runner without numbers: each row remembers its source and tokens, and the plan is checked against them.
 
+    rule: (source, tokens of the row, vocab_size) → the next token, or a whole distribution.
     fail_on: numbers of runs that raise. gate: when set to an Event, runs wait for it; `entered` is set meanwhile.
     """
 
     eos_id = EOS
     max_rows = 64
+    has_attention = True
 
     def __init__(self, *, has_source=True, max_block=1, vocab_size=24, max_len=64, layout=None, rule=next_token):
         self.limits = Limits(
@@ -79,6 +120,8 @@ class ScriptedRunner:
         self.rule = rule
         self.rows: list[Any] = []
         self.plans: list[Any] = []
+        self.keeps_plans = True
+        self.runs = 0
         self.fail_on: set[int] = set()
         self.is_broken = False
         self.gate: Any = None
@@ -90,20 +133,17 @@ class ScriptedRunner:
 
     def run(self, plan):
         assert not self.is_broken, "a failed run needs a reset"
-        self.plans.append(plan)
+        self.runs += 1
+        if self.keeps_plans:
+            self.plans.append(plan)
         self.entered.set()
         self.before_run()
         if self.gate is not None:
             self.gate.wait()
-        if len(self.plans) in self.fail_on:
+        if self.runs in self.fail_on:
             self.is_broken = True
-            raise RuntimeError(f"scripted failure of run {len(self.plans)}")
-        for move in plan.moves:
-            source, fed = self.rows[move.source]
-            assert move.source > move.target
-            assert (move.source_len, move.cached) == (len(source), len(fed))
-            self.rows[move.target] = (source, list(fed))
-        del self.rows[plan.rows - len(plan.joins) :]
+            raise RuntimeError(f"scripted failure of run {self.runs}")
+        self._copy(plan)
         for join in plan.joins:
             assert join.row == len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
@@ -116,10 +156,28 @@ class ScriptedRunner:
         assert all(fed for _, fed in self.rows), "a row was neither stepped nor prefilled"
         assert plan.longest >= max(len(fed) for _, fed in self.rows)
         assert plan.longest_source == max(len(source) for source, _ in self.rows)
-        logits_RV = np.zeros((plan.rows, self.limits.vocab_size), np.float32)
-        for row, (source, fed) in enumerate(self.rows):
-            logits_RV[row, self.rule(source, fed, self.limits.vocab_size)] = 1.0
-        return StepResult(logits_RV, 0.001 if plan.joins else 0.0, 0.002)
+        said = [self.rule(source, fed, self.limits.vocab_size) for source, fed in self.rows]
+        logprobs_RV = np.stack(
+            [certain(what, self.limits.vocab_size) if isinstance(what, int) else what for what in said]
+        )
+        sources = [source for source, _ in self.rows]
+        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, 0.001 if plan.joins else 0.0, 0.002)
+
+    def _copy(self, plan):
+        assert plan.held <= len(self.rows)
+        del self.rows[plan.held :]  # a turn without rows is not run
+        assert not {copy.source for copy in plan.copies} & {copy.target for copy in plan.copies}
+        assert len({copy.target for copy in plan.copies}) == len(plan.copies)
+        kept = plan.rows - len(plan.joins)
+        rows = [*self.rows, *[((), []) for _ in range(kept - len(self.rows))]]
+        for copy in plan.copies:
+            source, fed = self.rows[copy.source]
+            old_source, old = rows[copy.target]
+            assert copy.stop == len(fed)
+            assert old[: copy.start] == fed[: copy.start], "positions that were not copied are others"
+            assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
+            rows[copy.target] = (source, list(fed))
+        self.rows = rows[:kept]
 
 
 class Sink:
@@ -210,6 +268,13 @@ class FakeCuda:
             ctypes.memmove(
                 target.value + line * target_pitch.value, source.value + line * source_pitch.value, width.value
             )
+        return 0
+
+    def cudaMemcpy(self, target, source, size, kind):
+        assert kind.value == 2, "device to host"
+        if self.fail:
+            return self.fail
+        ctypes.memmove(target.value, source.value, size.value)
         return 0
 
     def cudaDeviceSynchronize(self):

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from service.decoding.strategy import Greedy
 from service.engine import EngineConfig
 from service.errors import (
     Cancelled,
@@ -309,7 +308,7 @@ def test_numbers_that_are_none_fail_the_turn(manual):
     class Poisoned(ScriptedRunner):
         def run(self, plan):
             result = super().run(plan)
-            result.logits_RV[0] = float("nan")
+            result.top_logprobs[0][0] = float("nan")
             return result
 
     engine, loop = manual(Poisoned())
@@ -321,14 +320,13 @@ def test_numbers_that_are_none_fail_the_turn(manual):
 
 
 def test_an_answer_whose_text_fails_ends_alone(manual, caplog):
-    runner = ScriptedRunner(rule=never_ends)
+    class Misleading(ScriptedRunner):
+        def run(self, plan):
+            result = super().run(plan)
+            result.top_ids[0][0] = -7
+            return result
 
-    class Strategy(Greedy):
-        def select(self, logits_RV, sequences):
-            tokens, parents = super().select(logits_RV, sequences)
-            return super().select(logits_RV, sequences)._replace(tokens=[-7, *tokens[1:]], parents=parents)
-
-    engine, loop = manual(runner, strategy=Strategy())
+    engine, loop = manual(Misleading(rule=never_ends))
     bad, good = Sink(), Sink()
     engine.submit(request("bad"), loop, bad)
     engine.submit(request("good"), loop, good)

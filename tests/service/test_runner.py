@@ -12,7 +12,7 @@ import pytest
 from export.bundle import load_bundle
 from model.reference import greedy
 from model.tokenizer import Tokenizer
-from service.decoding.strategy import Greedy
+from service.decoding.search import advance, search_for
 from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory
@@ -62,39 +62,35 @@ def reference(model, requests):
     return [greedy(torch_model, r.prompt, source=r.source, max_tokens=r.max_tokens) for r in requests]
 
 
-class Recorder(Greedy):
-    """Greedy, and keeps every row's logits."""
-
-    def __init__(self):
-        self.logits = {}
-
-    def select(self, logits_RV, sequences):
-        for row, sequence in enumerate(sequences):
-            self.logits.setdefault(sequence.request.request_id, []).append(logits_RV[row].copy())
-        return super().select(logits_RV, sequences)
+def sequence_for(runner, request):
+    return Sequence(request, search_for(request, eos_id=runner.eos_id))
 
 
-def logits_of(runner, requests, *, arrivals=(), **config):
-    """Every request's logits at every position, (steps, V); `arrivals`: the turn in which each one comes."""
+def logprobs_of(runner, requests, *, arrivals=(), **config):
+    """Every request's distribution at every position, (steps, V); `arrivals`: the turn in which each one comes."""
     scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout, eos_id=runner.eos_id)
     todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
-    recorder, turn = Recorder(), 0
+    said: dict[str, list[np.ndarray]] = {}
+    turn = 0
     while todo or not scheduler.is_idle:
         while todo and todo[0][0] <= turn:
-            scheduler.submit(Sequence(requests[todo.pop(0)[1]]))
+            scheduler.submit(sequence_for(runner, requests[todo.pop(0)[1]]))
         plan = scheduler.plan(0.0)
-        if plan.rows:
-            scheduler.commit(plan, recorder.select(runner.run(plan.step).logits_RV, plan.rows))
+        if plan.live:
+            outputs = runner.run(plan.step)
+            for sequence in plan.live:
+                said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
+            advance(scheduler.commit(plan), outputs)
         assert check_invariants(scheduler) == []
         turn += 1
-    return {name: np.stack(lines) for name, lines in recorder.logits.items()}
+    return {name: np.stack(lines) for name, lines in said.items()}
 
 
 def alone(model, requests):
-    logits: dict[str, np.ndarray] = {}
+    logprobs: dict[str, np.ndarray] = {}
     for request in requests:
-        logits |= logits_of(model.runner(max_rows=1), [request])
-    return logits
+        logprobs |= logprobs_of(model.runner(max_rows=1), [request])
+    return logprobs
 
 
 def assert_same_bits(one, other):
@@ -165,20 +161,20 @@ async def test_engines_share_the_sessions_of_a_model(path, model):
 @pytest.mark.parametrize(
     ("max_rows", "join_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
 )
-def test_logits_are_the_same_bits_alone_and_in_any_company(model, max_rows, join_tokens, spread):
+def test_distributions_are_the_same_bits_alone_and_in_any_company(model, max_rows, join_tokens, spread):
     requests = requests_for(model, 40, seed=max_rows + spread)
     rng = random.Random(spread)
     arrivals = [rng.randrange(spread) for _ in requests]
-    together = logits_of(
+    together = logprobs_of(
         model.runner(max_rows=max_rows), requests, arrivals=arrivals, max_rows=max_rows, join_tokens=join_tokens
     )
     assert_same_bits(alone(model, requests), together)
 
 
-def test_logits_do_not_depend_on_capacity(model):
+def test_distributions_do_not_depend_on_capacity(model):
     short = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=6)
     long = replace(short, request_id="long", max_tokens=model.manifest.limits.max_target_len)
-    both = logits_of(model.runner(max_rows=64), [long, short], arrivals=[0, 40])
+    both = logprobs_of(model.runner(max_rows=64), [long, short], arrivals=[0, 40])
     assert_same_bits(alone(model, [short]), {"0": both["0"]})
 
 
@@ -195,11 +191,11 @@ def test_what_was_in_a_row_before_does_not_matter(model, dirt):
     requests = requests_for(model, 24, seed=7)
     runner = OnnxRunner(model, DirtyMemory(), max_rows=16)
     clean = alone(model, requests)
-    assert_same_bits(clean, logits_of(runner, requests, max_rows=16))
+    assert_same_bits(clean, logprobs_of(runner, requests, max_rows=16))
     for block in (*(buffer.block for buffer in runner._states.buffers), *runner._scratch.values()):
         assert isinstance(block, HostBlock)
         block.bytes.view(np.float32)[:] = dirt
-    assert_same_bits(clean, logits_of(runner, requests, max_rows=16))
+    assert_same_bits(clean, logprobs_of(runner, requests, max_rows=16))
 
 
 # ---- memory and bindings
@@ -212,15 +208,16 @@ def test_buffers_stay_within_what_may_be_reserved(model):
         SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout, eos_id=runner.eos_id
     )
     for request in requests_for(model, 60, seed=9):
-        scheduler.submit(Sequence(request))
+        scheduler.submit(sequence_for(runner, request))
     rows = set()
     while not scheduler.is_idle:
         plan = scheduler.plan(0.0)
-        if plan.rows:
-            scheduler.commit(plan, Greedy().select(runner.run(plan.step).logits_RV, plan.rows))
+        if plan.live:
+            outputs = runner.run(plan.step)
+            advance(scheduler.commit(plan), outputs)
             assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
             assert len(runner._steps) <= 16
-            rows.add(len(plan.rows))
+            rows.add(plan.step.rows)
     assert max(rows) > 3, "more than one row fits"
 
 
@@ -233,7 +230,7 @@ def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
 
     monkeypatch.setattr(OnnxRunner, "_bind", counting)
     request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)
-    steps = len(logits_of(model.runner(max_rows=64), [request])["0"])
+    steps = len(logprobs_of(model.runner(max_rows=64), [request])["0"])
     assert len(made) <= 7 < steps, "capacities 8, 16, 24, 32, 48, 64, and one prefill"
 
 
@@ -242,10 +239,10 @@ def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
     runner = model.runner(max_rows=64)
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=-1)
     for request in requests:
-        scheduler.submit(Sequence(request))
+        scheduler.submit(sequence_for(runner, request))
     runner.run(scheduler.plan(0.0).step)
     runner.reset()
-    assert_same_bits(alone(model, requests), logits_of(runner, requests))
+    assert_same_bits(alone(model, requests), logprobs_of(runner, requests))
 
 
 async def test_a_run_that_raises_costs_only_its_own_rows(path, model):

@@ -7,6 +7,7 @@ import pytest
 from export.bundle import StateSpec
 from service.memory import CudaMemory, HostMemory
 from service.states import StateBuffer, StateBuffers, StateLayout, capacity_for, row_capacity_for
+from service.step import Copy
 from tests.fakes import FakeCuda, bytes_of
 
 SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
@@ -58,12 +59,13 @@ def test_resizing_keeps_live_rows(make, spec):
 
 
 @memories
-def test_a_move_copies_the_valid_positions_only(make):
+def test_a_copy_touches_the_positions_that_it_names(make):
     buffer = StateBuffer(SELF, make())
     buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.arange(3)[:, None, None, None]
-    buffer.move(2, 0, valid=5)
-    assert (array(buffer)[0, :, :5] == 2).all()
+    buffer.copy(2, 0, start=3, stop=5)
+    assert (array(buffer)[0, :, 3:5] == 2).all()
+    assert (array(buffer)[0, :, :3] == 0).all()
     assert (array(buffer)[0, :, 5:] == 0).all()
     assert (array(buffer)[1] == 1).all()
 
@@ -81,6 +83,40 @@ def test_taking_a_row_of_another_block(make):
     assert np.array_equal(array(buffer)[1, :, :7], written[2, :, :7])
     assert (array(buffer)[1, :, 7:] == 0).all()
     assert (array(buffer)[0] == 0).all()
+
+
+@memories
+def test_giving_a_row_to_another_block(make):
+    device = make()
+    buffer = StateBuffer(CROSS, device)
+    buffer.resize(2, 16, live=0)
+    array(buffer)[:] = np.arange(array(buffer).size).reshape(array(buffer).shape)
+    block = device.allocate(2 * 5 * 4 * 2)
+    buffer.give(block, 1, 5, pitch=5 * 4 * 2)
+    assert np.array_equal(bytes_of(block).view(np.float16)[:40].reshape(2, 5, 4), array(buffer)[1, :, :5])
+
+
+@memories
+def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
+    buffer = StateBuffer(RECURRENT, make())
+    buffer.resize(3, 1, live=0)
+    values = array(buffer)
+    values[:] = np.arange(values.size).reshape(values.shape)
+    buffer.copy(2, 0, start=3, stop=5)
+    assert np.array_equal(values[0], values[2])
+
+
+def test_cross_attention_is_copied_only_into_rows_of_another_source():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=4)
+    states.ensure(3, live=0, lengths={"self_kv": 8, "cross_kv": 8})
+    own, cross = (array(buffer) for buffer in states.buffers)
+    own[:], cross[:] = np.arange(4)[:, None, None, None], np.arange(4)[:, None, None, None]
+    states.copy(Copy(2, 0, 0, 4, 0))
+    assert (own[0, :, :4] == 2).all()
+    assert (cross[0] == 0).all()
+    states.copy(Copy(2, 1, 0, 4, 3))
+    assert (cross[1, :, :3] == 2).all()
+    assert (cross[1, :, 3:] == 1).all()
 
 
 def test_addresses_and_shapes_are_those_of_the_rows():
@@ -138,7 +174,7 @@ def test_growing_and_moving_at_random_never_loses_a_value():
             hole = int(rng.integers(len(truth)))
             last = truth.pop()
             if hole < len(truth):
-                states.move(len(truth), hole, {"self_kv": last[0].shape[1], "cross_kv": last[1].shape[1]})
+                states.copy(Copy(len(truth), hole, 0, last[0].shape[1], last[1].shape[1]))
                 truth[hole] = last
         joins = int(rng.integers(0, 3)) if len(truth) < 17 else 0
         kept = len(truth)

@@ -1,0 +1,184 @@
+"""Beam search: the best few hypotheses are extended together, and those that end are kept in a pool.
+
+In each step every live hypothesis proposes its best tokens; of all proposals the best 2B are looked at, where B is the
+beam size: the B best that go on are the next live hypotheses, those that end enter the pool if they are among the first
+B (as in `transformers` 5). The pool has B * patience places (Kasai et al. 2022) and is ranked by score over length. Two
+candidates a place are enough: a hypothesis ends with one token only, so at most B of the 2B end; where constraints or
+stop strings end more, the beam is narrower for a while.
+
+Diverse groups (Vijayakumar et al. 2016) are beams of their own, each of which pays for tokens that earlier groups took
+in the same step. Phrases that must appear (Post & Vilar 2018) add candidates that advance them, and divide the beam
+among hypotheses that have come equally far.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Items
+from typing import Any
+
+from service.decoding.expand import Expander
+from service.decoding.phrases import allocate
+from service.errors import Unsatisfiable
+from service.sequence import Hypothesis, Sequence
+from service.step import Distributions
+
+Candidate = tuple[float, int, int]
+"""Negated score, rank of the hypothesis it continues, token: sorted, the best comes first, and ties are decided."""
+
+
+class _Group:
+    """A beam: live hypotheses in order of their scores, finished ones in order of their normalised scores."""
+
+    __slots__ = ("is_done", "live", "pool")
+
+    def __init__(self, root: Hypothesis) -> None:
+        self.live = [root]
+        self.pool: list[Hypothesis] = []
+        self.is_done = False
+
+
+class BeamSearch:
+    """Beam search of one sequence."""
+
+    def __init__(self, expander: Expander) -> None:
+        options = expander.options
+        self._expander, self._options = expander, options
+        self._phrases = expander.request.phrases
+        self._width = options.beam_size // options.num_beam_groups
+        self._places = max(1, round(self._width * options.patience))
+        self._groups: list[_Group] = []
+        self.top_k = max(2 * options.beam_size, options.top_logprobs)
+
+    def start(self) -> Hypothesis:
+        root = self._expander.start()
+        self._groups = [_Group(root) for _ in range(self._options.num_beam_groups)]
+        return root
+
+    def advance(self, sequence: Sequence, model: Distributions) -> None:
+        sequence.steps += 1
+        sequence.produced += 1
+        taken: Counter[int] = Counter()
+        for group in self._groups:
+            if not group.is_done:
+                self._advance(group, model, taken)
+                group.is_done = self._is_done(group, sequence.steps)
+        running = [group for group in self._groups if not group.is_done]
+        sequence.hypotheses = [hypothesis for group in running for hypothesis in group.live]
+        finished = sorted(
+            (hypothesis for group in self._groups for hypothesis in group.pool),
+            key=lambda hypothesis: -hypothesis.normalised,
+        )
+        if running:
+            sequence.width = self._width * len(running)
+            agree(sequence.agreed, [*sequence.hypotheses, *finished[:1]])
+        elif finished:
+            sequence.width = 1
+            sequence.answer(finished[: self._options.num_hypotheses])
+        else:
+            raise Unsatisfiable(
+                f"the constraints leave no possible token after {sequence.steps - 1} of them; loosen them"
+            )
+
+    def _advance(self, group: _Group, model: Distributions, taken: Counter[int]) -> None:
+        """One step of one group. `taken`: how often earlier groups chose a token; this group's are added."""
+        candidates = self._candidates(group, model, taken)
+        going, ending = list[Candidate](), list[Candidate]()
+        rank_among_complete = 0
+        for candidate in candidates:
+            _, rank, token = candidate
+            is_complete = self._phrases is None or self._bank(group.live[rank], token) == self._phrases.total
+            if self._expander.end(group.live[rank], token) is None:
+                going.append(candidate)
+            elif is_complete and rank_among_complete < self._width:
+                ending.append(candidate)
+            rank_among_complete += is_complete
+        if self._phrases is not None:
+            banks = [(-negated, self._bank(group.live[rank], token)) for negated, rank, token in going]
+            going = [going[place] for place in sorted(allocate(banks, self._width))]
+        for candidate in ending:
+            self._finish(group, self._child(group, candidate, model), model)
+        group.live = [self._child(group, candidate, model) for candidate in going[: self._width]]
+        taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
+
+    def _candidates(self, group: _Group, model: Distributions, taken: Counter[int]) -> list[Candidate]:
+        """The best 2B continuations of all live hypotheses, best first; with phrases, those that advance them too."""
+        penalty, count = self._options.diversity_penalty, 2 * self._width
+        candidates: list[Candidate] = []
+        for rank, hypothesis in enumerate(group.live):
+            for token, score in self._expander.best(hypothesis, model, count + len(taken)):
+                candidates.append((penalty * taken[token] - score - hypothesis.score, rank, token))
+        candidates.sort()
+        if self._phrases is None:
+            return candidates[:count]
+        firsts = {rank: candidate for candidate in reversed(candidates) for rank in (candidate[1],)}
+        wanted = {*candidates[:count], *firsts.values()}
+        for rank, hypothesis in enumerate(group.live):
+            if self._expander.forced(hypothesis) is None:
+                wanted.update(self._advancing(rank, hypothesis, model, taken))
+        return sorted(wanted)
+
+    def _advancing(
+        self, rank: int, hypothesis: Hypothesis, model: Distributions, taken: Counter[int]
+    ) -> list[Candidate]:
+        """The continuations that bring the hypothesis closer to having all phrases."""
+        assert self._phrases is not None
+        tokens = self._phrases.next_tokens(self._progress(hypothesis))
+        scores_V = self._expander.scores(hypothesis, model) if tokens else None
+        if scores_V is None:
+            return []
+        penalty = self._options.diversity_penalty
+        scored = [(token, float(scores_V[token])) for token in tokens]
+        return [
+            (penalty * taken[token] - score - hypothesis.score, rank, token)
+            for token, score in scored
+            if score > float("-inf")
+        ]
+
+    def _progress(self, hypothesis: Hypothesis) -> Any:
+        return hypothesis.states[self._expander.rules.index(self._phrases)] if self._phrases is not None else None
+
+    def _bank(self, hypothesis: Hypothesis, token: int) -> int:
+        """How many tokens of phrases the hypothesis has with this token."""
+        assert self._phrases is not None
+        progress = self._progress(hypothesis)
+        if token == self._expander.eos_id:
+            return self._phrases.met(progress)
+        return self._phrases.met(self._phrases.after(progress, token))
+
+    def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
+        negated, rank, token = candidate
+        child = group.live[rank].fork()
+        self._expander.extend(child, token, -negated, model)
+        return child
+
+    def _finish(self, group: _Group, hypothesis: Hypothesis, model: Distributions) -> None:
+        expander = self._expander
+        hypothesis.normalised = hypothesis.score / expander.norm(len(hypothesis.tokens))
+        hypothesis.normalised += expander.coverage(hypothesis, model)
+        group.pool.append(hypothesis)
+        group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
+        del group.pool[self._places :]
+
+    def _is_done(self, group: _Group, steps: int) -> bool:
+        """Nothing can go on, or nothing that goes on is expected to be better than what is in the full pool."""
+        if not group.live:
+            return True
+        if len(group.pool) < self._places:
+            return False
+        if self._options.early_stopping == "true":
+            return True
+        longest = self._expander.request.max_tokens
+        is_never = self._options.early_stopping == "never" and self._options.length_penalty > 0
+        best_possible = group.live[0].score / self._expander.norm(longest if is_never else steps)
+        return best_possible <= group.pool[-1].normalised
+
+
+def agree(agreed: list[int], hypotheses: Items[Hypothesis]) -> None:
+    """Appends to `agreed` what all hypotheses have in common behind it. What is common to all live hypotheses and the
+    best finished one begins the answer, whatever happens: the answer is that one, or continues a live one."""
+    first, *others = [hypothesis.tokens for hypothesis in hypotheses]
+    for place in range(len(agreed), min(map(len, (first, *others)))):
+        if any(tokens[place] != first[place] for tokens in others):
+            break
+        agreed.append(first[place])

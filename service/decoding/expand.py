@@ -1,0 +1,149 @@
+"""How one hypothesis is extended by one token: what it may choose from, what it becomes, whether that ends it.
+
+The distribution of a row passes the request's rules: those that are no masks change the logits, which are normalised
+again; masks take tokens away and nothing is normalised. Where no rule applies, the likeliest tokens that the graph
+returned are all that is looked at. What a hypothesis records is always the model's own log-probability.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from service.request import FinishReason, Request
+from service.sequence import Hypothesis
+from service.step import Distributions
+
+Scored = tuple[int, float]
+"""A token and its score."""
+
+
+class NotFinite(ArithmeticError):
+    """The model's outputs contain NaN or infinity: the numbers cannot be trusted."""
+
+
+class Stops(Protocol):
+    """Says when a stop string is complete: `service.decoding.stops.StopMatcher`."""
+
+    def start(self) -> Any: ...
+    def after(self, state: Any, token: int) -> Any: ...
+    def is_stopped(self, state: Any) -> bool: ...
+
+
+def check_finite(model: Distributions) -> None:
+    """Raises NotFinite when a row is not a distribution."""
+    rows = [row for row, top in enumerate(model.top_logprobs) if not math.isfinite(top[0])]
+    if rows:
+        raise NotFinite(f"log-probabilities of rows {rows} are not finite")
+
+
+class Expander:
+    """The rules, the forced prefix and the ends of one request."""
+
+    def __init__(self, request: Request, *, eos_id: int, stops: Stops | None) -> None:
+        self.request, self.eos_id, self.stops = request, eos_id, stops
+        self.options = request.options
+        self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
+        self._told = self.options.top_logprobs
+
+    def start(self) -> Hypothesis:
+        states = tuple([rule.start() for rule in self.rules])
+        return Hypothesis(states, self.stops.start() if self.stops else None)
+
+    def scores(self, hypothesis: Hypothesis, model: Distributions) -> np.ndarray | None:
+        """The distribution after all rules, float32 (V,); None: no rule changes it. Raises Unsatisfiable."""
+        tokens = hypothesis.tokens
+        active = [
+            (rule, state)
+            for rule, state in zip(self.rules, hypothesis.states, strict=True)
+            if rule.applies(state, tokens)
+        ]
+        if not active:
+            return None
+        scores_V = model.logprobs(hypothesis.row).copy()
+        if not active[0][0].is_mask:
+            scores_V += np.float32(model.normaliser(hypothesis.row))
+            for rule, state in active:
+                if not rule.is_mask:
+                    rule.apply(scores_V, state, tokens)
+            scores_V = log_softmax(scores_V)
+        for rule, state in active:
+            if rule.is_mask:
+                rule.apply(scores_V, state, tokens)
+        return scores_V
+
+    def forced(self, hypothesis: Hypothesis) -> int | None:
+        """The token that must come next, while the prefix lasts."""
+        place = len(hypothesis.tokens)
+        return self.request.prefix[place] if place < len(self.request.prefix) else None
+
+    def best(self, hypothesis: Hypothesis, model: Distributions, count: int) -> list[Scored]:
+        """At most `count` possible tokens, best first; of equal ones the lowest id first. Empty: there is none."""
+        token = self.forced(hypothesis)
+        if token is not None:
+            return [(token, float(model.logprobs(hypothesis.row)[token]))]
+        scores_V = self.scores(hypothesis, model)
+        if scores_V is not None:
+            return best_of(scores_V, count)
+        row = hypothesis.row
+        return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
+
+    def end(self, hypothesis: Hypothesis, token: int) -> FinishReason | None:
+        """Why the hypothesis would end with this token."""
+        if token == self.eos_id:
+            return FinishReason.END_OF_SEQUENCE
+        if self.stops and self.stops.is_stopped(self.stops.after(hypothesis.stop, token)):
+            return FinishReason.STOP_STRING
+        return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
+
+    def extend(self, hypothesis: Hypothesis, token: int, score: float, model: Distributions) -> None:
+        """Appends a token to the hypothesis, whose score it makes `score`."""
+        row = hypothesis.row
+        hypothesis.reason = self.end(hypothesis, token)
+        hypothesis.score = score
+        hypothesis.logprobs.append(float(model.logprobs(row)[token]))
+        if self._told:
+            told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
+            hypothesis.alternatives.append(tuple(told))
+        if token != self.eos_id:
+            if self.rules:
+                states = zip(self.rules, hypothesis.states, strict=True)
+                hypothesis.states = tuple([rule.after(state, token) for rule, state in states])
+            if self.stops:
+                hypothesis.stop = self.stops.after(hypothesis.stop, token)
+        hypothesis.tokens.append(token)
+
+    def norm(self, length: int) -> float:
+        """What a score is divided by: length**α, or ((5 + length) / 6)**α (Wu et al. 2016, equation 14)."""
+        base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
+        return float(base**self.options.length_penalty)
+
+    def coverage(self, hypothesis: Hypothesis, model: Distributions) -> float:
+        """The coverage penalty of Wu et al. 2016, equation 14: Σ_i log(min(Σ_j a_ij, 1)) over source positions i,
+        with the mean of all layers and heads as a. 0 when it is not asked for."""
+        if not self.options.coverage_penalty:
+            return 0.0
+        prompt = self.request.prompt
+        attention_LHTS = model.attend(hypothesis.row, (*prompt, *hypothesis.tokens[:-1]))
+        covered_S = attention_LHTS[:, :, len(prompt) - 1 :].mean((0, 1), dtype=np.float64).sum(0)
+        return self.options.coverage_penalty * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
+
+
+def log_softmax(scores_V: np.ndarray) -> np.ndarray:
+    """Of one row, float32 (V,). What is -inf stays so."""
+    shifted_V = scores_V - scores_V.max()
+    result: np.ndarray = shifted_V - np.log(np.exp(shifted_V).sum())
+    return result
+
+
+def best_of(scores_V: np.ndarray, count: int) -> list[Scored]:
+    """The `count` best finite scores, best first, of equal ones the lowest id first."""
+    if count < len(scores_V):
+        bound = np.partition(scores_V, -count)[-count]
+        ids = np.flatnonzero(scores_V >= bound) if bound > -np.inf else np.flatnonzero(scores_V > -np.inf)
+    else:
+        ids = np.flatnonzero(scores_V > -np.inf)
+    ids = ids[np.argsort(-scores_V[ids], kind="stable")[:count]]
+    return list(zip(ids.tolist(), scores_V[ids].tolist(), strict=True))

@@ -1,0 +1,59 @@
+"""The strategies of decoding behind one seam: a search starts one hypothesis, and extends a sequence by one token.
+
+Scheduler and runner know no strategy: they see hypotheses, the rows these continue, and a next token of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from service.decoding.beam import BeamSearch
+from service.decoding.expand import Expander, Stops, check_finite
+from service.decoding.independent import Independent
+from service.errors import RequestError
+from service.request import Request
+from service.sequence import Hypothesis, Sequence
+from service.step import Distributions
+
+
+class Search(Protocol):
+    """How one request is decoded. It belongs to the sequence it was made for.
+
+    top_k: how many of a row's likeliest tokens it wants to see.
+    """
+
+    top_k: int
+
+    def start(self) -> Hypothesis:
+        """The hypothesis that has no tokens yet."""
+        ...
+
+    def advance(self, sequence: Sequence, model: Distributions) -> None:
+        """Replaces the sequence's hypotheses by their continuations, and ends it when that is all.
+
+        Raises Unsatisfiable when the request's constraints leave no way to go on.
+        """
+        ...
+
+
+def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> Search:
+    """The search that a request's options ask for."""
+    expander = Expander(request, eos_id=eos_id, stops=stops)
+    options = request.options
+    if options.beam_size > 1 or request.phrases is not None:
+        return BeamSearch(expander)
+    return Independent(expander)
+
+
+def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
+    """Extends every sequence by one token. One that cannot go on ends with its error, and costs the others nothing.
+
+    Raises NotFinite, before anything is changed.
+    """
+    check_finite(model)
+    for sequence in sequences:
+        try:
+            sequence.search.advance(sequence, model)
+        except RequestError as error:
+            sequence.finish(error)

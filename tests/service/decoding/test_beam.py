@@ -1,0 +1,247 @@
+"""Beam search through the scheduler and a scripted runner, against a version written from the definition alone."""
+
+import math
+import random
+
+import pytest
+
+from service.decoding.beam import agree
+from service.decoding.search import advance, search_for
+from service.errors import Unsatisfiable
+from service.options import DecodingOptions
+from service.request import FinishReason, Request
+from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.sequence import Hypothesis, Sequence
+from tests.fakes import EOS, ScriptedRunner, doubtful
+
+VOCABULARY = 12
+
+
+def request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **options):
+    return Request(
+        request_id=name,
+        source=source,
+        prompt=(1,),
+        max_tokens=max_tokens,
+        prefix=prefix,
+        rules=rules,
+        options=DecodingOptions(**options),
+    )
+
+
+def by_definition(asked):
+    """(tokens, normalised score) of every answer, best first: no rows, no caches, every prefix read anew."""
+    options, groups, wanted = asked.options, asked.options.num_beam_groups, asked.options.num_hypotheses
+    width = options.beam_size // groups
+    places = max(1, round(width * options.patience))
+
+    def norm(length):
+        base = length if options.length_normalization == "average" else (5 + length) / 6
+        return base**options.length_penalty
+
+    lives, pools, done = [[((), 0.0)] for _ in range(groups)], [[] for _ in range(groups)], [False] * groups
+    for length in range(1, asked.max_tokens + 1):
+        taken = []
+        for group in range(groups):
+            if done[group]:
+                continue
+            found = []
+            for rank, (tokens, score) in enumerate(lives[group]):
+                logprobs_V = doubtful(asked.source, (*asked.prompt, *tokens), VOCABULARY)
+                allowed = range(VOCABULARY)
+                if len(tokens) < len(asked.prefix):
+                    allowed = [asked.prefix[len(tokens)]]
+                for token in allowed:
+                    total = score + float(logprobs_V[token]) - options.diversity_penalty * taken.count(token)
+                    found.append((-total, rank, token))
+            found.sort()
+            going = []
+            for place, (negated, rank, token) in enumerate(found[: 2 * width]):
+                tokens = (*lives[group][rank][0], token)
+                if token == EOS or length == asked.max_tokens:
+                    if place < width:
+                        pools[group].append((tokens, -negated / norm(length)))
+                elif len(going) < width:
+                    going.append((tokens, -negated))
+            pools[group] = sorted(pools[group], key=lambda answer: -answer[1])[:places]
+            lives[group] = going
+            taken += [tokens[-1] for tokens, _ in going]
+            if not going:
+                done[group] = True
+            elif len(pools[group]) == places:
+                longest = options.early_stopping == "never" and options.length_penalty > 0
+                best = going[0][1] / norm(asked.max_tokens if longest else length)
+                done[group] = options.early_stopping == "true" or best <= pools[group][-1][1]
+        if all(done):
+            break
+    return sorted((answer for pool in pools for answer in pool), key=lambda answer: -answer[1])[:wanted]
+
+
+def run(*requests, max_rows=64, runner=None):
+    """Decodes requests together; checks promises after every turn. Returns sequences and what was agreed, turn by
+    turn."""
+    runner = runner or ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
+    scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout, eos_id=EOS)
+    sequences = [Sequence(asked, search_for(asked, eos_id=EOS)) for asked in requests]
+    for sequence in sequences:
+        scheduler.check(sequence.request)
+        scheduler.submit(sequence)
+    agreed = {sequence: [()] for sequence in sequences}
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            model = runner.run(plan.step)
+            advance(scheduler.commit(plan), model)
+        assert check_invariants(scheduler) == []
+        for sequence in plan.live:
+            assert tuple(sequence.agreed[: len(agreed[sequence][-1])]) == agreed[sequence][-1], "taken back"
+            agreed[sequence].append(tuple(sequence.agreed))
+    return sequences, agreed
+
+
+def answers(sequence):
+    return [(tuple(answer.tokens), answer.normalised) for answer in sequence.answers]
+
+
+def assert_same(sequence, expected):
+    assert [tokens for tokens, _ in answers(sequence)] == [tokens for tokens, _ in expected]
+    assert [score for _, score in answers(sequence)] == pytest.approx([score for _, score in expected])
+
+
+CASES = [
+    {"beam_size": 2},
+    {"beam_size": 4, "num_hypotheses": 4},
+    {"beam_size": 8, "num_hypotheses": 3, "length_penalty": 0.6},
+    {"beam_size": 3, "num_hypotheses": 3, "length_normalization": "gnmt", "length_penalty": 1.4},
+    {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "false"},
+    {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "never", "length_penalty": 2.0},
+    {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "never", "length_penalty": 0.0},
+    {"beam_size": 4, "num_hypotheses": 4, "patience": 2.0},
+    {"beam_size": 4, "patience": 0.3},
+    {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 2, "diversity_penalty": 0.8},
+    {"beam_size": 6, "num_hypotheses": 6, "num_beam_groups": 6, "diversity_penalty": 1.5},
+    {"beam_size": 4, "num_hypotheses": 4, "prefix": (7, 7, 4)},
+    {"beam_size": 32, "num_hypotheses": 32},
+]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_answers_are_those_of_the_definition(options):
+    requests = [
+        request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=n % 11 + 4, **options) for n in range(30)
+    ]
+    for sequence in run(*requests)[0]:
+        assert_same(sequence, by_definition(sequence.request))
+
+
+def test_beams_of_all_kinds_share_steps_with_everything_else():
+    rng = random.Random(4)
+    requests = []
+    for n in range(120):
+        options = rng.choice([*CASES, {}, {}, {"num_sequences": 3, "seed": n}])
+        requests.append(
+            request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=rng.randrange(4, 20), **options)
+        )
+    together, _ = run(*requests, max_rows=40)
+    for sequence in together:
+        if sequence.request.options.beam_size > 1:
+            assert_same(sequence, by_definition(sequence.request))
+        else:
+            ((alone,), _) = run(sequence.request)
+            assert answers(alone) == answers(sequence)
+
+
+def test_what_is_streamed_begins_the_answer_and_is_never_taken_back():
+    requests = [request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=20, beam_size=4) for n in range(100)]
+    sequences, agreed = run(*requests, max_rows=64)
+    early = 0
+    for sequence in sequences:
+        for certain in agreed[sequence]:
+            assert tuple(sequence.answers[0].tokens[: len(certain)]) == certain
+        early += len(agreed[sequence][-2])
+    assert early > 80, "some tokens are certain before the end"
+
+
+def test_a_wider_beam_finds_likelier_answers():
+    sources = [(n % 9 + 3, n // 9 % 9 + 3, 2) for n in range(60)]
+    totals = []
+    for beam_size in (1, 2, 4, 8):
+        never = {"early_stopping": "never"} if beam_size > 1 else {}
+        sequences, _ = run(*(request(str(n), source, beam_size=beam_size, **never) for n, source in enumerate(sources)))
+        totals.append(sum(sequence.answers[0].normalised for sequence in sequences))
+    assert totals == sorted(totals)
+
+
+def test_reasons_and_log_probabilities_are_told():
+    ((sequence,), _) = run(request(beam_size=4, num_hypotheses=4, max_tokens=4, top_logprobs=2))
+    for answer in sequence.answers:
+        ended = answer.tokens[-1] == EOS
+        assert answer.reason is (FinishReason.END_OF_SEQUENCE if ended else FinishReason.LENGTH)
+        assert len(answer.logprobs) == len(answer.tokens) == len(answer.alternatives)
+        assert answer.normalised == pytest.approx(sum(answer.logprobs) / len(answer.tokens))
+        for place, token in enumerate(answer.tokens):
+            logprobs_V = doubtful(sequence.request.source, (1, *answer.tokens[:place]), VOCABULARY)
+            assert answer.logprobs[place] == pytest.approx(float(logprobs_V[token]))
+            assert answer.alternatives[place][0][1] == pytest.approx(float(logprobs_V.max()))
+
+
+def test_copies_read_rows_that_stay_and_write_rows_that_nobody_continues():
+    """The scripted runner checks what every copy finds; here, that there are few of them."""
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
+    run(*(request(str(n), source=(n + 3, 2), beam_size=4, max_tokens=20) for n in range(8)), runner=runner)
+    moved = sum(copy.stop - copy.start for plan in runner.plans for copy in plan.copies)
+    whole = sum(copy.stop for plan in runner.plans for copy in plan.copies)
+    assert moved < 0.8 * whole, "what two hypotheses have in common is not copied"
+    assert max(len(plan.copies) for plan in runner.plans) <= 24
+
+
+class Forbid:
+    """A mask that allows only some tokens."""
+
+    is_mask = True
+
+    def __init__(self, *allowed):
+        self.allowed = list(allowed)
+
+    def start(self):
+        return ()
+
+    def after(self, state, token):
+        return (*state, token)
+
+    def applies(self, state, tokens):
+        assert tuple(tokens) == state, "a hypothesis's states are its own"
+        return True
+
+    def apply(self, scores_V, state, tokens):
+        kept = scores_V[self.allowed].copy()
+        scores_V[:] = -math.inf
+        scores_V[self.allowed] = kept
+
+
+def test_masks_leave_the_probability_of_what_they_allow():
+    ((sequence,), _) = run(request(beam_size=3, max_tokens=5, rules=(Forbid(5, 6),)))
+    (answer,) = sequence.answers
+    assert set(answer.tokens) <= {5, 6}
+    assert answer.reason is FinishReason.LENGTH
+    assert answer.score == pytest.approx(sum(answer.logprobs))
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"seed": 1}])
+def test_constraints_that_leave_nothing_end_the_request_alone(options):
+    (stuck, fine), _ = run(request(rules=(Forbid(),), **options), request(**options))
+    assert isinstance(stuck.end, Unsatisfiable)
+    assert isinstance(fine.end, FinishReason)
+
+
+def test_agreement_is_the_common_beginning():
+    def hypothesis(*tokens):
+        made = Hypothesis()
+        made.tokens = list(tokens)
+        return made
+
+    agreed = [5]
+    agree(agreed, [hypothesis(5, 6, 7), hypothesis(5, 6, 8), hypothesis(5, 6)])
+    assert agreed == [5, 6]
+    agree(agreed, [hypothesis(5, 6)])
+    assert agreed == [5, 6]
