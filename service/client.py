@@ -9,11 +9,11 @@ go on.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import grpc
@@ -22,6 +22,8 @@ from grpc_status import rpc_status
 
 from protos.glossa.v1 import glossa_pb2 as pb
 from protos.glossa.v1 import glossa_pb2_grpc as stubs
+from service.options import AlignmentKind, EarlyStopping, LengthNormalization
+from service.reply import Answer, Piece, Score, Stream, answer_of, score_of
 
 TIMEOUT_S = 60.0
 CONCURRENCY = 32
@@ -76,78 +78,129 @@ class ClientError(Exception):
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of every call that produces text; each may be left out."""
+    """Keyword arguments of every call that produces text; each may be left out. What the options of decoding mean, and
+    what they are called elsewhere, stands beside them in glossa.proto and in docs/decoding.md."""
 
     model: str  # may be empty when the server has one that fits
-    max_tokens: int  # 0: the model's own limit
-    stop: Sequence[str]
     include_tokens: bool
     timeout_s: float  # of this call, instead of the client's
 
+    max_tokens: int  # 0: the model's own limit
+    min_tokens: int
+    max_length_ratio: float
+    stop: Sequence[str]
+    ignore_eos: bool
+    echo: bool
 
-@dataclass(frozen=True)
-class Answer:
-    """A whole answer. Times in seconds, measured in the server."""
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    length_normalization: LengthNormalization
+    coverage_penalty: float
+    patience: float
+    early_stopping: EarlyStopping
+    num_beam_groups: int
+    diversity_penalty: float
 
-    text: str
-    finish_reason: str  # end_of_sequence, length or stop_string
-    prompt_tokens: int
-    generated_tokens: int
-    queue_s: float
-    prefill_s: float
-    first_token_s: float
-    total_s: float
-    tokens: tuple[int, ...] = ()  # only when asked for
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    seed: int
+    num_sequences: int
+
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    no_repeat_ngram: int
+    logit_bias: Mapping[int, float]
+    banned: Sequence[str]
+
+    prefix: str
+    prefix_tokens: Sequence[int]
+    prefix_bias: float
+    return_alternatives: bool
+    min_alternative_probability: float
+    allowed_tokens: Sequence[int]
+    use_shortlist: bool
+    phrases: Sequence[str]
+    ordered_phrases: bool
+    regex: str
+    json_schema: str
+    lark: str
+
+    token_logprobs: bool
+    top_logprobs: int
+    alignment: AlignmentKind
+    alignment_layer: int
+    alignment_heads: Sequence[int]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A piece of a streamed answer; `answer` is the whole, in the last piece only."""
+class ScoreOptions(TypedDict, total=False):
+    """Keyword arguments of `score`; each may be left out."""
 
-    text: str
-    tokens: tuple[int, ...] = ()
-    answer: Answer | None = None
+    model: str  # may be empty when the server has one
+    timeout_s: float  # of this call, instead of the client's
 
-
-@dataclass
-class _Stream:
-    """Turns messages of a stream into pieces."""
-
-    texts: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-
-    def piece(self, message: Any) -> Piece:
-        self.texts.append(message.text)
-        self.tokens += message.tokens
-        answer = None
-        if message.HasField("final"):
-            answer = _answer("".join(self.texts), self.tokens, message.final)
-        return Piece(message.text, tuple(message.tokens), answer)
-
-
-def _answer(text: str, tokens: Iterable[int], end: Any) -> Answer:
-    """end: a message with finish_reason, usage and timings."""
-    timings = end.timings
-    return Answer(
-        text=text,
-        finish_reason=pb.FinishReason.Name(end.finish_reason).removeprefix("FINISH_REASON_").lower(),
-        prompt_tokens=end.usage.prompt_tokens,
-        generated_tokens=end.usage.generated_tokens,
-        queue_s=timings.queue.ToTimedelta().total_seconds(),
-        prefill_s=timings.prefill.ToTimedelta().total_seconds(),
-        first_token_s=timings.first_token.ToTimedelta().total_seconds(),
-        total_s=timings.total.ToTimedelta().total_seconds(),
-        tokens=tuple(tokens),
-    )
+    length_penalty: float
+    length_normalization: LengthNormalization
+    top_logprobs: int
+    alignment: AlignmentKind
+    alignment_layer: int
+    alignment_heads: Sequence[int]
 
 
 _Message = TypeVar("_Message")
 
+_OWN = ("model", "include_tokens", "timeout_s")  # options of a call, not of decoding
+_FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
+
 
 def _request(kind: Callable[..., _Message], text: str, options: Options) -> _Message:
-    decoding = pb.DecodingOptions(max_tokens=options.get("max_tokens", 0), stop=options.get("stop", ()))
     tokens = options.get("include_tokens", False)
-    return kind(model=options.get("model", ""), text=text, options=decoding, include_tokens=tokens)
+    return kind(model=options.get("model", ""), text=text, options=_decoding(options), include_tokens=tokens)
+
+
+def _score_request(
+    text: str, target: str, target_tokens: Sequence[int], is_open: bool, options: ScoreOptions
+) -> pb.ScoreRequest:
+    return pb.ScoreRequest(
+        model=options.get("model", ""),
+        text=text,
+        target=target,
+        target_tokens=target_tokens,
+        is_open=is_open,
+        options=_decoding(options),
+    )
+
+
+def _decoding(options: Options | ScoreOptions) -> pb.DecodingOptions:
+    """The message of all options of decoding. Raises TypeError for a name that is none, ValueError for a bad choice."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _FIELDS:
+            choices = _FIELDS[name].enum_type
+            given[name] = _number_of(name, choices, cast(str, value)) if choices else value
+        elif name not in _OWN:
+            raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN))}")
+    return pb.DecodingOptions(**given)
+
+
+def _number_of(name: str, choices: Any, value: str) -> int:
+    """EARLY_STOPPING_NEVER of "never"."""
+    prefix = choices.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    if prefix + value.upper() not in choices.values_by_name:
+        known = ", ".join(item.removeprefix(prefix).lower() for item in list(choices.values_by_name)[1:])
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    number: int = choices.values_by_name[prefix + value.upper()].number
+    return number
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """What was probably meant by a name that is none of the known ones."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
 
 
 class _Stubs:
@@ -155,6 +208,7 @@ class _Stubs:
         untyped: Any = stubs  # the generator writes no types for these
         self.translation = untyped.TranslationServiceStub(channel)
         self.generation = untyped.GenerationServiceStub(channel)
+        self.scoring = untyped.ScoringServiceStub(channel)
         self.models = untyped.ModelServiceStub(channel)
 
 
@@ -205,6 +259,22 @@ class Client:
                 for future in running:
                     future.cancel()
 
+    def score(
+        self,
+        text: str,
+        target: str = "",
+        *,
+        target_tokens: Sequence[int] = (),
+        is_open: bool = False,
+        **options: Unpack[ScoreOptions],
+    ) -> Score:
+        """How likely a model finds `target`, or the tokens, as the translation or continuation of `text`.
+
+        is_open: the target goes on behind its last word, so no end token is scored.
+        """
+        request = _score_request(text, target, target_tokens, is_open, options)
+        return score_of(self._call(self._stubs.scoring.Score, request, options))
+
     def list_models(self) -> list[pb.Model]:
         return list(self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {}).models)
 
@@ -212,7 +282,7 @@ class Client:
         response: pb.GetModelResponse = self._call(self._stubs.models.GetModel, pb.GetModelRequest(model=model), {})
         return response.model
 
-    def _call(self, method: Any, request: Any, options: Options) -> Any:
+    def _call(self, method: Any, request: Any, options: Options | ScoreOptions) -> Any:
         try:
             return method(request, timeout=options.get("timeout_s", self._timeout_s))
         except grpc.RpcError as error:
@@ -220,10 +290,10 @@ class Client:
 
     def _whole(self, method: Any, request: Any, options: Options) -> Answer:
         response = self._call(method, request, options)
-        return _answer(response.text, response.tokens, response)
+        return answer_of(response.text, response.tokens, response)
 
     def _pieces(self, method: Any, request: Any, options: Options) -> Generator[Piece, None, None]:
-        call, stream = method(request, timeout=options.get("timeout_s", self._timeout_s)), _Stream()
+        call, stream = method(request, timeout=options.get("timeout_s", self._timeout_s)), Stream()
         try:
             for message in call:
                 yield stream.piece(message)
@@ -282,6 +352,18 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
+    async def score(
+        self,
+        text: str,
+        target: str = "",
+        *,
+        target_tokens: Sequence[int] = (),
+        is_open: bool = False,
+        **options: Unpack[ScoreOptions],
+    ) -> Score:
+        request = _score_request(text, target, target_tokens, is_open, options)
+        return score_of(await self._call(self._stubs.scoring.Score, request, options))
+
     async def list_models(self) -> list[pb.Model]:
         response: pb.ListModelsResponse = await self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {})
         return list(response.models)
@@ -291,7 +373,7 @@ class AsyncClient:
         response: pb.GetModelResponse = await self._call(self._stubs.models.GetModel, request, {})
         return response.model
 
-    async def _call(self, method: Any, request: Any, options: Options) -> Any:
+    async def _call(self, method: Any, request: Any, options: Options | ScoreOptions) -> Any:
         call = method(request, timeout=options.get("timeout_s", self._timeout_s))
         try:
             return await call
@@ -302,10 +384,10 @@ class AsyncClient:
 
     async def _whole(self, method: Any, request: Any, options: Options) -> Answer:
         response = await self._call(method, request, options)
-        return _answer(response.text, response.tokens, response)
+        return answer_of(response.text, response.tokens, response)
 
     async def _pieces(self, method: Any, request: Any, options: Options) -> AsyncGenerator[Piece, None]:
-        call, stream = method(request, timeout=options.get("timeout_s", self._timeout_s)), _Stream()
+        call, stream = method(request, timeout=options.get("timeout_s", self._timeout_s)), Stream()
         try:
             async for message in call:
                 yield stream.piece(message)

@@ -1,0 +1,177 @@
+"""What a client is told, as plain values: frozen dataclasses made of the messages of glossa.v1. Knows no gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from protos.glossa.v1 import glossa_pb2 as pb
+
+
+@dataclass(frozen=True)
+class TokenAlternative:
+    """A token that could have been chosen."""
+
+    token: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token of an answer with the model's own log-probability; all texts together are the answer's."""
+
+    token: int
+    text: str
+    logprob: float
+    top: tuple[TokenAlternative, ...] = ()  # best first; only when asked for
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Which places of the source the tokens of an answer belong to. A span is [start, end) in a text's characters."""
+
+    source_spans: tuple[tuple[int, int], ...]  # of the request's text, the end token's included
+    target_spans: tuple[tuple[int, int], ...]  # of the answer's text
+    rows: tuple[tuple[float, ...], ...] = ()  # soft: for each token of the answer its weights over the source tokens
+    positions: tuple[int, ...] = ()  # hard: for each token of the answer the index of its source token
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One of several answers."""
+
+    text: str
+    finish_reason: str
+    score: float  # what answers are ranked by
+    log_probability: float
+    tokens: tuple[int, ...] = ()  # only when asked for
+    token_logprobs: tuple[TokenLogprob, ...] = ()  # only when asked for
+    alignment: Alignment | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer. Times in seconds, measured in the server."""
+
+    text: str
+    finish_reason: str  # end_of_sequence, length or stop_string
+    prompt_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    first_token_s: float
+    total_s: float
+    tokens: tuple[int, ...] = ()  # only when asked for
+    hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with what was asked to be told beside them
+    seed: int | None = None  # of a sampled answer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a streamed answer; `answer` is the whole, in the last piece only."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a model finds a target. Times in seconds, measured in the server."""
+
+    score: float  # by which beam search would rank it
+    log_probability: float
+    perplexity: float
+    tokens: tuple[TokenLogprob, ...]
+    alignment: Alignment | None
+    prompt_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    total_s: float
+
+
+@dataclass
+class Stream:
+    """Turns messages of a stream into pieces."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def piece(self, message: Any) -> Piece:
+        self.texts.append(message.text)
+        self.tokens += message.tokens
+        answer = None
+        if message.HasField("final"):
+            answer = answer_of("".join(self.texts), self.tokens, message.final)
+        return Piece(message.text, tuple(message.tokens), answer)
+
+
+def answer_of(text: str, tokens: Iterable[int], end: Any) -> Answer:
+    """end: a message with finish_reason, usage, timings, hypotheses and seed."""
+    return Answer(
+        text=text,
+        finish_reason=_finish_reason(end),
+        first_token_s=end.timings.first_token.ToTimedelta().total_seconds(),
+        tokens=tuple(tokens),
+        hypotheses=tuple(map(_hypothesis, end.hypotheses)),
+        seed=end.seed if end.HasField("seed") else None,
+        **_cost(end),
+    )
+
+
+def score_of(message: pb.ScoreResponse) -> Score:
+    return Score(
+        score=message.score,
+        log_probability=message.log_probability,
+        perplexity=message.perplexity,
+        tokens=tuple(map(_token, message.tokens)),
+        alignment=_alignment(message),
+        **_cost(message),
+    )
+
+
+def _cost(message: Any) -> dict[str, Any]:
+    timings = message.timings
+    return {
+        "prompt_tokens": message.usage.prompt_tokens,
+        "generated_tokens": message.usage.generated_tokens,
+        "queue_s": timings.queue.ToTimedelta().total_seconds(),
+        "prefill_s": timings.prefill.ToTimedelta().total_seconds(),
+        "total_s": timings.total.ToTimedelta().total_seconds(),
+    }
+
+
+def _finish_reason(message: Any) -> str:
+    return pb.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_").lower()
+
+
+def _hypothesis(message: pb.Hypothesis) -> Hypothesis:
+    return Hypothesis(
+        text=message.text,
+        finish_reason=_finish_reason(message),
+        score=message.score,
+        log_probability=message.log_probability,
+        tokens=tuple(message.tokens),
+        token_logprobs=tuple(map(_token, message.token_logprobs)),
+        alignment=_alignment(message),
+    )
+
+
+def _token(message: pb.TokenLogprob) -> TokenLogprob:
+    top = tuple(TokenAlternative(other.token, other.text, other.logprob) for other in message.top)
+    return TokenLogprob(message.token, message.text, message.logprob, top)
+
+
+def _alignment(message: Any) -> Alignment | None:
+    if not message.HasField("alignment"):
+        return None
+    told = message.alignment
+    return Alignment(
+        source_spans=tuple((span.start, span.end) for span in told.source_spans),
+        target_spans=tuple((span.start, span.end) for span in told.target_spans),
+        rows=tuple(tuple(row.weights) for row in told.rows),
+        positions=tuple(told.positions),
+    )
