@@ -34,10 +34,10 @@ from service.memory import HostMemory
 from service.metrics import Metrics, ModelInfo
 from service.pool import EnginePool
 from service.request import Request, TextDelta
-from service.runner import OnnxModel, OnnxRunner
+from service.runner import GraphOutputs, OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
 from service.server import Server
-from service.step import StepPlan, StepResult
+from service.step import StepPlan
 
 LIMITS = {"engine": 0.10, "streaming": 0.20}
 SOURCE_TOKENS = 20
@@ -108,11 +108,11 @@ class TimedRunner(OnnxRunner):
         self.eos_id = -1  # random weights end sentences at random; here every row goes on to its length
         self.runs: list[tuple[float, int, bool, float]] = []
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> GraphOutputs:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
         result = super().run(plan)
         inside_s = sum(session.seconds for session in self._timed) - before_s
-        self.runs.append((began_s, plan.rows, bool(plan.joins or plan.moves), inside_s))
+        self.runs.append((began_s, plan.rows, bool(plan.joins or plan.copies), inside_s))
         return result
 
     def report(self, rows: int) -> dict[str, float]:

@@ -1,0 +1,161 @@
+"""Requests of every kind at saturation, against a scripted runner that checks each plan: no promise is ever broken."""
+
+import random
+
+import numpy as np
+import pytest
+
+from service.decoding.search import advance, search_for
+from service.errors import InternalFailure, RequestError
+from service.options import DecodingOptions
+from service.request import FinishReason, Request
+from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.sequence import Sequence
+from tests.fakes import EOS, ScriptedRunner
+
+VOCABULARY = 24
+TABLE = np.random.default_rng(5).normal(0.0, 2.0, (1009, VOCABULARY)).astype(np.float32)
+TABLE[:, EOS] += 0.8
+TABLE -= np.log(np.exp(TABLE.astype(np.float64)).sum(1, keepdims=True)).astype(np.float32)
+
+
+def said(source, fed, vocab_size):
+    """A distribution that depends on every token, looked up."""
+    return TABLE[hash((source, tuple(fed))) % len(TABLE)]
+
+
+class Few:
+    """A mask that allows a few tokens and the end."""
+
+    is_mask = True
+    allowed = (EOS, 5, 9, 11)
+
+    def start(self):
+        return 0
+
+    def after(self, state, token):
+        assert token in self.allowed
+        return state + 1
+
+    def applies(self, state, tokens):
+        assert state == len(tokens)
+        return True
+
+    def apply(self, scores_V, state, tokens):
+        masked = np.ones(len(scores_V), bool)
+        masked[list(self.allowed)] = False
+        scores_V[masked] = -np.inf
+
+
+KINDS = {
+    "greedy": {},
+    "beam": {"beam_size": 4, "num_hypotheses": 2},
+    "wide beam": {"beam_size": 7, "early_stopping": "never"},
+    "groups": {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "samples": {"num_sequences": 3},
+    "nucleus": {"top_p": 0.8, "temperature": 1.3},
+    "alternatives": {"num_hypotheses": 3, "return_alternatives": True},
+    "score": {"token_logprobs": True},
+    "constrained": {},
+    "constrained beam": {"beam_size": 3},
+}
+
+
+def draw_request(rng, number, now_s):
+    kind = rng.choice(list(KINDS))
+    max_tokens = rng.randrange(1, 24)
+    length = max_tokens if kind == "score" else rng.choice([0, 0, 0, max_tokens // 3])
+    return Request(
+        request_id=f"{number} {kind}",
+        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
+        prompt=(1, *[4] * rng.choice([0, 0, 0, 2])),
+        max_tokens=max_tokens,
+        prefix=() if kind.startswith("constrained") else tuple(rng.randrange(3, VOCABULARY) for _ in range(length)),
+        rules=(Few(),) if kind.startswith("constrained") else (),
+        options=DecodingOptions(**KINDS[kind]),
+        seed=number,
+        deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
+    )
+
+
+def result(sequence):
+    return [(answer.tokens, answer.logprobs, answer.normalised) for answer in sequence.answers]
+
+
+def alone(request):
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=EOS)
+    sequence = Sequence(request, search_for(request, eos_id=EOS))
+    scheduler.submit(sequence)
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            model = runner.run(plan.step)
+            advance(scheduler.commit(plan), model)
+    return result(sequence)
+
+
+@pytest.mark.parametrize("turns", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_every_promise_holds_at_saturation(turns):
+    rng = random.Random(turns)
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
+    runner.keeps_plans = False
+    config = SchedulerConfig(max_rows=24, state_bytes=14_000, join_tokens=96)
+    scheduler = Scheduler(config, runner.limits, runner.layout, eos_id=EOS)
+    number = failures = finished = compared = longest_wait = 0
+    waited = {}  # turns for which the head of the queue could have run and did not
+    recent: list[Sequence] = []
+    for turn in range(turns):
+        while len(scheduler.waiting) < 6:
+            request = draw_request(rng, number, turn)
+            scheduler.check(request)
+            sequence = Sequence(request, search_for(request, eos_id=EOS))
+            scheduler.submit(sequence)
+            recent.append(sequence)
+            number += 1
+        if rng.random() < 0.05:
+            rng.choice(recent[-20:]).is_cancelled = True
+        if rng.random() < 0.002:
+            runner.fail_on = {runner.runs + 1}
+        plan = scheduler.plan(float(turn))
+        planned_rows = scheduler.reserved_rows
+        steps = {sequence: sequence.steps for sequence in plan.live if sequence.has_read_prompt or sequence.cached == 0}
+        try:
+            model = runner.run(plan.step)
+            advance(scheduler.commit(plan), model)
+        except RuntimeError:
+            failures += 1
+            for sequence in scheduler.drop_live():
+                sequence.finish(InternalFailure(sequence.request.request_id))
+            runner.reset()
+        else:
+            for sequence, before in steps.items():
+                is_reading = sequence.steps == 0 and len(sequence.request.prompt) > 1
+                assert sequence.steps == before + 1 or is_reading, "a live request was left out of a turn"
+        assert check_invariants(scheduler) == []
+        if scheduler.waiting:
+            head = scheduler.waiting[0]
+            needs = [*map(scheduler._needs, plan.live), scheduler._needs(head)]
+            has_rows = planned_rows + head.width <= config.max_rows
+            fits = has_rows and scheduler._bytes_for(needs) <= config.state_bytes
+            waited[head] = waited.get(head, 0) + fits
+            longest_wait = max(longest_wait, waited[head])
+        if len(recent) > 60:
+            done, recent = recent[:30], recent[30:]
+            for sequence in done:
+                if isinstance(sequence.end, FinishReason):
+                    finished += 1
+                    if finished % 40 == 0:
+                        compared += 1
+                        assert result(sequence) == alone(sequence.request)
+            waited.clear()
+    while not scheduler.is_idle:
+        plan = scheduler.plan(float(turns))
+        if plan.live:
+            advance(scheduler.commit(plan), runner.run(plan.step))
+    assert scheduler.rows == []
+    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in recent)
+    assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"
+    assert failures > turns // 1000
+    assert finished > turns // 4
+    assert compared > turns // 200
