@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import json
 import shutil
 import signal
@@ -18,7 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,10 +29,12 @@ import typer
 if TYPE_CHECKING:
     from model.config import Preset
     from model.data import Examples
+    from service.reply import Alignment, Answer, TokenLogprob
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
 
 Address = Annotated[str, typer.Option(help="HOST:PORT of a server", envvar="GLOSSA_ADDRESS")]
+ModelName = Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
 
 
@@ -169,10 +173,12 @@ def evaluate(
     data: Annotated[Path | None, typer.Option(help="TSV of sources and references; .gz is fine")] = None,
     source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
-    model: Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")] = "",
+    model: ModelName = "",
+    beam: Annotated[int, typer.Option(help="beam size; 1: greedily")] = 1,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as length_penalty=0.6")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Translate a test set greedily and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
+    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
     from model.data import DataError, read_parallel, read_tsv
     from model.evaluate import bleu
 
@@ -183,16 +189,17 @@ def evaluate(
             examples = read_parallel(source, reference)
         else:
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
+        options = {"beam_size": beam, **decoding_options({"option": option})}
     texts = [text for text, _ in examples.pairs]
     started = time.monotonic()
-    hypotheses = translations(subject, texts, model)
+    hypotheses = translations(subject, texts, {"model": model, **options})
     seconds = time.monotonic() - started
     score = bleu(hypotheses, [text for _, text in examples.pairs])
     figures = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def translations(subject: str, texts: list[str], model: str) -> list[str]:
+def translations(subject: str, texts: list[str], options: dict[str, Any]) -> list[str]:
     """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
     from export.bundle import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
@@ -200,16 +207,18 @@ def translations(subject: str, texts: list[str], model: str) -> list[str]:
     from model.evaluate import translate as translate_in_torch
     from service.client import Client, ClientError
 
-    with complaints(CheckpointError, ClientError, TooLongError), contextlib.ExitStack() as stack:
+    with complaints(CheckpointError, ClientError, TooLongError, ValueError), contextlib.ExitStack() as stack:
         if (Path(subject) / MANIFEST).is_file():
             subject, _ = stack.enter_context(serving(Path(subject)))
         elif Path(subject).exists() or ":" not in subject:
             checkpoint = load_checkpoint(Path(subject))
             if not checkpoint.config.has_encoder:
                 raise UsageError(f"{subject}: is a decoder-only model; only models that translate can be scored")
+            if options.keys() != {"model", "beam_size"} or options["beam_size"] != 1:
+                raise UsageError(f"{subject}: a checkpoint is translated greedily; export it to use --beam and options")
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts)
         client = stack.enter_context(Client(subject))
-        return [answer.text for answer in client.translate_batch(texts, model=model)]
+        return [answer.text for answer in client.translate_batch(texts, **options)]
 
 
 @app.command()
@@ -219,6 +228,7 @@ def export(
     precision: Annotated[
         Literal["fp32", "fp16"], typer.Option(help="fp16 adds the half-precision graphs that CUDA needs")
     ] = "fp32",
+    attention: Annotated[bool, typer.Option(help="add the graph that aligns words with their source")] = False,
     replace: Annotated[bool, typer.Option(help="write over an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -229,7 +239,7 @@ def export(
 
     precisions: tuple[Literal["fp32", "fp16"], ...] = ("fp32",) if precision == "fp32" else ("fp32", "fp16")
     with complaints(BundleError, ExportError, CheckpointError):
-        manifest = export_bundle(checkpoint, bundle, precisions=precisions, replace=replace)
+        manifest = export_bundle(checkpoint, bundle, precisions=precisions, attention=attention, replace=replace)
     show_parity(manifest.parity, as_json)
 
 
@@ -318,42 +328,111 @@ def setting_flags(arguments: Sequence[str]) -> dict[str, Any]:
     return flags | ({"models": models} if models else {})
 
 
+def flag(kind: Any, help: str, *names: str) -> Any:
+    """The type of a flag that may be left out."""
+    annotated: Any = Annotated
+    return annotated[kind | None, typer.Option(*names, help=help)]
+
+
+FLAGS = {
+    "max_tokens": flag(int, "most new tokens; 0: the model's own limit"),
+    "min_tokens": flag(int, "no end before so many new tokens"),
+    "stop": flag(list[str], "end the answer before this string; may be repeated"),
+    "beam_size": flag(int, "hypotheses that beam search keeps"),
+    "num_hypotheses": flag(int, "how many answers of the beam, or alternatives"),
+    "length_penalty": flag(float, "above 1 longer answers of a beam win, below 1 shorter ones"),
+    "temperature": flag(float, "sample; below 1 the likely tokens win, 0: greedy"),
+    "top_k": flag(int, "sample from the k likeliest tokens"),
+    "top_p": flag(float, "sample from the likeliest tokens that have this probability together"),
+    "min_p": flag(float, "sample from tokens with this share of the likeliest one's probability"),
+    "seed": flag(int, "sample with these random numbers"),
+    "num_sequences": flag(int, "how many answers are sampled"),
+    "repetition_penalty": flag(float, "above 1 what was said already is less likely"),
+    "no_repeat_ngram": flag(int, "no sequence of so many tokens twice"),
+    "prefix": flag(str, "the answer begins so"),
+    "phrases": flag(list[str], "a text the answer contains; may be repeated", "--phrase"),
+    "banned": flag(list[str], "a text the answer does not contain; may be repeated", "--ban"),
+    "return_alternatives": flag(bool, "the likeliest different tokens next, each continued", "--alternatives"),
+    "regex": flag(str, "the answer matches this regular expression"),
+    "json_schema": flag(Path, "the answer is JSON of the schema in this file"),
+    "lark": flag(Path, "the answer follows the grammar in this file, in Lark's notation"),
+    "token_logprobs": flag(bool, "tell each token's log-probability", "--logprobs"),
+    "top_logprobs": flag(int, "tell so many likeliest tokens at each place"),
+    "alignment": flag(Literal["soft", "hard", "both"], "tell which places of the source a token belongs to"),
+    "option": flag(list[str], "NAME=VALUE: any other option, see docs/decoding.md; may be repeated"),
+}
+
+
+def with_decoding_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command FLAGS, and its parameter `options` what they ask for by the names of the options."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        flags = {name: given.pop(name) for name in FLAGS}
+        with complaints():
+            options = decoding_options(flags)
+        command(**given, options=options)
+
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    del parameters["options"]
+    for name, kind in FLAGS.items():
+        parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return run
+
+
+def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given of FLAGS, by the names of the options. Files are read. Raises UsageError."""
+    from service.flags import FlagError, parse
+
+    options: dict[str, Any] = {}
+    for name, value in flags.items():
+        if name == "option" or value is None or value == []:
+            continue
+        options[name] = value.read_text() if isinstance(value, Path) else value
+    try:
+        others = parse(flags.get("option") or ())
+    except FlagError as error:
+        raise UsageError(f"--option {error}") from None
+    if twice := options.keys() & others.keys():
+        raise UsageError(f"--option {min(twice)}: is given by a flag of its own, too")
+    return options | others
+
+
 @app.command()
+@with_decoding_flags
 def translate(
     text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
-    model: Annotated[str, typer.Option(help="name; may be left out when one model fits")] = "",
-    max_tokens: Annotated[int, typer.Option(help="most new tokens; 0: the model's own limit")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="end the answer before this string")] = None,
+    model: ModelName = "",
     as_json: AsJson = False,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Translate a text, streamed as it comes, or the lines of standard input, many at once and in order."""
-    ask("translate", text, address, as_json, model=model, max_tokens=max_tokens, stop=stop or ())
+    ask("translate", text, address, as_json, {"model": model, **options})
 
 
 @app.command()
+@with_decoding_flags
 def generate(
     text: Annotated[str | None, typer.Argument(help="a prompt; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
-    model: Annotated[str, typer.Option(help="name; may be left out when one model fits")] = "",
-    max_tokens: Annotated[int, typer.Option(help="most new tokens; 0: what fits the model")] = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="end the answer before this string")] = None,
+    model: ModelName = "",
     as_json: AsJson = False,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Continue a prompt, streamed as it comes, or each line of standard input."""
-    ask("generate", text, address, as_json, model=model, max_tokens=max_tokens, stop=stop or ())
+    ask("generate", text, address, as_json, {"model": model, **options})
 
 
-def ask(verb: str, text: str | None, address: str, as_json: bool, **options: Any) -> None:
+def ask(verb: str, text: str | None, address: str, as_json: bool, options: dict[str, Any]) -> None:
     """One text streamed to the terminal, or lines of standard input answered in order."""
-    from service.client import Answer, Client, ClientError
+    from service.client import Client, ClientError
 
-    def write(answer: Answer, already: str = "") -> None:
-        typer.echo(
-            json.dumps(dataclasses.asdict(answer), ensure_ascii=False) if as_json else answer.text[len(already) :]
-        )
-
-    with complaints(ClientError), Client(address) as client:
+    with complaints(ClientError, ValueError), Client(address) as client:
         if text is None:
             lines = [line.rstrip("\n") for line in sys.stdin]
             asked = (line for line in lines if line.strip())
@@ -366,17 +445,102 @@ def ask(verb: str, text: str | None, address: str, as_json: bool, **options: Any
                     typer.echo()
                     continue
                 try:
-                    write(next(answers))
+                    show_answer(next(answers), line, as_json)
                 except ClientError as error:
                     raise UsageError(f"line {number}: {error}") from error
+            return
+        if options.get("num_sequences", 1) > 1 or options.get("return_alternatives"):  # no text grows before the end
+            show_answer((client.translate if verb == "translate" else client.generate)(text, **options), text, as_json)
             return
         shown = ""
         for piece in (client.stream_translate if verb == "translate" else client.stream_generate)(text, **options):
             if piece.answer is not None:
-                write(piece.answer, already=shown)
+                show_answer(piece.answer, text, as_json, already=shown)
             elif not as_json:
                 typer.echo(piece.text, nl=False)
                 shown += piece.text
+
+
+def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "") -> None:
+    """An answer, behind what is shown of it already; where there are several, all of them with their scores."""
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(answer), ensure_ascii=False))
+        return
+    several = len(answer.hypotheses) > 1
+    if not several or already:
+        typer.echo(answer.text[len(already) :])
+    for rank, hypothesis in enumerate(answer.hypotheses, start=1):
+        if several:
+            typer.echo(f"{rank:2}  {hypothesis.score:9.4f}  {hypothesis.text}")
+        show_tokens(hypothesis.token_logprobs)
+        show_alignment(hypothesis.alignment, text, hypothesis.text)
+    if answer.seed is not None:
+        typer.echo(f"seed {answer.seed}", err=True)
+
+
+def show_tokens(tokens: Iterable[TokenLogprob]) -> None:
+    """One line for each token: its log-probability, and what could have stood there."""
+    for token in tokens:
+        others = "   ".join(f"{other.text!r} {other.logprob:.4f}" for other in token.top)
+        typer.echo(f"      {token.logprob:9.4f}  {token.text!r:16}  {others}".rstrip())
+
+
+def show_alignment(alignment: Alignment | None, source: str, target: str) -> None:
+    """One line for each token of the answer: its place in the source, or the heaviest ones with their weights."""
+    if alignment is None:
+        return
+    words = [source[start:end].strip() or "(end)" for start, end in alignment.source_spans]
+    for place, (start, end) in enumerate(alignment.target_spans):
+        told = [words[alignment.positions[place]]] if alignment.positions else []
+        if alignment.rows:
+            weights = alignment.rows[place]
+            heaviest = sorted(range(len(words)), key=lambda index: -weights[index])[:3]
+            told += [f"{words[index]} {weights[index]:.2f}" for index in heaviest]
+        typer.echo(f"      {target[start:end].strip() or '(end)':16}  {'   '.join(told)}")
+
+
+@app.command()
+def score(
+    text: Annotated[str | None, typer.Argument(help="source or prompt; without one, TSV on standard input")] = None,
+    target: Annotated[str | None, typer.Argument(help="its translation or continuation")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    is_open: Annotated[bool, typer.Option("--open", help="the target goes on: do not score its end")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as length_penalty=0.6")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """How likely a model finds a target that is given: score, log-probability, perplexity, and those of each token.
+
+    Without arguments: of each line SOURCE<tab>TARGET of standard input, as score<tab>log-probability<tab>perplexity.
+    """
+    from service.client import Client, ClientError
+
+    if (text is None) != (target is None):
+        with complaints():
+            raise UsageError("give both TEXT and TARGET, or neither")
+    with complaints(ClientError, ValueError), Client(address) as client:
+        options = {"model": model, "is_open": is_open, **decoding_options({"option": option})}
+        if text is not None and target is not None:
+            result = client.score(text, target, **options)
+            if as_json:
+                typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
+                return
+            show({name: getattr(result, name) for name in ("score", "log_probability", "perplexity")}, as_json=False)
+            show_tokens(result.tokens)
+            show_alignment(result.alignment, text, target)
+            return
+        for number, line in enumerate(sys.stdin, start=1):
+            fields = line.rstrip("\n").split("\t")
+            if len(fields) != 2:
+                raise UsageError(f"line {number}: expected 2 tab-separated fields, got {len(fields)}")
+            try:
+                result = client.score(*fields, **options)
+            except ClientError as error:
+                raise UsageError(f"line {number}: {error}") from error
+            if as_json:
+                typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
+            else:
+                typer.echo(f"{result.score:.4f}\t{result.log_probability:.4f}\t{result.perplexity:.4f}")
 
 
 @app.command()

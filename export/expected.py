@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from export.samples import Ids
+from model.layers import Block
 from model.transformer import EncoderDecoder, Transformer
 
 Arrays = dict[str, NDArray[Any]]
@@ -60,6 +62,41 @@ class Expected:
         for i, cache in enumerate(caches):
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
         return arrays
+
+    @torch.inference_mode()
+    def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
+        """How every layer and head attends to the source, (L, H, T, S): a softmax of our own, in float64, over what the
+        projections of an ordinary forward pass were seen to return."""
+        assert isinstance(self.model, EncoderDecoder)
+        config, seen = self.model.config, dict[str, NDArray[Any]]()
+        hooks = []
+        for i, block in enumerate(self.model.decoder.blocks):
+            assert isinstance(block, Block)
+            assert block.cross_attention is not None
+            for part, linear in (
+                ("query", block.cross_attention.query),
+                ("key_value", block.cross_attention.key_value),
+            ):
+
+                def keep(_module: Any, _inputs: Any, output: Tensor, name: str = f"{part}.{i}") -> None:
+                    seen[name] = output[0].double().numpy()
+
+                hooks.append(linear.register_forward_hook(keep))
+        try:
+            self.model(*self._encoder_inputs(source), torch.tensor([target]))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        heads, kv_heads, head_dim = config.num_heads, config.attention_kv_heads, config.attention_head_dim
+        layers = []
+        for i in range(config.num_decoder_layers):
+            query_THD = seen[f"query.{i}"].reshape(len(target), heads, head_dim)
+            key_SKD = seen[f"key_value.{i}"][:, : kv_heads * head_dim].reshape(len(source), kv_heads, head_dim)
+            key_SHD = np.repeat(key_SKD, heads // kv_heads, axis=1)
+            scores_HTS = np.einsum("thd,shd->hts", query_THD, key_SHD) / np.sqrt(head_dim)
+            powers_HTS = np.exp(scores_HTS - scores_HTS.max(-1, keepdims=True))
+            layers.append(powers_HTS / powers_HTS.sum(-1, keepdims=True))
+        return np.stack(layers)
 
     def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
         return torch.tensor([source]), torch.tensor([len(source)])

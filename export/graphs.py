@@ -1,5 +1,5 @@
-"""The two graphs as modules that can be traced: `encode` and `decode`, around the layers of `model` and with no weights
-of their own.
+"""The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode` and
+`decode`, and `align` for whoever wants to know how a finished target attends to its source.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
@@ -20,7 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
-from model.attention import AttendSource
+from model.attention import (
+    AttendSource,
+    FullAttention,
+    causal_mask,
+    merge_heads,
+    padding_mask,
+    scaled_dot_product_attention,
+    split_heads,
+)
 from model.config import ModelConfig
 from model.transformer import EncoderDecoder, Transformer
 
@@ -146,6 +154,39 @@ def _top_k(scores_BV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
     return results
 
 
+class SeenSourceAttention:
+    """`AttendSource` in plain operators that keeps its weights, which the one node of `decode` does not give away."""
+
+    def __init__(self, config: ModelConfig, cross: Pair, lengths_B: Tensor) -> None:
+        """cross: (B, K, S, D) each. lengths_B: int32, of the sources."""
+        self.config, self.cross = config, cross
+        self.mask = padding_mask(lengths_B, cross[0].shape[2])
+        self.weights_BHTS: Tensor | None = None
+
+    def __call__(self, query_BTE: Tensor) -> Tensor:
+        query_BHTD = split_heads(query_BTE, self.config.num_heads)
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(query_BHTD, *self.cross, self.mask)
+        return merge_heads(mixed_BHTD)
+
+
+class AlignGraph(nn.Module):
+    """Whole targets → how every layer and head attends to the source, float32 (L, B, H, T, S), 0 behind its end.
+
+    The self-attention is computed from scratch, so that nothing but the source's keys and values need be kept.
+    """
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, source_lengths_B: Tensor, cross: Sequence[Pair]) -> Tensor:
+        config, mask = self.model.config, causal_mask(tokens_BT.shape[1])
+        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask)
+        sources = [SeenSourceAttention(config, layer, source_lengths_B) for layer in cross]
+        self.model.decoder(tokens_BT, None, [attend] * len(sources), sources)
+        return torch.stack([seen.weights_BHTS for seen in sources if seen.weights_BHTS is not None]).float()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Signature:
     """How a graph is called: example arguments, the axes of each that may change, and the names of all tensors."""
@@ -157,8 +198,11 @@ class Signature:
     outputs: tuple[str, ...]
 
 
-def signatures(model: Transformer) -> dict[Role, Signature]:
-    """Every graph that `model` needs. Example sizes differ from each other, so that no two axes are taken for one."""
+def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Signature]:
+    """Every graph that `model` needs, and with `attention` the one that tells of it, for models with an encoder.
+
+    Example sizes differ from each other, so that no two axes are taken for one.
+    """
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)
@@ -207,7 +251,16 @@ def signatures(model: Transformer) -> dict[Role, Signature]:
         inputs=(*inputs, "source_lengths", *theirs),
         outputs=outputs,
     )
-    return {"encode": encode, "decode": decode}
+    if not attention:
+        return {"encode": encode, "decode": decode}
+    align = Signature(
+        module=AlignGraph(model),
+        arguments=(torch.ones(batch, block, dtype=torch.int64), source_lengths, cross),
+        dynamic_axes=({0: axes["batch"], 1: axes["block"]}, rows, cross_axes),
+        inputs=("tokens", "source_lengths", *theirs),
+        outputs=("cross_attention",),
+    )
+    return {"encode": encode, "decode": decode, "align": align}
 
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:

@@ -21,7 +21,7 @@ TOKENIZER = "tokenizer.json"
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
-Role = Literal["encode", "decode"]
+Role = Literal["encode", "decode", "align"]
 Task = Literal["translation", "generation"]
 
 
@@ -73,6 +73,15 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attention:
+    """What `align` tells of: every head of every decoder layer."""
+
+    layers: int
+    heads: int
+    default_layer: int  # the first is 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Golden:
     """A question and its greedy answer, end token included: repeated by a server before it says it is ready."""
 
@@ -101,6 +110,8 @@ class Manifest:
     lineage: dict[str, Any]
     parity: dict[str, Any]
     created: str  # ISO 8601, UTC
+    attention: Attention | None = None  # None: no variant has an `align` graph
+    shortlist: str = ""  # a file of `files`; "": none
     files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
 
     def variant(self, precision: str) -> Variant:
@@ -155,8 +166,12 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
         return tuple(_parse(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, dict):
         return {key: _parse(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if origin in (types.UnionType, Union) and type(value) in arguments:
-        return value
+    if origin in (types.UnionType, Union):
+        for argument in arguments:
+            if type(value) is argument:
+                return value
+            if dataclasses.is_dataclass(argument) and isinstance(value, dict):
+                return _parse_fields(argument, value, where)
     if origin is Literal and value in arguments:
         return value
     if kind is Any or type(value) is kind:
@@ -190,7 +205,7 @@ def _check(manifest: Manifest) -> None:
         if digest.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", digest.sha256):
             raise FormError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
     graphs = [graph.file for variant in manifest.variants for graph in variant.graphs.values()]
-    for name in (TOKENIZER, *graphs):
+    for name in (TOKENIZER, *graphs, *filter(None, [manifest.shortlist])):
         if name not in manifest.files:
             raise FormError(f"files does not list {name!r:.80}")
     limits = manifest.limits
@@ -206,13 +221,18 @@ def _check(manifest: Manifest) -> None:
         raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
     if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
         raise FormError("variants must hold at least one, each of its own precision")
+    roles = {"encode", "decode"} if limits.max_source_len else {"decode"}
+    attention = manifest.attention
+    if attention is not None:
+        roles.add("align")
+        if not limits.max_source_len or not 1 <= attention.default_layer <= attention.layers or attention.heads < 1:
+            raise FormError(f"attention must be of a source, and its default_layer one of its layers, got {attention}")
     for variant in manifest.variants:
-        _check_variant(variant, has_source=bool(limits.max_source_len))
+        _check_variant(variant, roles)
 
 
-def _check_variant(variant: Variant, *, has_source: bool) -> None:
+def _check_variant(variant: Variant, roles: set[str]) -> None:
     where = f"variants {variant.precision}"
-    roles = {"encode", "decode"} if has_source else {"decode"}
     if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
         raise FormError(
             f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
@@ -220,7 +240,7 @@ def _check_variant(variant: Variant, *, has_source: bool) -> None:
     decode = variant.graphs["decode"]
     for state in variant.states:
         if state.kind == "cross_kv":
-            written, read = variant.graphs["encode"].outputs if has_source else (), decode.inputs
+            written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
             names = state.name, state.name
         else:
             written, read = decode.outputs, decode.inputs

@@ -26,7 +26,7 @@ import torch
 from onnx import ModelProto, TensorProto
 
 from export import graphs
-from export.bundle import PAD_MULTIPLE, TOKENIZER, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
+from export.bundle import PAD_MULTIPLE, TOKENIZER, Attention, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
 from export.optimize import name_weights, optimize, round_up_tables
 from export.samples import sample_inputs
 from export.verify import checkpoint_digest, limits_of, make_report, verify_variants
@@ -61,16 +61,26 @@ def export_bundle(
     *,
     precisions: Sequence[Precision] = ("fp32",),
     texts: Sequence[str] = (),
+    attention: bool = False,
     replace: bool = False,
 ) -> Manifest:
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
+
+    attention: also a graph that tells how a target attends to its source.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
     return export_model(
-        loaded.model, loaded.tokenizer, out, lineage=lineage, precisions=precisions, texts=texts, replace=replace
+        loaded.model,
+        loaded.tokenizer,
+        out,
+        lineage=lineage,
+        precisions=precisions,
+        texts=texts,
+        attention=attention,
+        replace=replace,
     )
 
 
@@ -82,6 +92,7 @@ def export_model(
     lineage: Mapping[str, Any] | None = None,
     precisions: Sequence[Precision] = ("fp32",),
     texts: Sequence[str] = (),
+    attention: bool = False,
     replace: bool = False,
     inline_limit: int = INLINE_LIMIT,
 ) -> Manifest:
@@ -92,10 +103,14 @@ def export_model(
     """
     config = model.config
     check_exportable(model, tokenizer)
+    if attention and not config.has_encoder:
+        raise ExportError("attention: a decoder-only model has no source to attend to; export it without attention")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
-        variants = tuple(save_variant(model, directory, precision, inline_limit) for precision in precisions)
+        variants = tuple(
+            save_variant(model, directory, precision, inline_limit, attention=attention) for precision in precisions
+        )
         samples = sample_inputs(config, tokenizer, texts)
         checks, golden = verify_variants(directory, variants, model, samples)
         report = make_report(checks)
@@ -110,6 +125,7 @@ def export_model(
             golden=golden,
             lineage={**(lineage or {}), "model": config.to_json(), "export": versions()},
             parity=report,
+            attention=attention_of(config) if attention else None,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
 
@@ -131,7 +147,12 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def save_variant(
-    model: Transformer, directory: Path, precision: Precision, inline_limit: int = INLINE_LIMIT
+    model: Transformer,
+    directory: Path,
+    precision: Precision,
+    inline_limit: int = INLINE_LIMIT,
+    *,
+    attention: bool = False,
 ) -> Variant:
     """Trace, optimise and save every graph of a model below `directory`/`precision`."""
     if precision == "fp16":
@@ -140,7 +161,7 @@ def save_variant(
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     specs = dict[str, GraphSpec]()
     (directory / precision).mkdir()
-    for role, signature in graphs.signatures(model).items():
+    for role, signature in graphs.signatures(model, attention=attention).items():
         graph = round_up_tables(name_weights(optimize(trace(signature)), weights), PAD_MULTIPLE)
         check_graph(graph, role, model.config)
         file = f"{precision}/{role}.onnx"
@@ -148,6 +169,13 @@ def save_variant(
         specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=signature.outputs)
     dtype = str(model.decoder.unembedding.weight.dtype).removeprefix("torch.")
     return Variant(precision=precision, graphs=specs, states=graphs.states(model.config, dtype))
+
+
+def attention_of(config: ModelConfig) -> Attention:
+    """What `align` tells of a model, and the layer that aligns words best: the last but one (Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models"), where there are enough layers to speak of one."""
+    layers = config.num_decoder_layers
+    return Attention(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)
 
 
 def trace(signature: graphs.Signature) -> ModelProto:
@@ -173,9 +201,11 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     operators = Counter(node.op_type for node in graph.graph.node)
     layers = config.num_decoder_layers if role == "decode" else 0
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
+    softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
     counts = {
         "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
         "attention nodes with packed query, key and value": (packed, 0 if config.positions == "rotary" else layers),
+        "Softmax nodes": (operators["Softmax"], softmaxes),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
         "TopK nodes": (operators["TopK"], int(role == "decode")),
         "functions": (len(graph.functions), 0),

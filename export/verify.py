@@ -8,7 +8,7 @@ Same session settings, provider and memory as the server's: past and present are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -141,6 +141,10 @@ class Served:
         """By role; made when first used, so that a graph which cannot be loaded fails checks like any other fault."""
         return {role: _session(self.directory / graph.file) for role, graph in self.variant.graphs.items()}
 
+    @property
+    def roles(self) -> Collection[str]:
+        return self.variant.graphs.keys()
+
     def encode(self, sources: Sequence[Ids]) -> Arrays:
         length = round_up(max(map(len, sources)), PAD_MULTIPLE)
         feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
@@ -192,6 +196,12 @@ class Served:
             binding.bind_ortvalue_output(name, value(array))
         session.run_with_iobinding(binding)
         return prediction
+
+    def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
+        tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
+        (attention,) = self.sessions["align"].run(["cross_attention"], {"tokens": tokens, **cross})
+        result: Array = attention
+        return result
 
 
 def _session(file: Path) -> onnxruntime.InferenceSession:

@@ -12,14 +12,20 @@ def tiny_translation_bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def tiny_attention_bundle(tmp_path_factory):
+    """Path of a bundle of the model of `tiny_translation_bundle`, with `align` beside `encode` and `decode`."""
+    return _exported(tmp_path_factory, "encoder_decoder", attention=True)
+
+
+@pytest.fixture(scope="session")
 def tiny_generation_bundle(tmp_path_factory):
     """Path of a bundle with `decode` alone: d_model 32, 2 layers, 64 positions."""
     return _exported(tmp_path_factory, "decoder")
 
 
-def _exported(tmp_path_factory, architecture):
+def _exported(tmp_path_factory, architecture, **extras):
     from export.to_onnx import export_model  # torch: only for tests that need a bundle
 
     path = tmp_path_factory.mktemp("bundles") / architecture
-    export_model(tiny_model(tiny_config(architecture)), tiny_tokenizer(), path, texts=TEXTS)
+    export_model(tiny_model(tiny_config(architecture)), tiny_tokenizer(), path, texts=TEXTS, **extras)
     return path

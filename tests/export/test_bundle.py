@@ -4,11 +4,13 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 
 import pytest
 
 from export import bundle
 from export.bundle import (
+    Attention,
     BundleExistsError,
     DamagedFileError,
     FileDigest,
@@ -288,6 +290,41 @@ def _set(*keys, value):
 def test_a_manifest_of_another_form_is_refused(written, change, message):
     edit(written, change)
     with pytest.raises(ManifestError, match=message):
+        load_manifest(written)
+
+
+def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "align")):
+    """What a bundle with attention says, with graphs of these roles."""
+    graphs = manifest["variants"][0]["graphs"]
+    graphs["align"] = {**graphs["encode"], "role": "align", "outputs": ["cross_attention"]}
+    manifest["variants"][0]["graphs"] = {role: graphs[role] for role in roles}
+    manifest["attention"] = {"layers": 1, "heads": 2, "default_layer": default_layer}
+
+
+def test_a_bundle_may_tell_of_attention(written):
+    assert load_manifest(written).attention is None
+    edit(written, with_attention)
+    assert load_manifest(written).attention == Attention(layers=1, heads=2, default_layer=1)
+    assert load_manifest(written).variant("fp32").graphs["align"].outputs == ("cross_attention",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: with_attention(m, default_layer=2), "attention must be of a source, and its default_layer one of"),
+        (lambda m: with_attention(m, default_layer=0), "attention must be of a source, and its default_layer one of"),
+        (lambda m: with_attention(m, roles=("encode", "decode")), "exactly align and decode and encode, got encode, d"),
+        (lambda m: [with_attention(m), m.update(attention=None)], "exactly decode and encode, got encode, decode, ali"),
+        (_set("attention", value={"layers": 1}), "attention.heads is missing"),
+        (_set("attention", value={"layers": 1, "heads": 2, "default_layer": "1"}), "attention.default_layer must be i"),
+        (_set("attention", value=True), "Attention | None, got True"),
+        (_set("shortlist", value="shortlist.json"), "files does not list 'shortlist.json'"),
+        (_set("shortlist", value=None), "shortlist must be str, got None"),
+    ],
+)
+def test_attention_and_shortlist_of_another_form_are_refused(written, change, message):
+    edit(written, change)
+    with pytest.raises(ManifestError, match=re.escape(message)):
         load_manifest(written)
 
 

@@ -21,6 +21,7 @@ PREFILL = "prefill against PyTorch"
 ALONE = "steps in a batch as alone"
 NORMALISER = "normaliser against PyTorch"
 SUMS = "probabilities of a row add up to one"
+ATTENTION = "attention against PyTorch"
 BEST = "best tokens are those of the sorted row"
 
 
@@ -307,6 +308,56 @@ def best_of_equals_the_later(graph):
     after_best(graph, "top_ids", helper.make_node("Sub", [size, "raw_top_ids"], ["top_ids"]))
 
 
+def choices(graph):
+    """The nodes that hide positions: of self-attention first, then of attention to the source, layer by layer."""
+    return nodes(graph, "Where")
+
+
+def align_with_two_layers_swapped(graph):
+    (stack,) = [node for node in graph.node if node.output[0] == "cross_attention"]
+    stack.input[0], stack.input[1] = stack.input[1], stack.input[0]
+
+
+def align_to_another_layers_source(graph):
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in ("cross_key.0", "cross_key.1"):
+                node.input[i] = f"cross_key.{1 - int(name[-1])}"
+
+
+def align_without_the_sources_mask(graph):
+    for node in choices(graph)[1::2]:
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def align_without_causal_mask(graph):
+    for node in choices(graph)[::2]:
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def align_with_mask_one_position_long(graph):
+    (less,) = nodes(graph, "Less")
+    less.CopyFrom(helper.make_node("LessOrEqual", list(less.input), list(less.output)))
+
+
+def align_with_a_little_everywhere(graph):
+    (stack,) = [node for node in graph.node if node.output[0] == "cross_attention"]
+    stack.output[0] = "clean"
+    little = constant(graph, "little", np.float32(1e-6))
+    graph.node.append(helper.make_node("Add", ["clean", little], ["cross_attention"]))
+
+
+def align_of_the_scores(graph):
+    """Before the softmax."""
+    for node in nodes(graph, "Softmax")[1::2]:
+        node.CopyFrom(helper.make_node("Identity", list(node.input), list(node.output)))
+
+
+def align_with_another_scale(graph):
+    (scale,) = {node.input[1] for node in nodes(graph, "Mul") if node.input[0].startswith("Transpose")}
+    weight(graph, scale, lambda value: value * np.float32(1.01))
+
+
 TRANSLATION = [
     ("encode", encode_without_padding_mask, ENCODE),
     ("encode", encode_with_another_scale, ENCODE),
@@ -359,6 +410,22 @@ GENERATION = [
 ]
 
 
+ALIGNMENT = [
+    ("align", align_with_two_layers_swapped, ATTENTION),
+    ("align", align_to_another_layers_source, ATTENTION),
+    ("align", align_without_the_sources_mask, ATTENTION),
+    ("align", align_without_the_sources_mask, "attention stays within the source"),
+    ("align", align_without_causal_mask, ATTENTION),
+    ("align", align_with_mask_one_position_long, ATTENTION),
+    ("align", align_with_a_little_everywhere, "attention stays within the source"),
+    ("align", align_of_the_scores, ATTENTION),
+    ("align", align_with_another_scale, ATTENTION),
+    ("align", positions_off_by_one, ATTENTION),
+    ("align", position_table_one_short, ATTENTION),
+    ("align", a_bias_dropped, ATTENTION),
+]
+
+
 def named(cases):
     return [pytest.param(*case, id=f"{case[0]}-{case[1].__name__}") for case in cases]
 
@@ -396,6 +463,11 @@ def test_a_fault_in_a_translation_graph_is_refused(role, fault, expected, tiny_t
 @pytest.mark.parametrize(("role", "fault", "expected"), named(GENERATION))
 def test_a_fault_in_a_generation_graph_is_refused(role, fault, expected, tiny_generation_bundle, models, tmp_path):
     assert_refused(verified_with(fault, role, tiny_generation_bundle, models["decoder"], tmp_path), expected)
+
+
+@pytest.mark.parametrize(("role", "fault", "expected"), named(ALIGNMENT))
+def test_a_fault_in_an_alignment_graph_is_refused(role, fault, expected, tiny_attention_bundle, models, tmp_path):
+    assert_refused(verified_with(fault, role, tiny_attention_bundle, models["encoder_decoder"], tmp_path), expected)
 
 
 def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):

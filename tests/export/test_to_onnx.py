@@ -9,10 +9,19 @@ import torch
 from onnx import numpy_helper
 
 from export import graphs, to_onnx
-from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, BundleExistsError, load_bundle
+from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, Attention, BundleExistsError, load_bundle
 from export.optimize import optimize
 from export.samples import sample_inputs
-from export.to_onnx import ExportError, ParityError, check_graph, export_bundle, export_model, save_variant, trace
+from export.to_onnx import (
+    ExportError,
+    ParityError,
+    attention_of,
+    check_graph,
+    export_bundle,
+    export_model,
+    save_variant,
+    trace,
+)
 from export.verify import make_report, verify_graphs
 from model.checkpoint import CheckpointError, save_checkpoint
 from model.config import TrainConfig
@@ -61,6 +70,40 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["logprobs"] == ("batch", 27)
             assert axes["normaliser"] == ("batch",)
             assert axes["top_logprobs"] == axes["top_ids"] == ("batch", "top_k")
+
+
+def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
+    plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
+    assert plain.attention is None
+    assert manifest.attention == Attention(layers=2, heads=4, default_layer=2)
+    added = {name: digest for name, digest in manifest.files.items() if name not in plain.files}
+    assert list(added) == ["fp32/align.onnx"]
+    assert {**plain.files, **added} == manifest.files
+    spec = manifest.variant("fp32").graphs["align"]
+    crosses = [f"cross_{part}.{i}" for i in range(2) for part in ("key", "value")]
+    assert spec.inputs == ("tokens", "source_lengths", *crosses)
+    graph = onnx.load(tiny_attention_bundle / spec.file).graph
+    (output,) = graph.output
+    axes = [dim.dim_param or dim.dim_value for dim in output.type.tensor_type.shape.dim]
+    assert (output.name, axes) == ("cross_attention", [2, "batch", 4, "block", "source"])
+    assert {node.domain for node in graph.node} == {""}
+    names = {tensor.name for tensor in graph.initializer}
+    assert not any("blocks.1.feed_forward" in name or "decoder.norm" in name for name in names), "computed in vain"
+    checks = {check["name"]: check["passed"] for check in manifest.parity["checks"]}
+    assert checks["attention against PyTorch"]
+    assert checks["attention stays within the source"]
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(1, 1), (2, 2), (3, 2), (6, 5)])
+def test_words_are_aligned_by_the_last_layer_but_one(layers, expected):
+    config = tiny_config(num_decoder_layers=layers)
+    assert attention_of(config) == Attention(layers=layers, heads=4, default_layer=expected)
+
+
+def test_a_model_without_a_source_has_no_attention_to_tell_of(tmp_path):
+    with pytest.raises(ExportError, match="attention: a decoder-only model has no source"):
+        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", attention=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_generation_bundle):
@@ -134,7 +177,7 @@ VARIANTS = {
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
-    variant = save_variant(model, tmp_path, "fp32")
+    variant = save_variant(model, tmp_path, "fp32", attention=config.has_encoder)
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert verification.golden is not None
@@ -215,7 +258,7 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
 def without_tracing(monkeypatch, bundle):
     """Exports whose graphs are those of a finished bundle, so that a test need not trace."""
 
-    def copy(model, directory, precision, inline_limit):
+    def copy(model, directory, precision, inline_limit, **_):
         (directory / precision).mkdir()
         for file in (bundle / precision).iterdir():
             (directory / precision / file.name).write_bytes(file.read_bytes())
