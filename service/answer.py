@@ -74,6 +74,15 @@ class Answer:
         return delta
 
     def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
+        timings = Timings(
+            queue_s=self.admitted_s - self.arrived_s,
+            prefill_s=self.join_s,
+            first_token_s=self.first_s - self.arrived_s,
+            total_s=now_s - self.arrived_s,
+        )
+        if self.sequence.embedding is not None:
+            embedding, count = self.sequence.embedding, len(self.sequence.request.source)
+            return Finished(reason, prompt_tokens=count, timings=timings, embedding=embedding)
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
@@ -85,12 +94,7 @@ class Answer:
             tokens=tuple(self._unsent),
             prompt_tokens=self.prompt_tokens,
             generated_tokens=sum(len(result.tokens) for result in results),
-            timings=Timings(
-                queue_s=self.admitted_s - self.arrived_s,
-                prefill_s=self.join_s,
-                first_token_s=self.first_s - self.arrived_s,
-                total_s=now_s - self.arrived_s,
-            ),
+            timings=timings,
             hypotheses=tuple(results),
         )
 

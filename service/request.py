@@ -26,11 +26,12 @@ class FinishReason(Enum):
     END_OF_SEQUENCE = "end_of_sequence"  # the model produced its end token
     LENGTH = "length"  # max_tokens or the model's own limit
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
+    EMBEDDED = "embedded"  # the source was read, which is all that was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One text to produce, or to score.
+    """One text to produce, to score, or to embed.
 
     source: token ids for the encoder, end token included; empty for a decoder-only model.
     prompt: token ids the decoder starts from, start token included; at least one.
@@ -42,6 +43,7 @@ class Request:
     rules: what changes the model's distribution, in the order of the masks behind the others.
     phrases: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
+    embeds: no text is wanted, but the mean of the encoder's states.
     """
 
     request_id: str
@@ -55,6 +57,7 @@ class Request:
     rules: tuple[Rule, ...] = ()
     phrases: Phrases | None = None
     seed: int = 0
+    embeds: bool = False
 
     def __post_init__(self) -> None:
         assert self.prompt, "a request needs at least its start token"
@@ -103,7 +106,10 @@ class HypothesisResult:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first."""
+    """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first.
+
+    embedding: float32 (d_model,), when that was asked for, and no hypotheses then.
+    """
 
     reason: FinishReason
     text: str = ""
@@ -112,6 +118,7 @@ class Finished:
     generated_tokens: int = 0  # end token included
     timings: Timings = field(default_factory=Timings)
     hypotheses: tuple[HypothesisResult, ...] = ()
+    embedding: np.ndarray | None = None
 
 
 Event = TextDelta | Finished | RequestError

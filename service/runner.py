@@ -192,6 +192,9 @@ class GraphOutputs:
         assert 0 <= row < self._rows, row
         return self._runner._attend(row, tokens)
 
+    def mean_state(self, row: int) -> np.ndarray:
+        return self._runner._mean_states[row]
+
 
 class OnnxRunner:
     """One engine's rows. See `service.step.Runner`; a run that raises leaves the rows undefined until `reset`."""
@@ -222,6 +225,7 @@ class OnnxRunner:
             "top_k": self._top_k,
         }
         self._scratch: dict[str, Block] = {}
+        self._mean_states: dict[int, np.ndarray] = {}  # by row, of those that joined in the last run
         self._logprobs: Block = memory.allocate(0)
         self._steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
         self._make_outputs(0, 1)
@@ -247,6 +251,7 @@ class OnnxRunner:
             self._make_room(plan, live=plan.held)
             self._copy(plan)
         self._memory.settle()
+        self._mean_states.clear()
         for _, group in groupby(plan.joins, key=self._padded_source):
             self._encode_sources(list(group))
         for _, group in groupby(plan.joins, key=self._padded_prompt):
@@ -309,8 +314,13 @@ class OnnxRunner:
             shape = (len(joins), *(width if isinstance(size, str) else size for size in state.spec.shape[1:]))
             binding.bind_output(state.spec.name, self._memory.device, 0, state.dtype, shape, block.address)
             written.append((state, block, pitch))
+        if any(join.wants_states for join in joins):
+            binding.bind_output("encoder_states", "cpu")
         self._encode.run_with_iobinding(binding)
         for place, join in enumerate(joins):
+            if join.wants_states:
+                states_SM = binding.get_outputs()[-1].numpy()[place, : len(join.source)]
+                self._mean_states[join.row] = states_SM.astype(np.float32).mean(0)
             self._source_lengths[join.row] = len(join.source)
             for state, block, pitch in written:
                 state.take(block, place, join.row, len(join.source), pitch)

@@ -244,7 +244,8 @@ class Scheduler:
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
-        return Join(row, sequence.request.source, sequence.request.prompt if self.has_prefill else ())
+        request = sequence.request
+        return Join(row, request.source, request.prompt if self.has_prefill else (), wants_states=request.embeds)
 
     def _join_tokens(self, sequence: Sequence) -> int:
         prompt = self._padded_prompt(sequence) if self.has_prefill else 0

@@ -37,11 +37,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new row. `source` goes through the encoder; `prompt` is prefilled as one block. Either may be empty."""
+    """A new row. `source` goes through the encoder; `prompt` is prefilled as one block. Either may be empty.
+
+    wants_states: the mean of the encoder's states is asked for.
+    """
 
     row: int
     source: tuple[int, ...]
     prompt: tuple[int, ...]
+    wants_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class Distributions(Protocol):
     def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """Cross-attention weights of the decoder over the row's source when it reads `tokens`, the start token first:
         float32 (layers, heads, len(tokens), source positions)."""
+        ...
+
+    def mean_state(self, row: int) -> np.ndarray:
+        """The mean of the encoder's last states over the source's positions, float32 (d_model,), for a row that joined
+        in this turn and wants it."""
         ...
 
 

@@ -97,6 +97,9 @@ class ScriptedOutputs:
             weights_TS[place, place % len(self.sources[row])] = 1.0
         return np.stack([weights_TS, weights_TS])[None]
 
+    def mean_state(self, row):
+        return np.array(self.sources[row], np.float32)
+
 
 class ScriptedRunner:
     """A runner without numbers: each row remembers its source and tokens, and the plan is checked against them.

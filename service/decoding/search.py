@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from service.decoding.beam import BeamSearch
+from service.decoding.embed import Embed
 from service.decoding.expand import Expander, Stops, check_finite
 from service.decoding.independent import Independent
 from service.errors import RequestError
@@ -39,6 +40,8 @@ class Search(Protocol):
 
 def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> Search:
     """The search that a request's options ask for."""
+    if request.embeds:
+        return Embed()
     expander = Expander(request, eos_id=eos_id, stops=stops)
     options = request.options
     if options.beam_size > 1 or request.phrases is not None:

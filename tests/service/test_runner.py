@@ -5,17 +5,22 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 from export.bundle import load_bundle
-from model.reference import greedy
+from model.reference import greedy, score
+from model.reference_beam import BeamOptions, beam_search
 from model.tokenizer import Tokenizer
+from model.transformer import EncoderDecoder
 from service.decoding.search import advance, search_for
 from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory
+from service.options import DecodingOptions
 from service.pool import EnginePool
 from service.request import Request
 from service.runner import CPU, CUDA, OnnxModel, OnnxRunner
@@ -196,6 +201,115 @@ def test_what_was_in_a_row_before_does_not_matter(model, dirt):
         assert isinstance(block, HostBlock)
         block.bytes.view(np.float32)[:] = dirt
     assert_same_bits(clean, logprobs_of(runner, requests, max_rows=16))
+
+
+# ---- every strategy on real graphs
+
+
+STRATEGIES = [
+    {},
+    {"beam_size": 2},
+    {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6},
+    {"beam_size": 6, "num_hypotheses": 2, "num_beam_groups": 2, "diversity_penalty": 0.7},
+    {"beam_size": 3, "early_stopping": "never", "patience": 2.0},
+    {"num_sequences": 3, "top_p": 0.9},
+    {"temperature": 1.5},
+    {"num_hypotheses": 3, "return_alternatives": True},
+]
+
+
+def decode_together(runner, requests, **config):
+    """Everything that the answers of each request say."""
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout, eos_id=runner.eos_id)
+    sequences = [sequence_for(runner, request) for request in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            outputs = runner.run(plan.step)
+            advance(scheduler.commit(plan), outputs)
+        assert check_invariants(scheduler) == []
+    return [[(answer.tokens, answer.logprobs, answer.normalised) for answer in s.answers] for s in sequences]
+
+
+def mixed_requests(model, count, seed):
+    """Every strategy in turn; short answers, so that the uncached reference takes seconds."""
+    return [
+        replace(
+            request,
+            prompt=request.prompt[:5],
+            max_tokens=min(request.max_tokens, 14),
+            options=DecodingOptions(**STRATEGIES[number % len(STRATEGIES)]),
+            seed=number,
+        )
+        for number, request in enumerate(requests_for(model, count, seed))
+    ]
+
+
+def test_answers_of_every_strategy_are_the_same_bits_alone_and_in_any_company(model):
+    requests = mixed_requests(model, 48, seed=2)
+    together = decode_together(model.runner(max_rows=40), requests, max_rows=40, join_tokens=256)
+    runner = model.runner(max_rows=8)
+    assert together == [decode_together(runner, [request], max_rows=8)[0] for request in requests]
+
+
+def test_beams_are_those_of_the_uncached_reference(model):
+    requests = [request for request in mixed_requests(model, 40, seed=3) if request.options.beam_size > 1]
+    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
+    torch_model = tiny_model(tiny_config(kind))
+    names = get_type_hints(BeamOptions).keys() - {"process", "stop", "prefix"}
+    for request, answers in zip(
+        requests, decode_together(model.runner(max_rows=16), requests, max_rows=16), strict=True
+    ):
+        expected = beam_search(
+            torch_model,
+            request.prompt,
+            source=request.source,
+            max_tokens=request.max_tokens,
+            **{name: getattr(request.options, name) for name in names},
+        )
+        assert [tuple(tokens) for tokens, _, _ in answers] == [answer.tokens for answer in expected]
+        assert [score for _, _, score in answers] == pytest.approx([answer.score for answer in expected], abs=1e-4)
+
+
+def test_a_target_is_scored_as_the_reference_does_and_as_it_was_when_decoded(model):
+    requests = mixed_requests(model, 8, seed=5)[1:2]
+    ((tokens, logprobs, _),) = decode_together(model.runner(max_rows=8), requests, max_rows=8)[0]
+    scored = replace(
+        requests[0], options=DecodingOptions(), prefix=tuple(tokens), max_tokens=len(tokens), request_id="score"
+    )
+    ((again, rescored, normalised),) = decode_together(model.runner(max_rows=8), [scored], max_rows=8)[0]
+    assert (again, rescored) == (tokens, logprobs)
+    assert normalised == pytest.approx(sum(logprobs) / len(logprobs))
+    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
+    expected = score(tiny_model(tiny_config(kind)), requests[0].prompt, tokens, source=requests[0].source)
+    assert rescored == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
+    model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
+    torch_model = tiny_model(tiny_config("encoder_decoder"))
+    assert isinstance(torch_model, EncoderDecoder)
+    requests = [
+        replace(request, prompt=(1,), embeds=number % 2 == 0) for number, request in enumerate(requests_for(model, 9))
+    ]
+    runner = model.runner(max_rows=16)
+    scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout, eos_id=runner.eos_id)
+    sequences = [sequence_for(runner, request) for request in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            outputs = runner.run(plan.step)
+            advance(scheduler.commit(plan), outputs)
+    for sequence in sequences:
+        source = torch.tensor([sequence.request.source])
+        if sequence.request.embeds:
+            with torch.inference_mode():
+                states_1SM, _ = torch_model.encode(source, torch.tensor([source.shape[1]]))
+            assert sequence.embedding == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
 
 
 # ---- memory and bindings

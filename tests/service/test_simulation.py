@@ -56,6 +56,7 @@ KINDS = {
     "nucleus": {"top_p": 0.8, "temperature": 1.3},
     "alternatives": {"num_hypotheses": 3, "return_alternatives": True},
     "score": {"token_logprobs": True},
+    "embed": {},
     "constrained": {},
     "constrained beam": {"beam_size": 3},
 }
@@ -68,17 +69,20 @@ def draw_request(rng, number, now_s):
     return Request(
         request_id=f"{number} {kind}",
         source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
-        prompt=(1, *[4] * rng.choice([0, 0, 0, 2])),
+        prompt=(1, *[4] * rng.choice([0, 0, 0, 2])) if kind != "embed" else (1,),
         max_tokens=max_tokens,
         prefix=() if kind.startswith("constrained") else tuple(rng.randrange(3, VOCABULARY) for _ in range(length)),
         rules=(Few(),) if kind.startswith("constrained") else (),
         options=DecodingOptions(**KINDS[kind]),
         seed=number,
+        embeds=kind == "embed",
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
     )
 
 
 def result(sequence):
+    if sequence.request.embeds:
+        return sequence.embedding.tolist()
     return [(answer.tokens, answer.logprobs, answer.normalised) for answer in sequence.answers]
 
 
