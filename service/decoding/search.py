@@ -5,6 +5,7 @@ Scheduler and runner know no strategy: they see hypotheses, the rows these conti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -12,10 +13,12 @@ from service.decoding.beam import BeamSearch
 from service.decoding.embed import Embed
 from service.decoding.expand import Expander, Stops, check_finite
 from service.decoding.independent import Independent
-from service.errors import RequestError
+from service.errors import InternalFailure, RequestError
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
+
+log = logging.getLogger(__name__)
 
 
 class Search(Protocol):
@@ -60,3 +63,6 @@ def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
             sequence.search.advance(sequence, model)
         except RequestError as error:
             sequence.finish(error)
+        except Exception:  # a defect in one request's rules must not cost others their answers
+            log.exception("request %s: its decoding failed", sequence.request.request_id)
+            sequence.finish(InternalFailure(sequence.request.request_id))

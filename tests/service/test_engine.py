@@ -14,7 +14,9 @@ from service.errors import (
     Overloaded,
     RequestError,
     ShuttingDown,
+    Unsupported,
 )
+from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request, TextDelta
 from service.scheduler import SchedulerConfig
 from tests.fakes import (
@@ -26,6 +28,7 @@ from tests.fakes import (
     ScriptedRunner,
     Sink,
     ask,
+    doubtful,
     scripted_answer,
 )
 
@@ -73,6 +76,55 @@ def manual():
         return engine, ManualLoop()
 
     return make
+
+
+# ---- searches
+
+
+async def test_a_beam_streams_what_is_certain_and_ends_with_all_answers(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=3)
+    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, max_tokens=20))
+    *deltas, final = sink.events
+    best = final.hypotheses[0]
+    assert sink.tokens == list(best.tokens)
+    assert sink.text == best.text == "".join(chr(ord("a") + token - 4) for token in best.tokens if token >= 4)
+    assert len(final.hypotheses) == 3
+    assert [answer.score for answer in final.hypotheses] == sorted((a.score for a in final.hypotheses), reverse=True)
+    assert final.generated_tokens == sum(len(answer.tokens) for answer in final.hypotheses)
+    assert all(isinstance(delta, TextDelta) for delta in deltas)
+
+
+async def test_attention_is_told_for_every_answer(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=2, alignment="hard")
+    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options))
+    for answer in sink.finals[0].hypotheses:
+        assert answer.attention is not None
+        assert answer.attention.shape == (1, 2, len(answer.tokens), 3)
+        assert answer.attention[0, 0].argmax(1).tolist() == [place % 3 for place in range(len(answer.tokens))]
+
+
+def test_attention_of_a_model_without_it_is_refused(manual):
+    runner = ScriptedRunner()
+    runner.has_attention = False
+    engine, loop = manual(runner)
+    for options in (DecodingOptions(alignment="soft"), DecodingOptions(beam_size=2, coverage_penalty=0.2)):
+        with pytest.raises(Unsupported, match="export it again with --attention"):
+            engine.submit(request(options=options), loop, Sink())
+
+
+async def test_an_embedding_is_the_answer_of_its_own(start):
+    (embedded, answered) = await ask(start(), request("embed", embeds=True), request("text"))
+    assert embedded.finals[0].embedding.tolist() == [5.0, 6.0, 2.0]
+    assert embedded.finals[0].reason is FinishReason.EMBEDDED
+    assert answered.tokens == scripted_answer(request())
+
+
+async def test_a_stop_string_ends_one_hypothesis_and_not_its_beam(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=4)
+    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, stop=("c", "d"), max_tokens=20))
+    answers = sink.finals[0].hypotheses
+    assert any(answer.reason is FinishReason.STOP_STRING for answer in answers)
+    assert not any("c" in answer.text or "d" in answer.text for answer in answers)
 
 
 # ---- with its thread

@@ -1,0 +1,193 @@
+"""Hypotheses that choose for themselves, through the scheduler and a scripted runner."""
+
+import math
+
+import numpy as np
+import pytest
+
+from service.decoding.search import advance, search_for
+from service.errors import InternalFailure
+from service.options import DecodingOptions
+from service.request import FinishReason, Request
+from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.sequence import Sequence
+from tests.fakes import EOS, ScriptedRunner, doubtful
+
+VOCABULARY = 16
+
+
+def request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **options):
+    return Request(
+        request_id=name,
+        source=source,
+        prompt=(1,),
+        max_tokens=max_tokens,
+        prefix=prefix,
+        rules=rules,
+        options=DecodingOptions(**options),
+        seed=options.get("seed", 0),
+    )
+
+
+def run(*requests, rule=doubtful, seen=None):
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=rule)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=EOS)
+    sequences = [Sequence(asked, search_for(asked, eos_id=EOS)) for asked in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            if seen is not None:
+                seen.append((plan.step.rows, scheduler.reserved_rows))
+            outputs = runner.run(plan.step)
+            advance(scheduler.commit(plan), outputs)
+        assert check_invariants(scheduler) == []
+    return sequences
+
+
+def distribution(asked, tokens):
+    return doubtful(asked.source, (1, *tokens), VOCABULARY)
+
+
+def greedily(asked, tokens=()):
+    tokens = list(tokens)
+    while len(tokens) < asked.max_tokens and EOS not in tokens:
+        tokens.append(int(distribution(asked, tokens).argmax()))
+    return tokens
+
+
+def test_greedy_search_takes_the_likeliest_token():
+    for n in range(20):
+        asked = request(source=(n % 13 + 3, 2))
+        (sequence,) = run(asked)
+        (answer,) = sequence.answers
+        assert answer.tokens == greedily(asked)
+        expected = [float(distribution(asked, answer.tokens[:place])[t]) for place, t in enumerate(answer.tokens)]
+        assert answer.logprobs == pytest.approx(expected)
+        assert answer.normalised == pytest.approx(sum(expected) / len(expected))
+
+
+def test_a_prefix_is_forced_and_then_continued():
+    asked = request(prefix=(7, 8, 9))
+    (sequence,) = run(asked)
+    assert sequence.answers[0].tokens == greedily(asked, (7, 8, 9))
+
+
+def test_a_target_is_scored_token_by_token():
+    target = (7, 8, 9, EOS)
+    asked = request(prefix=target, max_tokens=4, length_penalty=0.5)
+    (sequence,) = run(asked)
+    (answer,) = sequence.answers
+    assert answer.tokens == list(target)
+    assert answer.reason is FinishReason.END_OF_SEQUENCE
+    expected = [float(distribution(asked, target[:place])[token]) for place, token in enumerate(target)]
+    assert answer.logprobs == pytest.approx(expected)
+    assert answer.normalised == pytest.approx(sum(expected) / 2)
+
+
+def test_alternatives_begin_with_the_best_tokens_behind_the_prefix_and_go_on_greedily():
+    asked = request(prefix=(7,), num_hypotheses=4, return_alternatives=True)
+    (sequence,) = run(asked)
+    best = np.argsort(-distribution(asked, (7,)), kind="stable")[:4]
+    assert [answer.tokens for answer in sequence.answers] == [greedily(asked, (7, int(token))) for token in best]
+
+
+def test_alternatives_that_are_too_unlikely_are_left_out_but_never_the_first():
+    asked = request(num_hypotheses=8, return_alternatives=True, min_alternative_probability=0.05)
+    (sequence,) = run(asked)
+    likely = (np.exp(distribution(asked, ())) >= 0.05).sum()
+    assert len(sequence.answers) == min(8, likely)
+    (sequence,) = run(request(num_hypotheses=8, return_alternatives=True, min_alternative_probability=0.999))
+    assert len(sequence.answers) == 1
+
+
+def test_samples_of_one_seed_are_the_same_and_differ_from_each_other():
+    asked = request(num_sequences=5, seed=7, temperature=2.0)
+    (one,), (other,) = run(asked), run(asked)
+    tokens = [answer.tokens for answer in one.answers]
+    assert tokens == [answer.tokens for answer in other.answers]
+    assert len({tuple(answer) for answer in tokens}) == 5
+    assert all(
+        answer.logprobs
+        == pytest.approx([float(distribution(asked, answer.tokens[:n])[t]) for n, t in enumerate(answer.tokens)])
+        for answer in one.answers
+    )
+
+
+def test_the_seed_decides():
+    answers = [run(request(temperature=2.0, seed=seed))[0].answers[0].tokens for seed in range(4)]
+    assert len(set(map(tuple, answers))) > 1
+
+
+def test_more_samples_do_not_change_the_first():
+    one = run(request(num_sequences=1, temperature=1.5))[0].answers
+    three = run(request(num_sequences=3, temperature=1.5))[0].answers
+    assert one[0].tokens == three[0].tokens
+
+
+def test_finished_samples_free_their_rows_at_once():
+    seen = []
+    (sequence,) = run(request(num_sequences=6, temperature=2.0, max_tokens=30), seen=seen)
+    lengths = sorted(len(answer.tokens) for answer in sequence.answers)
+    assert lengths[0] < lengths[-1]
+    for turn, (rows, reserved) in enumerate(seen[1:], start=1):
+        assert rows == reserved == sum(length > turn for length in lengths)
+
+
+def test_alternatives_of_each_position_are_told():
+    asked = request(top_logprobs=3)
+    answer = run(asked)[0].answers[0]
+    for place, told in enumerate(answer.alternatives):
+        logprobs_V = distribution(asked, answer.tokens[:place])
+        assert [token for token, _ in told] == np.argsort(-logprobs_V, kind="stable")[:3].tolist()
+        assert told[0][0] == answer.tokens[place]
+
+
+class Bonus:
+    """A rule that is no mask: one token's logit is raised."""
+
+    is_mask = False
+
+    def __init__(self, token, bonus):
+        self.token, self.bonus = token, bonus
+
+    def start(self):
+        return None
+
+    def after(self, state, token):
+        return None
+
+    def applies(self, state, tokens):
+        return True
+
+    def apply(self, scores_V, state, tokens):
+        assert scores_V.max() > 0, "logits, not log-probabilities: the scripted normaliser is 3"
+        scores_V[self.token] += self.bonus
+
+
+def test_a_penalty_changes_the_choice_and_not_the_log_probability_that_is_told():
+    asked = request(rules=(Bonus(9, 50.0),), max_tokens=3)
+    answer = run(asked)[0].answers[0]
+    assert answer.tokens == [9, 9, 9]
+    assert answer.logprobs == pytest.approx([float(distribution(asked, (9,) * n)[9]) for n in range(3)])
+
+
+def test_a_rule_that_breaks_costs_only_its_own_request(caplog):
+    class Broken(Bonus):
+        def apply(self, scores_V, state, tokens):
+            raise ZeroDivisionError
+
+    broken, fine = run(request("broken", rules=(Broken(9, 1.0),)), request("fine"))
+    assert isinstance(broken.end, InternalFailure)
+    assert isinstance(fine.end, FinishReason)
+    assert "request broken: its decoding failed" in caplog.text
+
+
+def test_length_penalties():
+    asked = {"length_penalty": 2.0, "max_tokens": 4, "prefix": (5, 6, 7, 8)}
+    average = run(request(**asked))[0].answers[0]
+    gnmt = run(request(**asked, length_normalization="gnmt"))[0].answers[0]
+    assert average.normalised == pytest.approx(sum(average.logprobs) / 4**2)
+    assert gnmt.normalised == pytest.approx(sum(gnmt.logprobs) / (9 / 6) ** 2)
+    assert math.isclose(average.score, gnmt.score)
