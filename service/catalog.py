@@ -7,6 +7,10 @@ depends on how busy the server is: that is the pool's business.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
+import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,9 +18,14 @@ from typing import Protocol
 from export.bundle import Manifest, Task
 from model.tokenizer import Tokenizer
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
+from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
 
 INLINE_BYTES = 1024  # tokenised on the event loop (0.3 ms); longer text in a thread, by the call that releases the GIL
+SLOW = ("banned", "phrases", "allowed_tokens", "regex", "json_schema", "lark")  # made ready in a thread, too
+MAX_ANSWER_BYTES = 3 << 20  # gRPC clients take messages of 4 MiB unless they are told otherwise
+MAX_ATTENTION_BYTES = 1 << 28  # of the weights of all layers and heads, before they become an alignment
+TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 SHOWN_WORDS = 10  # unknown words named in an error: trailing metadata has room for about 8 KiB
 SHOWN_CHARACTERS = 24  # of each of them
 SERVICES: Mapping[Task, str] = {"translation": "TranslationService", "generation": "GenerationService"}
@@ -74,6 +83,11 @@ class ServedModel:
     tokenizer: Tokenizer
     pool: Pool
     provider: Provider
+    max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
+
+    @property
+    def has_source(self) -> bool:
+        return self.manifest.limits.max_source_len > 0
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -86,51 +100,216 @@ class ServedModel:
         return self.manifest.limits.max_target_len - prompt_tokens + 1
 
     async def request(
-        self, request_id: str, text: str, *, max_tokens: int, stop: Sequence[str], deadline_s: float, limits: TextLimits
+        self, request_id: str, text: str, options: DecodingOptions, *, deadline_s: float, limits: TextLimits
     ) -> Request:
-        """A request whose every field was checked. Raises InvalidRequest."""
+        """A request whose every field was checked. Raises InvalidRequest, Unsupported, Unsatisfiable."""
+        check(options)
+        _check_stop(options.stop, limits)
         _check_text(text, limits)
-        _check_stop(stop, limits)
-        if len(text) <= INLINE_BYTES:
-            unknown, tokens = self._tokenise(text)
+        self._check_abilities(options)
+        is_quick = len(text) + len(options.prefix) <= INLINE_BYTES and not any(getattr(options, name) for name in SLOW)
+        build = functools.partial(self._build, request_id, text, options, deadline_s)
+        return build() if is_quick else await asyncio.to_thread(build)
+
+    async def scoring(
+        self,
+        request_id: str,
+        text: str,
+        target: str | Sequence[int],
+        options: DecodingOptions,
+        *,
+        is_open: bool,
+        deadline_s: float,
+        limits: TextLimits,
+    ) -> Request:
+        """The same for a target that is given, as text or as token ids. is_open: a text gets no end token."""
+        check_scoring(options)
+        if self.has_source or text:
+            _check_text(text, limits)
+        if isinstance(target, str):
+            _check_text(target, limits, "target")
+        options = dataclasses.replace(options, token_logprobs=True)
+        self._check_abilities(options)
+        build = functools.partial(self._build_scoring, request_id, text, target, options, is_open, deadline_s)
+        is_quick = len(text) + len(target) <= INLINE_BYTES
+        return build() if is_quick else await asyncio.to_thread(build)
+
+    def _build(self, request_id: str, text: str, options: DecodingOptions, deadline_s: float) -> Request:
+        """May take long: not on the event loop, unless text and options are known to be small."""
+        source, prompt = self._framed(text)
+        max_tokens = self._max_tokens(options, source, prompt)
+        prefix = options.prefix_tokens or tuple(self._encode(options.prefix, "options.prefix"))
+        if len(prefix) > max_tokens:
+            name = "prefix" if options.prefix else "prefix_tokens"
+            raise InvalidRequest(
+                f"options.{name}", f"must be at most {max_tokens} tokens, as max_tokens is, got {len(prefix)}"
+            )
+        self._check_size(options, max_tokens, len(source))
+        return Request(
+            request_id=request_id,
+            source=source,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            stop=options.stop,
+            deadline_s=deadline_s,
+            options=options,
+            prefix=prefix,
+            seed=_seed(options),
+        )
+
+    def _build_scoring(
+        self,
+        request_id: str,
+        text: str,
+        target: str | Sequence[int],
+        options: DecodingOptions,
+        is_open: bool,
+        deadline_s: float,
+    ) -> Request:
+        source, prompt = self._framed(text)
+        if isinstance(target, str):
+            name, tokens = "target", tuple(self._encode(target, "target"))
+            tokens = tokens if is_open else (*tokens, self.manifest.tokens.eos)
         else:
-            unknown, tokens = await asyncio.to_thread(self._tokenise, text)
-        if unknown:
-            raise InvalidRequest("text", _unknown_words(unknown))
-        bos, eos = self.manifest.tokens.bos, self.manifest.tokens.eos
-        has_source = self.manifest.limits.max_source_len > 0
-        source, prompt = ((*tokens, eos), (bos,)) if has_source else ((), (bos, *tokens))
+            name, tokens = "target_tokens", tuple(target)
+            self._check_tokens(name, tokens)
+            self._check_open(name, tokens[:-1])
+        room = self.room(len(prompt))
+        if not 1 <= len(tokens) <= room:
+            raise InvalidRequest(name, f"must be 1..{room} tokens, got {len(tokens)}")
+        self._check_size(options, len(tokens), len(source))
+        return Request(
+            request_id=request_id,
+            source=source,
+            prompt=prompt,
+            max_tokens=len(tokens),
+            deadline_s=deadline_s,
+            options=options,
+            prefix=tokens,
+        )
+
+    def _framed(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Source and prompt of a text, with the tokens that frame them."""
+        tokens, bos, eos = self._encode(text, "text"), self.manifest.tokens.bos, self.manifest.tokens.eos
+        source, prompt = ((*tokens, eos), (bos,)) if self.has_source else ((), (bos, *tokens))
         length = len(source) or len(prompt)
         if length > self.max_prompt_tokens:
             raise InvalidRequest(
                 "text",
                 f"must be at most {self.max_prompt_tokens} tokens, got {length}; shorten or split it",
             )
+        return source, prompt
+
+    def _encode(self, text: str, field: str) -> list[int]:
+        if unknown := self.tokenizer.unknown_words(text):
+            raise InvalidRequest(field, _unknown_words(unknown))
+        return self.tokenizer.encode_batch([text])[0]
+
+    def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
+        """How many tokens may be new."""
         room = self.room(len(prompt))
-        if not 0 <= max_tokens <= room:
-            beside = "" if has_source else f" beside a prompt of {len(prompt)} tokens"
+        if not 0 <= options.max_tokens <= room:
+            beside = "" if source else f" beside a prompt of {len(prompt)} tokens"
             raise InvalidRequest(
-                "options.max_tokens", f"must be 1..{room}{beside}, or 0 for the model's own limit, got {max_tokens}"
+                "options.max_tokens",
+                f"must be 1..{room}{beside}, or 0 for the model's own limit, got {options.max_tokens}",
             )
-        return Request(
-            request_id=request_id,
-            source=source,
-            prompt=prompt,
-            max_tokens=max_tokens or room,
-            stop=tuple(stop),
-            deadline_s=deadline_s,
-        )
+        most = options.max_tokens or room
+        if options.max_length_ratio:
+            most = min(most, math.ceil(options.max_length_ratio * len(source) - 1e-9))  # 0.1 * 30 is above 3
+        if options.min_tokens > most:
+            raise InvalidRequest("options.min_tokens", f"must be 0..{most} here, got {options.min_tokens}")
+        return most
 
-    def _tokenise(self, text: str) -> tuple[list[str], list[int]]:
-        return self.tokenizer.unknown_words(text), self.tokenizer.encode_batch([text])[0]
+    # ---- what this model can do
+
+    def _check_abilities(self, options: DecodingOptions) -> None:
+        """Raises Unsupported for what the bundle lacks, InvalidRequest for what does not fit it."""
+        if self.has_source and options.echo:
+            raise InvalidRequest("options.echo", "must be false for a translation, got true")
+        if not self.has_source and options.max_length_ratio:
+            raise InvalidRequest(
+                "options.max_length_ratio",
+                f"must be 0 for a model without a source, got {options.max_length_ratio:g}; set max_tokens",
+            )
+        for name in ("beam_size", "num_sequences", "num_hypotheses"):
+            if (width := getattr(options, name)) > self.max_hypotheses:
+                raise InvalidRequest(f"options.{name}", f"must be 1..{self.max_hypotheses} on this server, got {width}")
+        self._check_attention(options)
+        if options.use_shortlist and not self.manifest.shortlist:
+            raise Unsupported(f"model {self.name!r} has no shortlist; leave use_shortlist out, or export it with one")
+        self._check_tokens("options.prefix_tokens", options.prefix_tokens)
+        self._check_open("options.prefix_tokens", options.prefix_tokens)
+        self._check_tokens("options.allowed_tokens", options.allowed_tokens)
+        for token in options.logit_bias:
+            if not 0 <= token < self.manifest.limits.vocab_size:
+                raise InvalidRequest(
+                    f"options.logit_bias[{token}]", f"must be a token 0..{self.manifest.limits.vocab_size - 1}"
+                )
+
+    def _check_attention(self, options: DecodingOptions) -> None:
+        asked = [name for name in ("alignment", "coverage_penalty") if getattr(options, name) not in ("none", 0.0)]
+        if not asked:
+            return
+        attention = self.manifest.attention
+        if attention is None:
+            fix = "export it with --attention" if self.has_source else "only translations have it"
+            raise Unsupported(f"model {self.name!r} tells no attention, which {asked[0]} needs; {fix}")
+        if options.alignment_layer > attention.layers:
+            raise InvalidRequest(
+                "options.alignment_layer", f"must be 0..{attention.layers}, got {options.alignment_layer}"
+            )
+        for place, head in enumerate(options.alignment_heads):
+            if head > attention.heads:
+                raise InvalidRequest(f"options.alignment_heads[{place}]", f"must be 1..{attention.heads}, got {head}")
+
+    def _check_tokens(self, field: str, tokens: Sequence[int]) -> None:
+        vocab_size = self.manifest.limits.vocab_size
+        for place, token in enumerate(tokens):
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"{field}[{place}]", f"must be a token 0..{vocab_size - 1}, got {token}")
+
+    def _check_open(self, field: str, tokens: Sequence[int]) -> None:
+        """Refuses an end token in the midst of an answer."""
+        if (eos := self.manifest.tokens.eos) in tokens:
+            raise InvalidRequest(f"{field}[{tokens.index(eos)}]", f"must not be the end token, got {eos}")
+
+    def _check_size(self, options: DecodingOptions, max_tokens: int, source_len: int) -> None:
+        """What is told must fit into a message that clients take, and attention into memory."""
+        answers = max(options.num_hypotheses, options.num_sequences) * max_tokens
+        weights = 4 * source_len * answers
+        is_soft = options.alignment in ("soft", "both")
+        told = TOKEN_BYTES * answers * (1 + options.top_logprobs) + (weights if is_soft else 0)
+        if told > MAX_ANSWER_BYTES and (is_soft or options.top_logprobs):
+            name = "alignment" if is_soft else "top_logprobs"
+            raise InvalidRequest(
+                f"options.{name}",
+                f"must tell at most {MAX_ANSWER_BYTES} bytes, this could be {told}; "
+                "ask for fewer answers, fewer max_tokens or less beside them",
+            )
+        attention = self.manifest.attention
+        if options.alignment != "none" and attention is not None:
+            held = weights * attention.layers * attention.heads
+            if held > MAX_ATTENTION_BYTES:
+                raise InvalidRequest(
+                    "options.alignment",
+                    f"must need at most {MAX_ATTENTION_BYTES} bytes of attention, this could be {held}; "
+                    "ask for fewer answers or fewer max_tokens",
+                )
 
 
-def _check_text(text: str, limits: TextLimits) -> None:
+def _seed(options: DecodingOptions) -> int:
+    if options.seed is not None:
+        return options.seed
+    return secrets.randbits(53) if options.is_sampling else 0  # 53: JSON readers with float64 keep it
+
+
+def _check_text(text: str, limits: TextLimits, field: str = "text") -> None:
     size = len(text.encode())
     if size > limits.max_text_bytes:
-        raise InvalidRequest("text", f"must be at most {limits.max_text_bytes} bytes, got {size}; shorten or split it")
+        raise InvalidRequest(field, f"must be at most {limits.max_text_bytes} bytes, got {size}; shorten or split it")
     if not text.strip():
-        raise InvalidRequest("text", "must not be empty or blank")
+        raise InvalidRequest(field, "must not be empty or blank")
 
 
 def _check_stop(stop: Sequence[str], limits: TextLimits) -> None:

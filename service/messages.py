@@ -1,13 +1,17 @@
-"""What the server knows, as the messages of glossa.v1. Pure: values in, messages out."""
+"""What clients ask and what the server knows: from and to the messages of glossa.v1. Pure: values in, values out."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.catalog import ServedModel, TextLimits
-from service.request import Finished, FinishReason, Timings
+from service.options import DecodingOptions
+from service.request import Finished, FinishReason, HypothesisResult, Request, Timings
 
 FINISH_REASONS = {
     FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
@@ -17,13 +21,123 @@ FINISH_REASONS = {
 TASKS = {"translation": pb.TASK_TRANSLATION, "generation": pb.TASK_GENERATION}
 
 
+_ENUMS = {field.name: field.enum_type for field in pb.DecodingOptions.DESCRIPTOR.fields if field.enum_type}
+
+
+def options_of(message: pb.DecodingOptions) -> DecodingOptions:
+    """The options of a request. What is left out, and an enum's zero, is the default; nothing is checked."""
+    given: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if field.name in _ENUMS:
+            given[field.name] = _name_of(field.name, value)
+        elif field.name == "logit_bias":
+            given[field.name] = dict(value)
+        else:
+            given[field.name] = value if isinstance(value, int | float | str) else tuple(value)
+    return DecodingOptions(**given)
+
+
+def _name_of(field: str, number: int) -> str:
+    """EARLY_STOPPING_NEVER as "never"; the number itself if it is none of the enum's."""
+    values = _ENUMS[field].values_by_number
+    if number not in values:
+        return str(number)
+    prefix = str(values[0].name).removesuffix("UNSPECIFIED")
+    return str(values[number].name).removeprefix(prefix).lower()
+
+
 def completion(finished: Finished) -> dict[str, Any]:
     """The fields that every message at the end of an answer has."""
-    return {
-        "finish_reason": FINISH_REASONS[finished.reason],
-        "usage": pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens),
-        "timings": _timings(finished.timings),
-    }
+    return {"finish_reason": FINISH_REASONS[finished.reason], **_cost(finished)}
+
+
+def details(
+    finished: Finished, request: Request, tokenizer: Tokenizer, *, text: str, has_tokens: bool
+) -> dict[str, Any]:
+    """What is told beside the best answer's text, for those who asked: all answers, and the seed.
+
+    text: what the client sent. has_tokens: answers have their token ids.
+    """
+    options = request.options
+    fields: dict[str, Any] = {}
+    if options.is_sampling:
+        fields["seed"] = request.seed
+    if tells_hypotheses(options):
+        told = Telling(tokenizer, options, text)
+        fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
+    return fields
+
+
+def tells_hypotheses(options: DecodingOptions) -> bool:
+    """Whether the answer's text and tokens are not all that was asked for."""
+    is_more = options.num_hypotheses > 1 or options.num_sequences > 1 or options.return_alternatives
+    return is_more or options.token_logprobs or options.top_logprobs > 0 or options.alignment != "none"
+
+
+def score(finished: Finished, request: Request, tokenizer: Tokenizer, *, text: str) -> pb.ScoreResponse:
+    """The answer to a request whose target was given."""
+    (result,) = finished.hypotheses
+    told = Telling(tokenizer, request.options, text)
+    return pb.ScoreResponse(
+        tokens=told.token_logprobs(result),
+        log_probability=result.log_probability,
+        score=result.score,
+        perplexity=perplexity(result.token_logprobs),
+        alignment=told.alignment(result),
+        **_cost(finished),
+    )
+
+
+def perplexity(token_logprobs: Sequence[float]) -> float:
+    """exp of the mean negative log-probability."""
+    mean = -math.fsum(token_logprobs) / len(token_logprobs)
+    return math.exp(mean) if mean < 709 else math.inf  # above it a float64 overflows
+
+
+class Telling:
+    """Hypotheses of one request as messages. text: what the client sent."""
+
+    def __init__(self, tokenizer: Tokenizer, options: DecodingOptions, text: str) -> None:
+        self._tokenizer, self._options, self._text = tokenizer, options, text
+        self._texts: dict[int, str] = {}
+
+    def hypothesis(self, result: HypothesisResult, *, has_tokens: bool) -> pb.Hypothesis:
+        options = self._options
+        return pb.Hypothesis(
+            text=self._text + result.text if options.echo else result.text,
+            tokens=result.tokens if has_tokens else (),
+            finish_reason=FINISH_REASONS[result.reason],
+            score=result.score,
+            log_probability=result.log_probability,
+            token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),
+            alignment=self.alignment(result),
+        )
+
+    def token_logprobs(self, result: HypothesisResult) -> list[pb.TokenLogprob]:
+        texts = token_texts(self._tokenizer, result.tokens)
+        tops = result.alternatives or ((),) * len(texts)
+        return [
+            pb.TokenLogprob(token=token, text=text, logprob=logprob, top=map(self._alternative, top))
+            for token, text, logprob, top in zip(result.tokens, texts, result.token_logprobs, tops, strict=True)
+        ]
+
+    def alignment(self, result: HypothesisResult) -> pb.Alignment | None:
+        return None
+
+    def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
+        token, logprob = scored
+        if token not in self._texts:
+            self._texts[token] = self._tokenizer.decode([token])
+        return pb.TokenAlternative(token=token, text=self._texts[token], logprob=logprob)
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """The text that each token completes; together they are the text of all."""
+    decoder = tokenizer.incremental()
+    texts = [decoder.push(token) for token in tokens]
+    if texts:
+        texts[-1] += decoder.flush()
+    return texts
 
 
 def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
@@ -41,6 +155,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
             max_text_bytes=limits.max_text_bytes,
             max_stop_strings=limits.max_stop_strings,
             max_stop_bytes=limits.max_stop_bytes,
+            max_hypotheses=model.max_hypotheses,
         ),
         vocab_size=manifest.limits.vocab_size,
         precision=model.precision,
@@ -55,7 +170,16 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         ),
         bundle_sha256=model.bundle_sha256,
         format_version=manifest.format_version,
+        has_attention=manifest.attention is not None,
+        attention_layers=manifest.attention.layers if manifest.attention else 0,
+        attention_heads=manifest.attention.heads if manifest.attention else 0,
+        has_shortlist=bool(manifest.shortlist),
     )
+
+
+def _cost(finished: Finished) -> dict[str, Any]:
+    usage = pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens)
+    return {"usage": usage, "timings": _timings(finished.timings)}
 
 
 def _timings(timings: Timings) -> pb.Timings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import secrets
 import time
@@ -25,7 +26,7 @@ from export.bundle import Task
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import logs
 from service.arrivals import Arrivals
-from service.catalog import Catalog, Submission
+from service.catalog import Catalog, ServedModel, Submission
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -35,16 +36,19 @@ from service.errors import (
     Overloaded,
     RequestError,
     ShuttingDown,
+    Unsatisfiable,
     Unsupported,
 )
-from service.messages import completion, describe
+from service.messages import completion, describe, details, options_of, score
 from service.metrics import Metrics, Rpc
-from service.request import Finished
+from service.options import DecodingOptions
+from service.request import Finished, Request
 
 STATUS: dict[type[RequestError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFound: grpc.StatusCode.NOT_FOUND,
     Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -56,6 +60,7 @@ DOMAIN = "glossa"
 REQUEST_ID = "x-request-id"
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 RETRY_ELSEWHERE_S = 1.0  # told to clients of a server that drains
+INLINE_NUMBERS = 2000  # turned into messages on the event loop: about a millisecond
 RETRY_WHEN_FULL_S = 0.5  # told when the whole server, not one queue, is full
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
@@ -82,8 +87,9 @@ def details_of(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.ResourceInfo(
                 resource_type="glossa.v1.Model", resource_name=error.name, description=str(error)
             )
-        case Unsupported():
-            violation = {"type": error.reason, "subject": "model", "description": str(error)}
+        case Unsupported() | Unsatisfiable():
+            subject = "model" if isinstance(error, Unsupported) else "options"
+            violation = {"type": error.reason, "subject": subject, "description": str(error)}
             yield error_details_pb2.PreconditionFailure(violations=[violation])
         case Overloaded():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
@@ -160,7 +166,25 @@ class Servicer:
         return self._pieces("generation", request, call, pb.StreamGenerateResponse)
 
     async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
-        raise Unsupported("no model here scores texts")
+        if self._log_text:
+            call.texts = {"text": request.text, "target": request.target}
+        model = self._catalog.find(request.model)
+        call.model = model.name
+        if bool(request.target) == bool(request.target_tokens):
+            raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
+        prepared = await model.scoring(
+            call.request_id,
+            request.text,
+            request.target or tuple(request.target_tokens),
+            options_of(request.options),
+            is_open=request.is_open,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+        )
+        async with self._submitted(model, prepared, call) as answer:
+            while call.finished is None:
+                _, _, call.finished = await answer.piece()
+        return await _told(prepared, score, call.finished, prepared, model.tokenizer, text=request.text)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
@@ -173,20 +197,10 @@ class Servicer:
     # ---- what they share
 
     @contextlib.asynccontextmanager
-    async def _answer(self, task: Task, request: Any, call: Call) -> AsyncIterator[Arrivals]:
-        """The answer to a request that is being computed. Leaving early cancels it: its row is free one step later."""
-        model = self._catalog.find(request.model, task)
-        call.model = model.name
-        prepared = await model.request(
-            call.request_id,
-            request.text,
-            max_tokens=request.options.max_tokens,
-            stop=request.options.stop,
-            deadline_s=call.deadline_s,
-            limits=self._catalog.limits,
-        )
+    async def _submitted(self, model: ServedModel, request: Request, call: Call) -> AsyncIterator[Arrivals]:
+        """The answer to a request that is being computed. Leaving early cancels it: its rows are free one step later."""
         answer = Arrivals()
-        submission: Submission = model.pool.submit(prepared, asyncio.get_running_loop(), answer)
+        submission: Submission = model.pool.submit(request, asyncio.get_running_loop(), answer)
         try:
             yield answer
         finally:
@@ -194,21 +208,34 @@ class Servicer:
                 submission.cancel()
 
     async def _pieces(
-        self, task: Task, request: Any, call: Call, build: Callable[..., _Message]
+        self, task: Task, request: Any, call: Call, build: Callable[..., _Message], *, is_stream: bool = True
     ) -> AsyncGenerator[_Message, None]:
         """The messages of a stream, each built from its fields."""
         if self._log_text:
             call.texts = {"text": request.text, "answer": ""}
-        async with self._answer(task, request, call) as answer:
+        model = self._catalog.find(request.model, task)
+        call.model = model.name
+        options = options_of(request.options)
+        if is_stream:
+            _check_streamable(options)
+        prepared = await model.request(
+            call.request_id, request.text, options, deadline_s=call.deadline_s, limits=self._catalog.limits
+        )
+        begin = request.text if options.echo else ""  # of the text that is sent first
+        async with self._submitted(model, prepared, call) as answer:
             while call.finished is None:
                 text, tokens, call.finished = await answer.piece()
                 if self._log_text:
                     call.texts["answer"] += text
+                if text or call.finished:
+                    begin, text = "", begin + text
                 fields: dict[str, Any] = {"text": text}
                 if request.include_tokens:
                     fields["tokens"] = tokens
                 if call.finished:
-                    yield build(**fields, final=pb.Completion(**completion(call.finished)))
+                    told = functools.partial(details, text=request.text, has_tokens=request.include_tokens)
+                    more = await _told(prepared, told, call.finished, prepared, model.tokenizer)
+                    yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
                 elif text or request.include_tokens:
                     yield build(**fields)
 
@@ -216,13 +243,16 @@ class Servicer:
         """The fields of a unary answer."""
         texts: list[str] = []
         tokens: list[int] = []
-        messages: AsyncGenerator[dict[str, Any], None] = self._pieces(task, request, call, dict)
+        end: dict[str, Any] = {}
+        messages: AsyncGenerator[dict[str, Any], None] = self._pieces(task, request, call, dict, is_stream=False)
         async with contextlib.aclosing(messages) as pieces:
             async for piece in pieces:
                 texts.append(piece["text"])
                 tokens += piece.get("tokens", ())
+                if "final" in piece:
+                    end = {field.name: value for field, value in piece["final"].ListFields()}
         assert call.finished is not None
-        return {"text": "".join(texts), "tokens": tokens, **completion(call.finished)}
+        return {"text": "".join(texts), "tokens": tokens, **end}
 
     # ---- the life of a call
 
@@ -358,6 +388,25 @@ def _parser(kind: type[Message]) -> Callable[[bytes], Message | None]:
             return None
 
     return parse
+
+
+def _check_streamable(options: DecodingOptions) -> None:
+    """A stream is the text of one answer as it grows: refused where there is no such text before the end."""
+    fix = "call the method that does not stream"
+    if options.num_sequences > 1:
+        raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
+    if options.return_alternatives:
+        raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")
+
+
+async def _told(request: Request, tell: Callable[..., _Message], *arguments: Any, **more: Any) -> _Message:
+    """`tell` of these arguments; in a thread, when it takes long to turn so many numbers into messages."""
+    options = request.options
+    answers = max(options.num_hypotheses, options.num_sequences)
+    is_soft = options.alignment in ("soft", "both")
+    numbers = answers * request.max_tokens * (1 + options.top_logprobs + (len(request.source) if is_soft else 0))
+    call = functools.partial(tell, *arguments, **more)
+    return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
 
 
 def _request_id(context: Any) -> str:

@@ -11,7 +11,16 @@ from model.tokenizer import Tokenizer
 from service.catalog import Provider, ServedModel
 from service.config import ServerSettings
 from service.metrics import ModelInfo
-from service.request import Event, EventSink, Finished, FinishReason, Request, TextDelta, Timings
+from service.request import (
+    Event,
+    EventSink,
+    Finished,
+    FinishReason,
+    HypothesisResult,
+    Request,
+    TextDelta,
+    Timings,
+)
 from service.server import Server
 
 TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
@@ -20,11 +29,33 @@ TOKENIZERS = {
     "generation": Tokenizer.train(TEXTS, kind="bpe", vocab_size=300),
 }
 TIMINGS = Timings(queue_s=0.001, prefill_s=0.002, first_token_s=0.004, total_s=0.010)
+RESULT = HypothesisResult(
+    text="zwei rote Häuser",
+    tokens=(5, 6, 7, 8, 2),
+    reason=FinishReason.END_OF_SEQUENCE,
+    score=-0.375,
+    log_probability=-1.875,
+    token_logprobs=(-0.5, -0.25, -0.125, -0.5, -0.5),
+)
 ANSWER = (
     TextDelta("zwei", (5,)),
     TextDelta(" rote", (6, 7)),
-    Finished(FinishReason.END_OF_SEQUENCE, " Häuser", (8, 2), prompt_tokens=4, generated_tokens=5, timings=TIMINGS),
+    Finished(
+        FinishReason.END_OF_SEQUENCE,
+        " Häuser",
+        (8, 2),
+        prompt_tokens=4,
+        generated_tokens=5,
+        timings=TIMINGS,
+        hypotheses=(RESULT,),
+    ),
 )
+
+
+def answered(*results):
+    """The events of a request whose answers these are; their text comes at the end."""
+    best = results[0]
+    return (Finished(best.reason, best.text, best.tokens, timings=TIMINGS, hypotheses=results),)
 
 
 @dataclass

@@ -1,16 +1,30 @@
+import dataclasses
+
 import pytest
 
+from export.bundle import Attention
 from service.catalog import INLINE_BYTES, Catalog, TextLimits
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
-from tests.edge import FakePool, served
+from service.options import DecodingOptions
+from tests.edge import FakePool, manifest, served
 
 TRANSLATION = served("en-de", FakePool())
 GENERATION = served("en", FakePool(), "generation")
+ALIGNED = dataclasses.replace(
+    TRANSLATION, manifest=manifest(attention=Attention(layers=2, heads=4, default_layer=1), shortlist="shortlist.json")
+)
 LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
 
 
-async def prepare(model, text, *, max_tokens=0, stop=()):
-    return await model.request("r", text, max_tokens=max_tokens, stop=stop, deadline_s=9.0, limits=LIMITS)
+async def prepare(model, text, **options):
+    return await model.request("r", text, DecodingOptions(**options), deadline_s=9.0, limits=LIMITS)
+
+
+async def target(model, text, target, *, is_open=False, **options):
+    """A request to score a target."""
+    return await model.scoring(
+        "r", text, target, DecodingOptions(**options), is_open=is_open, deadline_s=9.0, limits=LIMITS
+    )
 
 
 async def test_a_translation_frames_its_source_and_starts_from_bos():
@@ -30,7 +44,7 @@ async def test_what_is_exactly_at_a_limit_is_taken():
     assert len((await prepare(TRANSLATION, "cat " * 7)).source) == TRANSLATION.max_prompt_tokens == 8
     assert (await prepare(TRANSLATION, "cat", max_tokens=16)).max_tokens == 16
     assert (await prepare(TRANSLATION, "cat", max_tokens=1)).max_tokens == 1
-    assert (await prepare(TRANSLATION, "cat", stop=["ää", "."])).stop == ("ää", ".")
+    assert (await prepare(TRANSLATION, "cat", stop=("ää", "."))).stop == ("ää", ".")
     assert (await prepare(TRANSLATION, "cat" + " " * 3997)).source
 
 
@@ -40,8 +54,8 @@ async def test_what_is_exactly_at_a_limit_is_taken():
         ("cat " * 8, {}, "text"),
         ("cat" + " " * 3998, {}, "text"),
         ("cat", {"max_tokens": 17}, "options.max_tokens"),
-        ("cat", {"stop": ["äää"]}, "options.stop[0]"),
-        ("cat", {"stop": [".", ".", "."]}, "options.stop"),
+        ("cat", {"stop": ("äää",)}, "options.stop[0]"),
+        ("cat", {"stop": (".", ".", ".")}, "options.stop"),
     ],
 )
 async def test_one_more_is_refused(text, options, field):
@@ -59,6 +73,122 @@ async def test_prompt_and_answer_share_the_positions_but_the_last_token_takes_no
         await prepare(GENERATION, prompt + "x")
     with pytest.raises(InvalidRequest, match=r"1\.\.1 beside a prompt of 16 tokens"):
         await prepare(GENERATION, prompt, max_tokens=2)
+
+
+async def test_options_and_a_prefix_become_part_of_the_request():
+    request = await prepare(TRANSLATION, "cat", prefix="zwei rote", beam_size=4, max_tokens=5)
+    assert request.prefix == tuple(TRANSLATION.tokenizer.encode("zwei rote"))
+    assert (request.options.beam_size, request.max_tokens, request.seed) == (4, 5, 0)
+    assert (await prepare(TRANSLATION, "cat", prefix_tokens=(5, 6))).prefix == (5, 6)
+    assert (await prepare(TRANSLATION, "cat", prefix_tokens=(5,) * 16)).max_tokens == 16
+
+
+@pytest.mark.parametrize(("ratio", "most"), [(0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
+async def test_length_may_be_bounded_by_the_source(ratio, most):
+    assert (await prepare(TRANSLATION, "cat cat cat", max_length_ratio=ratio)).max_tokens == most
+    assert (await prepare(TRANSLATION, "cat cat cat", max_length_ratio=ratio, max_tokens=1)).max_tokens == 1
+
+
+async def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
+    assert (await prepare(TRANSLATION, "cat", seed=2**64 - 1)).seed == 2**64 - 1
+    assert (await prepare(TRANSLATION, "cat")).seed == 0
+    drawn = {(await prepare(TRANSLATION, "cat", temperature=1.0)).seed for _ in range(8)}
+    assert len(drawn) == 8
+    assert max(drawn) < 2**53
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "field", "problem"),
+    [
+        (TRANSLATION, {"echo": True}, "echo", "must be false for a translation"),
+        (GENERATION, {"max_length_ratio": 2.0}, "max_length_ratio", "must be 0 for a model without a source, got 2"),
+        (TRANSLATION, {"min_tokens": 17}, "min_tokens", "must be 0..16 here, got 17"),
+        (TRANSLATION, {"min_tokens": 2**31 - 1}, "min_tokens", "must be 0..16 here"),
+        (TRANSLATION, {"min_tokens": 3, "max_length_ratio": 1.0}, "min_tokens", "must be 0..2 here, got 3"),
+        (TRANSLATION, {"max_tokens": 2**31 - 1}, "max_tokens", "must be 1..16, or 0"),
+        (TRANSLATION, {"prefix_tokens": (64,)}, "prefix_tokens[0]", "must be a token 0..13, got 64"),
+        (TRANSLATION, {"prefix_tokens": (5, -1)}, "prefix_tokens[1]", "must be a token 0..13, got -1"),
+        (TRANSLATION, {"prefix_tokens": (5, 2)}, "prefix_tokens[1]", "must not be the end token, got 2"),
+        (TRANSLATION, {"prefix_tokens": (5,) * 17}, "prefix_tokens", "must be at most 16 tokens, as max_tokens is"),
+        (TRANSLATION, {"prefix": "cat " * 3, "max_tokens": 2}, "prefix", "at most 2 tokens, as max_tokens is, got 3"),
+        (TRANSLATION, {"prefix": "green cat"}, "prefix", "does not know these words: green"),
+        (TRANSLATION, {"allowed_tokens": (5, 2, 14)}, "allowed_tokens[2]", "must be a token 0..13, got 14"),
+        (TRANSLATION, {"logit_bias": {14: 1.0}}, "logit_bias[14]", "must be a token 0..13"),
+        (TRANSLATION, {"logit_bias": {-1: 1.0}}, "logit_bias[-1]", "must be a token 0..13"),
+        (ALIGNED, {"alignment": "hard", "alignment_layer": 3}, "alignment_layer", "must be 0..2, got 3"),
+        (ALIGNED, {"alignment": "hard", "alignment_heads": (4, 5)}, "alignment_heads[1]", "must be 1..4, got 5"),
+        (dataclasses.replace(ALIGNED, max_hypotheses=3), {"beam_size": 4}, "beam_size", "1..3 on this server, got 4"),
+        (dataclasses.replace(ALIGNED, max_hypotheses=3), {"num_sequences": 4}, "num_sequences", "1..3 on this server"),
+        (TRANSLATION, {"top_p": 2.0}, "top_p", "above 0 and at most 1"),
+    ],
+)
+async def test_what_does_not_fit_the_model_is_refused(model, options, field, problem):
+    with pytest.raises(InvalidRequest) as caught:
+        await prepare(model, "cat", **options)
+    assert caught.value.field == f"options.{field}"
+    assert problem in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "problem"),
+    [
+        (TRANSLATION, {"alignment": "soft"}, "tells no attention, which alignment needs; export it with --attention"),
+        (TRANSLATION, {"coverage_penalty": 0.2, "beam_size": 2}, "no attention, which coverage_penalty needs"),
+        (GENERATION, {"alignment": "soft"}, "only translations have it"),
+        (TRANSLATION, {"use_shortlist": True}, "has no shortlist"),
+    ],
+)
+async def test_what_the_bundle_lacks_is_unsupported(model, options, problem):
+    with pytest.raises(Unsupported, match=problem):
+        await prepare(model, "cat", **options)
+
+
+async def test_answers_that_no_client_takes_are_refused_before_they_are_computed():
+    long = dataclasses.replace(ALIGNED.manifest.limits, max_source_len=1024, max_target_len=1024)
+    roomy = dataclasses.replace(ALIGNED, manifest=dataclasses.replace(ALIGNED.manifest, limits=long))
+    text = "cat " * 900
+    assert await prepare(roomy, text, alignment="hard")
+    for options, field in (
+        ({"alignment": "soft"}, "alignment"),
+        ({"alignment": "hard", "beam_size": 32, "num_hypotheses": 32}, "alignment"),
+        ({"top_logprobs": 20, "num_sequences": 32}, "top_logprobs"),
+    ):
+        with pytest.raises(InvalidRequest, match="ask for fewer answers") as caught:
+            await prepare(roomy, text, **options)
+        assert caught.value.field == f"options.{field}"
+        assert await prepare(roomy, text, **options, max_tokens=4)
+
+
+async def test_a_target_to_score_is_a_prefix_and_nothing_else():
+    request = await target(TRANSLATION, "a black cat", "zwei Häuser", length_penalty=0.5)
+    tokens = tuple(TRANSLATION.tokenizer.encode("zwei Häuser"))
+    assert request.prefix == (*tokens, 2)
+    assert (request.max_tokens, request.options.token_logprobs, request.options.length_penalty) == (3, True, 0.5)
+    assert (await target(TRANSLATION, "cat", "zwei Häuser", is_open=True)).prefix == tokens
+    assert (await target(TRANSLATION, "cat", (5, 6))).prefix == (5, 6)
+    assert (await target(TRANSLATION, "cat", (5, 2))).prefix == (5, 2)
+    assert (await target(GENERATION, "", "cat")).prompt == (1,)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "given", "field", "problem"),
+    [
+        (TRANSLATION, "", "cat", "text", "must not be empty"),
+        (TRANSLATION, "cat", " ", "target", "must not be empty or blank"),
+        (TRANSLATION, "cat", "cat " * 16, "target", "must be 1..16 tokens, got 17"),
+        (TRANSLATION, "cat", "cat" + " " * 4000, "target", "at most 4000 bytes"),
+        (TRANSLATION, "cat", "green", "target", "does not know these words: green"),
+        (TRANSLATION, "cat", (5, 2, 5), "target_tokens[1]", "must not be the end token"),
+        (TRANSLATION, "cat", (5, 99), "target_tokens[1]", "must be a token 0..13, got 99"),
+        (TRANSLATION, "cat", (5,) * 17, "target_tokens", "must be 1..16 tokens, got 17"),
+        (GENERATION, "x" * 10, "y" * 10, "target", "must be 1..6 tokens, got 11"),
+    ],
+)
+async def test_a_target_that_cannot_be_scored_is_refused(model, text, given, field, problem):
+    with pytest.raises(InvalidRequest) as caught:
+        await target(model, text, given)
+    assert caught.value.field == field
+    assert problem in caught.value.problem
 
 
 async def test_long_text_gives_the_same_request_from_its_thread():

@@ -3,7 +3,8 @@ import contextlib
 
 import pytest
 
-from service.client import AsyncClient, Client, ClientError
+from protos.glossa.v1 import glossa_pb2 as pb
+from service.client import AsyncClient, Client, ClientError, Options, ScoreOptions
 from service.errors import Overloaded
 from service.request import Finished, FinishReason, TextDelta
 from tests.edge import TIMINGS, running
@@ -34,6 +35,27 @@ async def test_whole_answers(edge, client):
     assert (answer.queue_s, answer.total_s) == pytest.approx((0.001, 0.010))
     assert (edge.pool.requests[0].max_tokens, edge.pool.requests[0].stop) == (7, (".",))
     assert (await client.generate("a cat", model="en")).text == answer.text
+
+
+async def test_options_reach_the_server_by_their_names(edge, client):
+    await client.translate(TEXT, beam_size=4, num_hypotheses=2, early_stopping="never", prefix_tokens=[5, 6])
+    await client.generate("a cat", model="en", seed=7, temperature=0.5, logit_bias={5: -1.5}, echo=True)
+    (beam,), (sampled,) = edge.pool.requests, edge.pools["en"].requests
+    assert (beam.options.beam_size, beam.options.num_hypotheses, beam.options.early_stopping) == (4, 2, "never")
+    assert beam.prefix == (5, 6)
+    assert (sampled.options.temperature, sampled.options.logit_bias, sampled.seed) == (0.5, {5: -1.5}, 7)
+
+
+async def test_every_option_of_the_message_is_an_option_of_the_client():
+    assert {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields} < set(Options.__annotations__)
+    assert set(ScoreOptions.__annotations__) < set(Options.__annotations__)
+
+
+async def test_names_and_choices_that_are_none_are_refused_here(client):
+    with pytest.raises(TypeError, match="unknown option 'beem_size'; did you mean beam_size"):
+        await client.translate(TEXT, beem_size=4)
+    with pytest.raises(ValueError, match="early_stopping must be one of true, false, never, got 'maybe'"):
+        await client.translate(TEXT, early_stopping="maybe")
 
 
 async def test_streams_end_with_the_whole_answer(client):

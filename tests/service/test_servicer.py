@@ -1,4 +1,6 @@
 import asyncio
+import dataclasses
+import math
 import re
 from typing import Any
 
@@ -9,9 +11,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from protos.glossa.v1 import glossa_pb2 as pb
-from service.errors import DeadlineExceeded, InternalFailure, Overloaded
+from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
+from service.options import DecodingOptions
 from service.request import Finished, FinishReason, TextDelta
-from tests.edge import TIMINGS, running
+from tests.edge import ANSWER, RESULT, TIMINGS, answered, running
 
 TEXT = "the small red house"
 
@@ -108,6 +111,124 @@ async def test_generation_reads_the_prompt_behind_the_start_token(edge, channel)
     assert "".join(m.text for m in messages) == "zwei rote Häuser"
 
 
+async def test_options_reach_the_request_and_what_is_left_out_is_the_default(edge, channel):
+    options = {"beam_size": 4, "length_penalty": 0.0, "early_stopping": "EARLY_STOPPING_NEVER", "logit_bias": {5: -1.0}}
+    await method(channel, "Translate")(text=TEXT, options=options)
+    await method(channel, "Translate")(text=TEXT)
+    asked, plain = (request.options for request in edge.pool.requests)
+    assert asked == DecodingOptions(beam_size=4, length_penalty=0.0, early_stopping="never", logit_bias={5: -1.0})
+    assert plain == DecodingOptions()
+
+
+async def test_several_answers_come_best_first(edge, channel):
+    second = dataclasses.replace(RESULT, text="zwei Häuser", tokens=(5, 8, 2), score=-0.5, log_probability=-1.5)
+    edge.pool.answer = answered(RESULT, second)
+    fields = {"text": TEXT, "options": {"beam_size": 4, "num_hypotheses": 2}, "include_tokens": True}
+    response = await method(channel, "Translate")(**fields)
+    assert [(h.text, list(h.tokens), h.score) for h in response.hypotheses] == [
+        ("zwei rote Häuser", [5, 6, 7, 8, 2], -0.375),
+        ("zwei Häuser", [5, 8, 2], -0.5),
+    ]
+    assert [h.log_probability for h in response.hypotheses] == [-1.875, -1.5]
+    assert list(response.hypotheses[0].token_logprobs) == []
+    assert (response.text, response.HasField("seed")) == ("zwei rote Häuser", False)
+    *_, last = [m async for m in method(channel, "StreamTranslate")(**fields)]
+    assert list(last.final.hypotheses) == list(response.hypotheses)
+
+
+async def test_hypotheses_are_told_only_to_who_asks(channel):
+    assert list((await method(channel, "Translate")(text=TEXT)).hypotheses) == []
+    told = await method(channel, "Translate")(text=TEXT, options={"token_logprobs": True})
+    (hypothesis,) = told.hypotheses
+    assert [t.logprob for t in hypothesis.token_logprobs] == [-0.5, -0.25, -0.125, -0.5, -0.5]
+
+
+async def test_the_seed_is_told_when_it_was_used(edge, channel):
+    ask = method(channel, "Translate")
+    assert (await ask(text=TEXT, options={"seed": 2**64 - 1})).seed == 2**64 - 1
+    assert (await ask(text=TEXT, options={"seed": 0})).HasField("seed")
+    assert (await ask(text=TEXT, options={"top_k": 5})).seed == edge.pool.requests[-1].seed > 0
+    assert not (await ask(text=TEXT, options={"seed": 5, "temperature": 0.0})).HasField("seed")
+    *_, last = [m async for m in method(channel, "StreamTranslate")(text=TEXT, options={"seed": 7})]
+    assert last.final.seed == 7
+
+
+async def test_the_prompt_is_echoed_once(edge, channel):
+    edge.pools["en"].answer = (TextDelta("", (9,)), *ANSWER)
+    fields = {"text": "a cat", "options": {"echo": True, "token_logprobs": True}, "include_tokens": True}
+    response = await method(channel, "Generate")(**fields)
+    assert response.text == response.hypotheses[0].text == "a catzwei rote Häuser"
+    messages = [m async for m in method(channel, "StreamGenerate")(**fields)]
+    assert "".join(m.text for m in messages) == response.text
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"num_sequences": 2}, "num_sequences"), ({"return_alternatives": True}, "return_alternatives")],
+)
+async def test_a_stream_has_one_text(edge, channel, options, field):
+    error, details = await failure(method(channel, "StreamTranslate")(text=TEXT, options=options))
+    assert details["BadRequest"].field_violations[0].field == f"options.{field}"
+    assert "call the method that does not stream" in error.details()
+    assert (await method(channel, "Translate")(text=TEXT, options=options)).text
+
+
+async def test_constraints_that_cannot_be_met_are_a_failed_precondition(edge, channel):
+    edge.pool.answer = (Unsatisfiable("the constraints leave no possible token after 3 of them; loosen them"),)
+    error, details = await failure(method(channel, "Translate")(text=TEXT))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert details["ErrorInfo"].reason == "CONSTRAINTS_UNSATISFIABLE"
+    (violation,) = details["PreconditionFailure"].violations
+    assert (violation.type, violation.subject) == ("CONSTRAINTS_UNSATISFIABLE", "options")
+    assert "loosen them" in violation.description
+
+
+async def test_a_target_is_scored(edge, channel):
+    edge.pool.answer = answered(RESULT)
+    response = await method(channel, "Score")(model="en-de", text=TEXT, target="zwei rote Häuser")
+    assert [(token.token, token.logprob) for token in response.tokens] == list(
+        zip(RESULT.tokens, RESULT.token_logprobs, strict=True)
+    )
+    assert (response.log_probability, response.score) == (-1.875, -0.375)
+    assert response.perplexity == pytest.approx(math.exp(0.375))
+    request = edge.pool.requests[0]
+    assert (len(request.prefix), request.max_tokens, request.prefix[-1]) == (4, 4, 2)
+
+
+async def test_a_continuation_is_scored_even_behind_nothing(edge, channel):
+    edge.pools["en"].answer = answered(RESULT)
+    await method(channel, "Score")(model="en", target_tokens=[5, 6, 7, 8, 2])
+    request = edge.pools["en"].requests[0]
+    assert (request.prompt, request.prefix) == ((1,), (5, 6, 7, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"text": TEXT}, "target"),
+        ({"text": TEXT, "target": "a", "target_tokens": [5]}, "target"),
+        ({"text": "", "target": "a"}, "text"),
+        ({"text": TEXT, "target": "a", "options": {"beam_size": 4}}, "options.beam_size"),
+        ({"text": TEXT, "target": "a", "options": {"seed": 0}}, "options.seed"),
+        ({"text": TEXT, "target": "elephants"}, "target"),
+        ({"text": TEXT, "target_tokens": [2**31 - 1]}, "target_tokens[0]"),
+    ],
+)
+async def test_what_cannot_be_scored_is_refused(edge, channel, fields, field):
+    error, details = await failure(method(channel, "Score")(model="en-de", **fields))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == field
+    assert edge.pool.requests == []
+
+
+async def test_a_score_whose_client_leaves_is_cancelled(edge, channel):
+    edge.pool.hold = True
+    call = method(channel, "Score")(model="en-de", text=TEXT, target="zwei")
+    await edge.pool.until(lambda: edge.pool.sinks)
+    call.cancel()
+    await edge.pool.until(lambda: edge.pool.cancelled)
+
+
 async def test_request_id_is_echoed_and_trailers_say_where_time_went(edge, channel):
     call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "mine-1"),))
     await call
@@ -136,7 +257,14 @@ async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
         ({"text": "a" * 16385}, "text", "at most 16384 bytes, got 16385; shorten"),
         ({"text": "the cat " * 20}, "text", "at most 8 tokens, got 41; shorten"),
         ({"text": "the green Häuser and elephants"}, "text", "does not know these words: green, and, elephants; use"),
-        ({"text": TEXT, "options": {"max_tokens": -1}}, "options.max_tokens", "must be 1..16.*got -1"),
+        ({"text": TEXT, "options": {"beam_size": 33}}, "options.beam_size", "must be 1..32, got 33"),
+        (
+            {"text": TEXT, "options": {"early_stopping": 9}},
+            "options.early_stopping",
+            "one of true, false, never, got 9",
+        ),
+        ({"text": TEXT, "options": {"temperature": math.nan}}, "options.temperature", "must be 0..100, got nan"),
+        ({"text": TEXT, "options": {"max_tokens": -1}}, "options.max_tokens", "must be at least 0, got -1"),
         ({"text": TEXT, "options": {"max_tokens": 17}}, "options.max_tokens", "must be 1..16.*got 17"),
         ({"text": TEXT, "options": {"stop": ["x"] * 9}}, "options.stop", "at most 8 strings, got 9"),
         ({"text": TEXT, "options": {"stop": ["x", ""]}}, r"options.stop\[1\]", "1..64 bytes, got 0"),
@@ -316,7 +444,7 @@ async def test_models_are_described(channel):
     assert model == models[1]
     assert (model.task, model.architecture) == (pb.TASK_TRANSLATION, "encoder_decoder")
     assert (model.limits.max_prompt_tokens, model.limits.max_tokens, model.limits.max_text_bytes) == (8, 16, 16384)
-    assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", 1, "cd" * 32)
+    assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", 2, "cd" * 32)
     assert model.execution_provider.fallback
     assert model.execution_provider.reason == "no GPU; add one"
     assert model.parity.passed
@@ -350,5 +478,5 @@ async def test_reflection_knows_every_service(channel):
     call = stub.ServerReflectionInfo(timeout=5)
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     names = {service.name for service in (await call.read()).list_services_response.service}
-    assert names >= {f"glossa.v1.{kind}Service" for kind in ("Translation", "Generation", "Model")}
+    assert names >= {f"glossa.v1.{kind}Service" for kind in ("Translation", "Generation", "Scoring", "Model")}
     call.cancel()
