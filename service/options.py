@@ -306,6 +306,9 @@ def _check_constraints(options: DecodingOptions) -> None:
     grammars = [name for name in MAX_GRAMMAR_BYTES if getattr(options, name)]
     if len(grammars) > 1:
         raise _refused(grammars[1], f"must be empty with {grammars[0]}: an answer has one grammar; leave one out")
+    if options.phrases and (options.is_sampling or options.return_alternatives):
+        other = "return_alternatives" if options.return_alternatives else "sampling"
+        raise _refused("phrases", f"must be empty with {other}: only a beam makes room for them; set beam_size")
     if options.ordered_phrases and not options.phrases:
         raise _refused("ordered_phrases", "must be false without phrases, got true")
     for place, phrase in enumerate(options.phrases):

@@ -106,6 +106,8 @@ REFUSED = [
     ({"prefix_bias": 0.5}, "prefix_bias", "must be 0 without prefix or prefix_tokens, got 0.5"),
     ({"regex": "a", "lark": "start: A"}, "lark", "must be empty with regex: an answer has one grammar"),
     ({"regex": "a", "json_schema": "{}"}, "json_schema", "must be empty with regex"),
+    ({"phrases": ("a",), "seed": 1}, "phrases", "must be empty with sampling: only a beam makes room for them"),
+    ({"phrases": ("a",), "return_alternatives": True}, "phrases", "must be empty with return_alternatives"),
     ({"ordered_phrases": True}, "ordered_phrases", "must be false without phrases"),
     ({"phrases": ("red house",), "banned": ("house",)}, r"phrases\[0\]", "must not contain 'house', which banned"),
     ({"phrases": ("a. b",), "stop": (".",)}, r"phrases\[0\]", "must not contain '.', which stop"),
