@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from export.bundle import load_bundle
-from model.reference import greedy, score
+from model.reference import cross_attention, greedy, score
 from model.reference_beam import BeamOptions, beam_search
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder
@@ -310,6 +310,27 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
             with torch.inference_mode():
                 states_1SM, _ = torch_model.encode(source, torch.tensor([source.shape[1]]))
             assert sequence.embedding == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
+
+
+def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(tiny_attention_bundle):
+    model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
+    torch_model = tiny_model(tiny_config("encoder_decoder"))
+    assert isinstance(torch_model, EncoderDecoder)
+    requests = [replace(request, prompt=(1,), max_tokens=6) for request in requests_for(model, 7)]
+    attention: list[dict[str, np.ndarray]] = []
+    for together in (requests, *([request] for request in requests)):
+        runner = model.runner(max_rows=16)
+        scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout, eos_id=runner.eos_id)
+        for request in together:
+            scheduler.submit(sequence_for(runner, request))
+        plan = scheduler.plan(0.0)
+        outputs = runner.run(plan.step)
+        attention.append({s.request.request_id: outputs.attend(s.rows[0], (1, 7, 9, 5)) for s in plan.live})
+    for request, alone in zip(requests, attention[1:], strict=True):
+        expected = cross_attention(torch_model, (1, 7, 9, 5), source=request.source).numpy()
+        assert attention[0][request.request_id].shape == expected.shape
+        assert attention[0][request.request_id] == pytest.approx(expected, abs=1e-5)
+        assert np.array_equal(attention[0][request.request_id], alone[request.request_id])
 
 
 # ---- memory and bindings
