@@ -106,8 +106,11 @@ class BeamSearch:
         penalty, count = self._options.diversity_penalty, 2 * self._width
         candidates: list[Candidate] = []
         for rank, hypothesis in enumerate(group.live):
-            for token, score in self._expander.best(hypothesis, model, count + len(taken)):
-                candidates.append((penalty * taken[token] - score - hypothesis.score, rank, token))
+            found, so_far = self._expander.best(hypothesis, model, count + len(taken)), hypothesis.score
+            if taken:
+                candidates += [(penalty * taken[token] - score - so_far, rank, token) for token, score in found]
+            else:
+                candidates += [(-score - so_far, rank, token) for token, score in found]
         candidates.sort()
         if self._phrases is None:
             return candidates[:count]
