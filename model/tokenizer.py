@@ -86,6 +86,16 @@ class Tokenizer:
         return len(self._pieces)
 
     @property
+    def pieces(self) -> Sequence[bytes]:
+        """The UTF-8 bytes that each id stands for, none for special tokens. Not to be changed."""
+        return self._pieces
+
+    @property
+    def drops_first_blank(self) -> bool:
+        """The blank that begins the first word's bytes is no part of the text."""
+        return not self._is_bpe
+
+    @property
     def pad_id(self) -> int:
         return 0
 
@@ -146,7 +156,7 @@ class Tokenizer:
 
     def incremental(self) -> IncrementalDecoder:
         """A decoder for one sequence whose ids arrive one by one."""
-        return IncrementalDecoder(self._pieces, drops_first_blank=not self._is_bpe)
+        return IncrementalDecoder(self._pieces, drops_first_blank=self.drops_first_blank)
 
     def _build_pieces(self) -> list[bytes]:
         """The UTF-8 bytes each id stands for; nothing for special tokens."""

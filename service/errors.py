@@ -4,6 +4,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── InvalidRequest            a field has a value that cannot be used
 ├── ModelNotFound             no such model here
 ├── Unsupported               the model cannot do what the RPC asks of it
+├── Unsatisfiable             the request's constraints leave no way to go on
 ├── Overloaded                the queue is full; try again later
 ├── ShuttingDown              the server is draining
 ├── DeadlineExceeded          the deadline passed before the answer was complete
@@ -43,6 +44,10 @@ class ModelNotFound(RequestError):
 
 class Unsupported(RequestError):
     reason = "UNSUPPORTED_BY_MODEL"
+
+
+class Unsatisfiable(RequestError):
+    reason = "CONSTRAINTS_UNSATISFIABLE"
 
 
 class Overloaded(RequestError):
