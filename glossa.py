@@ -229,6 +229,10 @@ def export(
         Literal["fp32", "fp16"], typer.Option(help="fp16 adds the half-precision graphs that CUDA needs")
     ] = "fp32",
     attention: Annotated[bool, typer.Option(help="add the graph that aligns words with their source")] = False,
+    shortlist: Annotated[
+        Path | None,
+        typer.Option(help="lines source<TAB>target, may be .gz: learn from them which words may translate which"),
+    ] = None,
     replace: Annotated[bool, typer.Option(help="write over an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -236,10 +240,18 @@ def export(
     from export.bundle import BundleError
     from export.to_onnx import ExportError, export_bundle
     from model.checkpoint import CheckpointError
+    from model.data import DataError, read_tsv
 
     precisions: tuple[Literal["fp32", "fp16"], ...] = ("fp32",) if precision == "fp32" else ("fp32", "fp16")
-    with complaints(BundleError, ExportError, CheckpointError):
-        manifest = export_bundle(checkpoint, bundle, precisions=precisions, attention=attention, replace=replace)
+    with complaints(BundleError, ExportError, CheckpointError, DataError):
+        manifest = export_bundle(
+            checkpoint,
+            bundle,
+            precisions=precisions,
+            attention=attention,
+            parallel=read_tsv([shortlist]).pairs if shortlist else (),
+            replace=replace,
+        )
     show_parity(manifest.parity, as_json)
 
 

@@ -10,6 +10,7 @@ Standard library only: servers import this module where torch, onnx and numpy ar
     BundleError               what failed; the message names file, expected, actual and fix
     ├── NotABundleError       no manifest.json
     ├── ManifestError         the manifest is not JSON, or not of this form
+    ├── ShortlistError        the same of a shortlist
     ├── VersionError          a manifest of another format version
     ├── NotVerifiedError      the parity report is missing or has a failed check
     ├── UnsafeFileError       a link, a device, a path that leaves the directory
@@ -35,6 +36,7 @@ from pathlib import Path
 from export.manifest import (
     FORMAT_VERSION,
     MANIFEST,
+    SHORTLIST,
     TOKENIZER,
     Attention,
     FileDigest,
@@ -44,6 +46,7 @@ from export.manifest import (
     Limits,
     Manifest,
     Role,
+    Shortlist,
     StateKind,
     StateSpec,
     Task,
@@ -51,6 +54,7 @@ from export.manifest import (
     Variant,
     parse_json,
     parse_manifest,
+    parse_shortlist,
 )
 
 __all__ = [
@@ -61,6 +65,7 @@ __all__ = [
     "SESSION_MEM_PATTERN",
     "SESSION_OPTIMIZATION",
     "SESSION_THREADS",
+    "SHORTLIST",
     "TOKENIZER",
     "Attention",
     "BundleError",
@@ -75,6 +80,8 @@ __all__ = [
     "NotABundleError",
     "NotVerifiedError",
     "Role",
+    "Shortlist",
+    "ShortlistError",
     "StateKind",
     "StateSpec",
     "Task",
@@ -84,11 +91,13 @@ __all__ = [
     "VersionError",
     "load_bundle",
     "load_manifest",
+    "load_shortlist",
     "verify_files",
     "write_bundle",
 ]
 
 MAX_MANIFEST_BYTES = 4 << 20  # a real one has some 20 kB
+MAX_SHORTLIST_BYTES = 64 << 20  # a real one has some 20 bytes per token of a source token's list
 
 # How graphs are run. Verification proves a graph under these settings and no others; a server uses the same.
 SESSION_THREADS = 1  # intra-op; one engine per core beats several threads on one step
@@ -123,6 +132,9 @@ class NotABundleError(BundleError): ...
 
 
 class ManifestError(BundleError): ...
+
+
+class ShortlistError(BundleError): ...
 
 
 class VersionError(BundleError): ...
@@ -211,6 +223,29 @@ def verify_files(path: Path, manifest: Manifest) -> None:
                 raise DamagedFileError(
                     path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual, fix=again
                 )
+
+
+def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
+    """The shortlist in a file of a bundle: `path / manifest.shortlist`. Raises BundleError.
+
+    vocab_size: no id may reach it; None: any id is good.
+    """
+    file = Path(file)
+    again = "export the bundle again, or copy it again from where it is whole"
+    with _directory(file.parent) as root:
+        try:
+            with _open_regular(root, file.name, file.parent) as stream:
+                text = stream.read(MAX_SHORTLIST_BYTES + 1)
+        except FileNotFoundError:
+            raise DamagedFileError(file, "is missing", fix=again) from None
+    if len(text) > MAX_SHORTLIST_BYTES:
+        raise ShortlistError(
+            file, "is too large", expected=f"at most {MAX_SHORTLIST_BYTES} bytes", actual="more", fix=again
+        )
+    try:
+        return parse_shortlist(parse_json(text), vocab_size)
+    except FormError as error:
+        raise ShortlistError(file, str(error), fix=again) from None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""The manifest of a bundle: the dataclasses that mirror its JSON, and the strict way from JSON to them.
+"""The manifest of a bundle and its shortlist: the dataclasses that mirror their JSON, and the strict way from JSON to
+them.
 
 Nothing is guessed: an unknown key, a missing one, a value of another type or a name that no graph has is an error that
 says where. Files are the business of `export.bundle`, which is also where the rest of the project imports these from.
@@ -12,12 +13,14 @@ import difflib
 import json
 import re
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
+SHORTLIST = "shortlist.json"
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
@@ -124,8 +127,28 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shortlist:
+    """shortlist.json: the target tokens that are worth a look, given the source.
+
+    An answer restricted to them is chosen among hundreds of tokens instead of the whole vocabulary.
+    """
+
+    always: tuple[int, ...]
+    by_source: dict[int, tuple[int, ...]]  # of a source token, best first
+
+    def allowed(self, source: Sequence[int]) -> frozenset[int]:
+        """What an answer to `source` may consist of: what its tokens stand for, the tokens themselves, because names
+        and numbers are copied, and what is always allowed."""
+        return frozenset(self.always).union(source, *(self.by_source.get(token, ()) for token in set(source)))
+
+    def to_json(self) -> str:
+        by_source = {str(token): ids for token, ids in self.by_source.items()}
+        return json.dumps({"always": self.always, "by_source": by_source}, separators=(",", ":")) + "\n"
+
+
 class FormError(ValueError):
-    """A value in the manifest: where it stands and what is wrong."""
+    """A value in a file of a bundle: where it stands and what is wrong."""
 
 
 def parse_json(text: bytes) -> dict[str, Any]:
@@ -144,6 +167,25 @@ def parse_manifest(values: dict[str, Any]) -> Manifest:
     manifest: Manifest = _parse(Manifest, values, "")
     _check(manifest)
     return manifest
+
+
+def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Shortlist:
+    """The shortlist in JSON values, of ids below `vocab_size` where that is known. Raises FormError."""
+    limit = 1 << 31 if vocab_size is None else vocab_size
+
+    def ids(value: Any, where: str) -> tuple[int, ...]:
+        if not isinstance(value, list) or not all(type(token) is int and 0 <= token < limit for token in value):
+            raise FormError(f"{where:.80} must be a list of ids of 0..{limit - 1}, got {value!r:.80}")
+        return tuple(value)
+
+    if set(values) != {"always", "by_source"} or not isinstance(values["by_source"], dict):
+        raise FormError(f"must have the list always and the object by_source, and no more, got {', '.join(values):.80}")
+    by_source = {}
+    for name, targets in values["by_source"].items():
+        if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= limit:
+            raise FormError(f"by_source.{name:.80} must be an id of 0..{limit - 1}")
+        by_source[int(name)] = ids(targets, f"by_source.{name}")
+    return Shortlist(always=ids(values["always"], "always"), by_source=by_source)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import copy
 import datetime
 import importlib.metadata
 import logging
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +27,21 @@ import torch
 from onnx import ModelProto, TensorProto
 
 from export import graphs
-from export.bundle import PAD_MULTIPLE, TOKENIZER, Attention, GraphSpec, Manifest, Role, Tokens, Variant, write_bundle
+from export.bundle import (
+    PAD_MULTIPLE,
+    SHORTLIST,
+    TOKENIZER,
+    Attention,
+    GraphSpec,
+    Manifest,
+    Role,
+    Tokens,
+    Variant,
+    write_bundle,
+)
 from export.optimize import name_weights, optimize, round_up_tables
 from export.samples import sample_inputs
+from export.shortlist import learn_shortlist
 from export.verify import checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -62,11 +75,13 @@ def export_bundle(
     precisions: Sequence[Precision] = ("fp32",),
     texts: Sequence[str] = (),
     attention: bool = False,
+    parallel: Sequence[tuple[str, str]] = (),
     replace: bool = False,
 ) -> Manifest:
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
-    attention: also a graph that tells how a target attends to its source.
+    attention: also a graph that tells how a target attends to its source. parallel: pairs of source and target text
+    from which to learn a shortlist; none: no shortlist.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
@@ -80,6 +95,7 @@ def export_bundle(
         precisions=precisions,
         texts=texts,
         attention=attention,
+        parallel=parallel,
         replace=replace,
     )
 
@@ -93,6 +109,7 @@ def export_model(
     precisions: Sequence[Precision] = ("fp32",),
     texts: Sequence[str] = (),
     attention: bool = False,
+    parallel: Sequence[tuple[str, str]] = (),
     replace: bool = False,
     inline_limit: int = INLINE_LIMIT,
 ) -> Manifest:
@@ -103,11 +120,15 @@ def export_model(
     """
     config = model.config
     check_exportable(model, tokenizer)
-    if attention and not config.has_encoder:
-        raise ExportError("attention: a decoder-only model has no source to attend to; export it without attention")
+    for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
+        if is_asked and not config.has_encoder:
+            raise ExportError(f"{name}: a decoder-only model has no source; export it without {name}")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
+        origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
+        if parallel:
+            origin["shortlist"] = save_shortlist(parallel, tokenizer, directory)
         variants = tuple(
             save_variant(model, directory, precision, inline_limit, attention=attention) for precision in precisions
         )
@@ -123,10 +144,11 @@ def export_model(
             limits=limits_of(config),
             variants=variants,
             golden=golden,
-            lineage={**(lineage or {}), "model": config.to_json(), "export": versions()},
+            lineage=origin,
             parity=report,
             attention=attention_of(config) if attention else None,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            shortlist=SHORTLIST if parallel else "",
         )
 
     return write_bundle(out, build, replace=replace)
@@ -169,6 +191,18 @@ def save_variant(
         specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=signature.outputs)
     dtype = str(model.decoder.unembedding.weight.dtype).removeprefix("torch.")
     return Variant(precision=precision, graphs=specs, states=graphs.states(model.config, dtype))
+
+
+def save_shortlist(parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, directory: Path) -> dict[str, Any]:
+    """Learns and writes the shortlist; returns what is worth remembering of it. Raises ExportError."""
+    try:
+        learned = learn_shortlist(parallel, tokenizer)
+    except ValueError as error:
+        raise ExportError(f"shortlist: {error}") from None
+    (directory / SHORTLIST).write_text(learned.shortlist.to_json(), encoding="utf-8")
+    figures = {"coverage": learned.coverage, "mean_allowed": learned.mean_allowed}
+    rounded = {name: round(value, 4) for name, value in figures.items() if math.isfinite(value)}
+    return {"pairs": learned.pairs, "held_out": learned.held_out, **rounded}
 
 
 def attention_of(config: ModelConfig) -> Attention:

@@ -27,6 +27,7 @@ from export.bundle import (
     Limits,
     Variant,
     load_bundle,
+    load_shortlist,
 )
 from export.checks import (
     GARBAGE,
@@ -87,6 +88,9 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
     manifest = load_bundle(bundle)
     size = sum(file.bytes for file in manifest.files.values())
     checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes", "")]
+    if manifest.shortlist:
+        shortlist = load_shortlist(bundle / manifest.shortlist, vocab_size=manifest.limits.vocab_size)
+        checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens", ""))
     for variant in manifest.variants:
         served = Served(bundle, variant, manifest.limits)
         checks.append(_check_golden(served, manifest.golden, manifest.tokens.eos))

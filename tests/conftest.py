@@ -13,8 +13,10 @@ def tiny_translation_bundle(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_attention_bundle(tmp_path_factory):
-    """Path of a bundle of the model of `tiny_translation_bundle`, with `align` beside `encode` and `decode`."""
-    return _exported(tmp_path_factory, "encoder_decoder", attention=True)
+    """Path of a bundle of the model of `tiny_translation_bundle`, with `align` beside `encode` and `decode`, and with a
+    shortlist that allows a source the words of the sentences its own words are from."""
+    pairs = [(text, text) for text in TEXTS]
+    return _exported(tmp_path_factory, "encoder_decoder", attention=True, parallel=pairs)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from export.bundle import (
     ManifestError,
     NotABundleError,
     NotVerifiedError,
+    Shortlist,
+    ShortlistError,
     StateSpec,
     Tokens,
     UnsafeFileError,
@@ -28,6 +30,7 @@ from export.bundle import (
     VersionError,
     load_bundle,
     load_manifest,
+    load_shortlist,
     verify_files,
     write_bundle,
 )
@@ -326,6 +329,61 @@ def test_attention_and_shortlist_of_another_form_are_refused(written, change, me
     edit(written, change)
     with pytest.raises(ManifestError, match=re.escape(message)):
         load_manifest(written)
+
+
+SHORT = {"always": [2, 9], "by_source": {"4": [7, 5], "5": []}}
+
+
+def shortlist_file(tmp_path, values):
+    file = tmp_path / "shortlist.json"
+    file.write_text(values if isinstance(values, str) else json.dumps(values))
+    return file
+
+
+def test_a_shortlist_says_what_an_answer_may_consist_of(tmp_path):
+    shortlist = load_shortlist(shortlist_file(tmp_path, SHORT), vocab_size=10)
+    assert shortlist == Shortlist(always=(2, 9), by_source={4: (7, 5), 5: ()})
+    assert shortlist.allowed([4, 4, 6]) == {2, 9, 7, 5, 4, 6}, "with the source's own tokens, known or not"
+    assert shortlist.allowed([]) == {2, 9}
+    file = shortlist_file(tmp_path, shortlist.to_json())
+    assert load_shortlist(file) == shortlist
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object but list"),
+        ({"always": []}, "must have the list always and the object by_source, and no more, got always"),
+        ({**SHORT, "more": 1}, "and no more, got always, by_source, more"),
+        ({**SHORT, "by_source": []}, "must have the list always and the object by_source"),
+        ({**SHORT, "always": [True]}, "always must be a list of ids of 0..9, got [True]"),
+        ({**SHORT, "always": [-1]}, "always must be a list of ids of 0..9, got [-1]"),
+        ({**SHORT, "always": [10]}, "always must be a list of ids of 0..9, got [10]"),
+        ({**SHORT, "always": 3}, "always must be a list of ids of 0..9, got 3"),
+        ({**SHORT, "by_source": {"4": [1.0]}}, "by_source.4 must be a list of ids of 0..9, got [1.0]"),
+        ({**SHORT, "by_source": {"4": None}}, "by_source.4 must be a list of ids"),
+        ({**SHORT, "by_source": {"04": []}}, "by_source.04 must be an id of 0..9"),
+        ({**SHORT, "by_source": {"10": []}}, "by_source.10 must be an id of 0..9"),
+        ({**SHORT, "by_source": {"-1": []}}, "by_source.-1 must be an id"),
+        ({**SHORT, "by_source": {"٣": []}}, "must be an id of 0..9"),
+    ],
+)
+def test_a_shortlist_of_another_form_is_refused(values, message, tmp_path):
+    with pytest.raises(ShortlistError, match=re.escape(message) + ".*fix: export the bundle again"):
+        load_shortlist(shortlist_file(tmp_path, values), vocab_size=10)
+
+
+def test_a_shortlist_that_is_missing_endless_or_a_link_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(DamagedFileError, match=r"shortlist.json: is missing"):
+        load_shortlist(tmp_path / "shortlist.json")
+    file = shortlist_file(tmp_path, SHORT)
+    (tmp_path / "link.json").symlink_to(file)
+    with pytest.raises(UnsafeFileError):
+        load_shortlist(tmp_path / "link.json")
+    monkeypatch.setattr(bundle, "MAX_SHORTLIST_BYTES", 20)
+    with pytest.raises(ShortlistError, match="is too large; expected at most 20 bytes"):
+        load_shortlist(file)
 
 
 def test_an_existing_bundle_is_replaced_only_when_asked(written):

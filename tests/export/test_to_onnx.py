@@ -9,7 +9,14 @@ import torch
 from onnx import numpy_helper
 
 from export import graphs, to_onnx
-from export.bundle import SESSION_CONFIG, SESSION_OPTIMIZATION, Attention, BundleExistsError, load_bundle
+from export.bundle import (
+    SESSION_CONFIG,
+    SESSION_OPTIMIZATION,
+    Attention,
+    BundleExistsError,
+    load_bundle,
+    load_shortlist,
+)
 from export.optimize import optimize
 from export.samples import sample_inputs
 from export.to_onnx import (
@@ -77,7 +84,7 @@ def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, ti
     assert plain.attention is None
     assert manifest.attention == Attention(layers=2, heads=4, default_layer=2)
     added = {name: digest for name, digest in manifest.files.items() if name not in plain.files}
-    assert list(added) == ["fp32/align.onnx"]
+    assert list(added) == ["fp32/align.onnx", "shortlist.json"]
     assert {**plain.files, **added} == manifest.files
     spec = manifest.variant("fp32").graphs["align"]
     crosses = [f"cross_{part}.{i}" for i in range(2) for part in ("key", "value")]
@@ -100,9 +107,27 @@ def test_words_are_aligned_by_the_last_layer_but_one(layers, expected):
     assert attention_of(config) == Attention(layers=layers, heads=4, default_layer=expected)
 
 
-def test_a_model_without_a_source_has_no_attention_to_tell_of(tmp_path):
-    with pytest.raises(ExportError, match="attention: a decoder-only model has no source"):
-        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", attention=True)
+@pytest.mark.parametrize("asked", [{"attention": True}, {"parallel": [("a", "b")]}], ids=["attention", "shortlist"])
+def test_a_model_without_a_source_has_neither_attention_nor_shortlist(asked, request, tmp_path):
+    name = request.node.callspec.id
+    with pytest.raises(ExportError, match=f"{name}: a decoder-only model has no source; export it without {name}"):
+        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", **asked)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shortlist_is_a_file_of_the_bundle(tiny_attention_bundle, tiny_translation_bundle):
+    manifest, tokenizer = load_bundle(tiny_attention_bundle), tiny_tokenizer()
+    assert (manifest.shortlist, load_bundle(tiny_translation_bundle).shortlist) == ("shortlist.json", "")
+    assert manifest.lineage["shortlist"] == {"pairs": len(TEXTS), "held_out": 0}
+    shortlist = load_shortlist(tiny_attention_bundle / manifest.shortlist, vocab_size=manifest.limits.vocab_size)
+    allowed = shortlist.allowed([*tokenizer.encode("birds sing"), 2])
+    assert allowed >= {2, *tokenizer.encode(TEXTS[2])}
+    assert not allowed & set(tokenizer.encode("black cat sleeps under"))
+
+
+def test_text_from_which_nothing_can_be_learned_is_refused(tmp_path):
+    with pytest.raises(ExportError, match=r"shortlist: no pair has 1\.\.100 tokens"):
+        export_model(tiny_model(tiny_config()), tiny_tokenizer(), tmp_path / "out", parallel=[("", "the")])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """What verification says of a bundle, and of answers that part where two choices are as good as equal."""
 
+import hashlib
 import json
 from unittest import mock
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from export import checks, verify
-from export.bundle import SESSION_CONFIG, DamagedFileError, load_bundle
+from export.bundle import SESSION_CONFIG, DamagedFileError, ShortlistError, load_bundle
 from export.checks import TOLERANCES, Answer, Check, Suite
 from export.samples import sample_inputs
 from export.to_onnx import save_variant
@@ -40,6 +41,19 @@ def test_a_finished_bundle_repeats_its_golden_answer(kind, request):
         ("golden answer", True),
     ]
     assert report["passed"] is True
+
+
+def test_a_shortlist_of_ids_that_no_word_has_is_noticed(tiny_attention_bundle, tmp_path):
+    names = [check["name"] for check in verify_bundle(tiny_attention_bundle)["checks"]]
+    assert names == ["files", "shortlist", "golden answer"]
+    bundle = editable(tiny_attention_bundle, tmp_path)
+    (bundle / "shortlist.json").write_text(data := '{"always":[27],"by_source":{}}')
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    digest = {"sha256": hashlib.sha256(data.encode()).hexdigest(), "bytes": len(data)}
+    manifest["files"]["shortlist.json"] = digest
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ShortlistError, match=r"always must be a list of ids of 0\.\.26, got \[27\]"):
+        verify_bundle(bundle)
 
 
 def test_another_golden_answer_is_noticed(tiny_generation_bundle, tmp_path):

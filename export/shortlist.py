@@ -1,0 +1,128 @@
+"""Which target tokens a source can be translated with, learned from parallel text: what `shortlist.json` holds.
+
+IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1) over token ids: every
+target token comes from one source token or from none, all of them alike beforehand; expectation maximisation finds how
+probable each target token is, given the source token. A decoder that may only choose among a few hundred probable
+tokens is a little faster and cannot wander off. How a shortlist is read and used is the business of `export.bundle`.
+
+Work and memory are bounded, whatever the size of the text: see the limits below.
+
+E links: a source position and a target position of one pair; U different (source token, target token) of all links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from export.bundle import Shortlist
+from model.tokenizer import SPECIAL, Tokenizer
+
+MAX_PAIRS = 50_000  # more sharpen what is known and add rare words only
+MAX_TOKENS = 100  # of one side; longer pairs align badly and cost the product of their lengths
+MAX_LINKS = 10_000_000  # 0.7 GB while learning from text, 1.3 GB if no two words ever met twice; 20 s
+HELD_OUT = 500  # pairs, at most a tenth, that only measure
+ITERATIONS = 5  # Model 1 improves little afterwards
+BEST = 50  # target tokens of one source token
+LEAST_PROBABILITY = 1e-3
+ALWAYS = 100  # most frequent target tokens, allowed for every source; at most an eighth of the vocabulary
+
+Pair = tuple[Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    shortlist: Shortlist
+    pairs: int  # that were learned from
+    held_out: int
+    coverage: float  # share of the tokens of held-out targets that their sources allow; nan when nothing was held out
+    mean_allowed: float  # tokens that a held-out source allows
+
+
+def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Learned:
+    """From pairs of source and target text; of many, from a part that is always the same and comes from everywhere.
+
+    Raises ValueError when no pair can be used.
+    """
+    order = np.random.default_rng(1).permutation(len(texts))[: MAX_PAIRS + HELD_OUT].tolist()
+    sources, targets = (tokenizer.encode_batch([texts[i][side] for i in order]) for side in (0, 1))
+    pairs = [pair for pair in zip(sources, targets, strict=True) if all(0 < len(side) <= MAX_TOKENS for side in pair)]
+    if not pairs:
+        raise ValueError(f"no pair has 1..{MAX_TOKENS} tokens on either side")
+    held_out = pairs[: min(HELD_OUT, len(pairs) // 10)]
+    rest = pairs[len(held_out) :][:MAX_PAIRS]
+    used = rest[: _within_budget(rest)]
+    shortlist = shortlist_of(used, tokenizer.vocab_size, always=(tokenizer.eos_id,))
+    return _measured(shortlist, len(used), held_out)
+
+
+def _within_budget(pairs: Sequence[Pair]) -> int:
+    """How many pairs have MAX_LINKS links together; at least one."""
+    links = np.cumsum([(len(source) + 1) * len(target) for source, target in pairs])
+    return max(1, int(np.searchsorted(links, MAX_LINKS, side="right")))
+
+
+def _measured(shortlist: Shortlist, pairs: int, held_out: Sequence[Pair]) -> Learned:
+    allowed = [shortlist.allowed(source) for source, _ in held_out]
+    found = [token in ids for ids, (_, target) in zip(allowed, held_out, strict=True) for token in target]
+    return Learned(
+        shortlist=shortlist,
+        pairs=pairs,
+        held_out=len(held_out),
+        coverage=sum(found) / len(found) if found else float("nan"),
+        mean_allowed=sum(map(len, allowed)) / len(allowed) if allowed else float("nan"),
+    )
+
+
+def shortlist_of(pairs: Sequence[Pair], vocab_size: int, *, always: Sequence[int] = ()) -> Shortlist:
+    """The BEST target tokens of every source token, best first, and of every source `always` and the most frequent.
+
+    pairs: of token ids, without start and end tokens.
+    """
+    counts = np.bincount(np.concatenate([target for _, target in pairs]), minlength=vocab_size)
+    counts[: len(SPECIAL)] = 0
+    limit = min(ALWAYS, vocab_size // 8)
+    frequent = [int(token) for token in np.argsort(-counts, kind="stable")[:limit] if counts[token]]
+    sources_U, targets_U, probabilities_U = translation_probabilities(pairs, vocab_size)
+    order = np.lexsort((targets_U, -probabilities_U, sources_U))
+    order = order[probabilities_U[order] >= LEAST_PROBABILITY]
+    by_source: dict[int, list[int]] = {}
+    for source, target in zip(sources_U[order].tolist(), targets_U[order].tolist(), strict=True):
+        best = by_source.setdefault(source, [])
+        if len(best) < BEST:
+            best.append(target)
+    return Shortlist(
+        always=tuple(dict.fromkeys([*always, *frequent])),
+        by_source={source: tuple(best) for source, best in by_source.items()},
+    )
+
+
+def translation_probabilities(
+    pairs: Sequence[Pair], vocab_size: int, iterations: int = ITERATIONS
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Model 1 after some iterations: source tokens (U,), target tokens (U,) and P(target | source) float64 (U,).
+
+    Only pairs of tokens that meet in some sentence have a probability; the "no word" that every source begins with
+    takes its share in learning and is left out of the result.
+    """
+    nothing = vocab_size  # the id of "no word"
+    keys, owners, first = list[np.ndarray](), list[np.ndarray](), 0
+    for source, target in pairs:
+        lines = np.array([nothing, *source], np.int64) * vocab_size
+        keys.append((lines[None, :] + np.array(target, np.int64)[:, None]).ravel())
+        owners.append(np.repeat(np.arange(first, first + len(target), dtype=np.int32), len(lines)))
+        first += len(target)
+    owner_E = np.concatenate(owners)
+    key_U, index_E = np.unique(np.concatenate(keys), return_inverse=True)
+    index_E = index_E.astype(np.int32)
+    source_U, target_U = key_U // vocab_size, key_U % vocab_size
+    probability_U = np.ones(len(key_U))  # all alike: the first step is the same for any constant
+    for _ in range(iterations):
+        share_E = probability_U[index_E]
+        share_E /= np.bincount(owner_E, share_E)[owner_E]
+        expected_U = np.bincount(index_E, share_E)
+        probability_U = expected_U / np.bincount(source_U, expected_U)[source_U]
+    real = source_U != nothing
+    return source_U[real], target_U[real], probability_U[real]
