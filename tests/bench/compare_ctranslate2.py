@@ -1,8 +1,9 @@
 """Are our answers those of CTranslate2 with the same weights? Greedy, beams, and patience.
 
 What is not comparable (its `src/decoding.cc`): with a length penalty of 0 it stops at the first step whose best
-candidate ends, so that only the best answer is sure to be ours; a forced prefix adds nothing to its scores; its coverage
-penalty reads the attention of the alignment heads alone. It knows no other early stopping than `true`.
+candidate ends, so that only the best answer is sure to be ours; a forced prefix adds nothing to its scores; masks
+(shortest length, repeated n-grams) are set before its softmax, so that what is left is normalised again; the coverage
+penalty reads its alignment heads alone. It knows no other early stopping than `true`.
 
 usage: python -m tests.bench.compare_ctranslate2 CHECKPOINT [BUNDLE] [--data TEST.tsv] [--count 1000]
 """
@@ -27,6 +28,8 @@ SETTINGS: dict[str, Options] = {
     "beam 4, length penalty 0, best only": {"beam_size": 4, "length_penalty": 0.0},
     "beam 4, patience 2": {"beam_size": 4, "num_hypotheses": 4, "patience": 2.0},
     "beam 4, at most 5 tokens": {"beam_size": 4, "num_hypotheses": 4, "max_tokens": 5},
+    "beam 4, repetition penalty 1.3": {"beam_size": 4, "num_hypotheses": 4, "repetition_penalty": 1.3},
+    "greedy, at least 20 tokens, no bigram twice": {"min_tokens": 20, "no_repeat_ngram": 2},
 }
 
 
@@ -46,7 +49,9 @@ def ask_ctranslate2(checkpoint: Checkpoint) -> Ask:
             length_penalty=options.get("length_penalty", 1.0),
             patience=options.get("patience", 1.0),
             max_decoding_length=options["max_tokens"],
-            min_decoding_length=0,  # its default, 1, forbids the empty answer
+            repetition_penalty=options.get("repetition_penalty", 1.0),
+            no_repeat_ngram_size=options.get("no_repeat_ngram", 0),
+            min_decoding_length=options.get("min_tokens", 0),  # its default, 1, forbids the empty answer
             return_end_token=True,  # changes no score: the length it divides by always counts the end token
             return_scores=True,
         )

@@ -25,6 +25,10 @@ SETTINGS: dict[str, Options] = {
     "beam 4, early stopping false": {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "false"},
     "beam 4, early stopping never": {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "never"},
     "beam 4, at most 5 tokens": {"beam_size": 4, "num_hypotheses": 4, "max_tokens": 5},
+    "beam 4, at least 12 tokens": {"beam_size": 4, "num_hypotheses": 4, "min_tokens": 12},
+    "beam 4, no word twice": {"beam_size": 4, "num_hypotheses": 4, "no_repeat_ngram": 1},
+    "greedy, no bigram twice": {"no_repeat_ngram": 2, "min_tokens": 20},
+    "greedy, repetition penalty 1.3": {"repetition_penalty": 1.3},  # in a beam theirs changes log-probabilities
 }
 
 
@@ -43,6 +47,9 @@ def ask_transformers(checkpoint: Checkpoint) -> Ask:
             num_return_sequences=count,
             **(_beam_flags(options) if options.get("beam_size", 1) > 1 else {}),
             max_new_tokens=options["max_tokens"],
+            min_new_tokens=options.get("min_tokens"),
+            no_repeat_ngram_size=options.get("no_repeat_ngram"),
+            repetition_penalty=options.get("repetition_penalty"),
             return_dict_in_generate=True,
             output_scores=True,
         )

@@ -23,9 +23,9 @@ from glossa import serving
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.corpus import pairs
 from model.data import read_tsv
-from model.reference import score
 from model.reference_beam import beam_search
 from service.client import Client
+from tests.bench.peer_rules import RULES, process_of
 
 TIE = 1e-5  # of a ranking score
 NOISE = 1e-5  # of a log-probability, a little above what the peers' logits differ by (tests/bench/peers.py)
@@ -128,10 +128,19 @@ def referenced(checkpoint: Checkpoint, text: str, options: Options) -> list[Foun
     return _search(checkpoint, [*checkpoint.tokenizer.encode(text), checkpoint.config.eos_id], options)
 
 
-def _search(checkpoint: Checkpoint, source: Sequence[int], options: Options, process: Any = None) -> list[Found]:
+def _search(
+    checkpoint: Checkpoint, source: Sequence[int], options: Options, noise: np.random.Generator | None = None
+) -> list[Found]:
+    """noise: where small random changes of every log-probability come from."""
+    rules = process_of(checkpoint.model, source, options)
+
+    def process(logprobs_V: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
+        scores_V = logprobs_V if rules is None else rules(logprobs_V, tokens)
+        return scores_V if noise is None else scores_V + NOISE * noise.standard_normal(scores_V.shape, np.float32)
+
     untyped: Any = beam_search
-    bos = [checkpoint.config.bos_id]
-    found = untyped(checkpoint.model, bos, source=source, process=process, **options)
+    beam = {name: value for name, value in options.items() if name not in RULES}
+    found = untyped(checkpoint.model, [checkpoint.config.bos_id], source=source, process=process, **beam)
     return [Found(hypothesis.tokens, hypothesis.score) for hypothesis in found]
 
 
@@ -146,8 +155,7 @@ def explain(
             return "tie"
     expected = _search(checkpoint, source, options)
     for seed in range(NOISY_RUNS):
-        generator = np.random.default_rng(seed)
-        noisy = _search(checkpoint, source, options, process=lambda v, _, g=generator: with_noise(v, g))
+        noisy = _search(checkpoint, source, options, noise=np.random.default_rng(seed))
         if tokens_of(noisy) in (tokens_of(theirs), tokens_of(ours)) and tokens_of(noisy) != tokens_of(expected):
             return "close call"
     if differing is None:
@@ -157,17 +165,11 @@ def explain(
     return f"unexplained: {better} scores better, the reference has {right}"
 
 
-def with_noise(logprobs_V: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    noisy: np.ndarray = logprobs_V + NOISE * generator.standard_normal(logprobs_V.shape, np.float32)
-    return noisy
-
-
 def ranking_score(checkpoint: Checkpoint, source: Sequence[int], tokens: Sequence[int], options: Options) -> float:
-    """What beam search ranks a finished hypothesis by."""
-    logprob = sum(score(checkpoint.model, [checkpoint.config.bos_id], tokens, source=source))
-    is_average = options.get("length_normalization", "average") == "average"
-    base = len(tokens) if is_average else (5 + len(tokens)) / 6
-    return float(logprob / base ** options.get("length_penalty", 1.0))
+    """What beam search ranks a finished hypothesis by: found by forcing it."""
+    forced = {**options, "beam_size": 1, "max_tokens": len(tokens), "prefix": tokens}
+    (found,) = _search(checkpoint, source, forced) or [Found((), -np.inf)]  # none: a mask forbids it
+    return found.score
 
 
 def tokens_of(hypotheses: Sequence[Found]) -> tuple[tuple[int, ...], ...]:
