@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Items
-from typing import Any
 
 from service.decoding.expand import Expander
-from service.decoding.phrases import allocate
+from service.decoding.phrases import Progress, allocate
 from service.errors import Unsatisfiable
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
@@ -87,14 +86,15 @@ class BeamSearch:
         rank_among_complete = 0
         for candidate in candidates:
             _, rank, token = candidate
-            is_complete = self._phrases is None or self._bank(group.live[rank], token) == self._phrases.total
+            is_complete = self._phrases is None or self._phrases.is_done(self._with(group.live[rank], token))
             if self._expander.end(group.live[rank], token) is None:
                 going.append(candidate)
             elif is_complete and rank_among_complete < self._width:
                 ending.append(candidate)
             rank_among_complete += is_complete
         if self._phrases is not None:
-            banks = [(-negated, self._bank(group.live[rank], token)) for negated, rank, token in going]
+            met = self._phrases.met
+            banks = [(-negated, met(self._with(group.live[rank], token))) for negated, rank, token in going]
             going = [going[place] for place in sorted(allocate(banks, self._width))]
         for candidate in ending:
             self._finish(group, self._child(group, candidate, model), model)
@@ -138,16 +138,16 @@ class BeamSearch:
             if score > float("-inf")
         ]
 
-    def _progress(self, hypothesis: Hypothesis) -> Any:
-        return hypothesis.states[self._expander.rules.index(self._phrases)] if self._phrases is not None else None
-
-    def _bank(self, hypothesis: Hypothesis, token: int) -> int:
-        """How many tokens of phrases the hypothesis has with this token."""
+    def _progress(self, hypothesis: Hypothesis) -> Progress:
+        """How far the hypothesis has come with the phrases."""
         assert self._phrases is not None
-        progress = self._progress(hypothesis)
-        if token == self._expander.eos_id:
-            return self._phrases.met(progress)
-        return self._phrases.met(self._phrases.after(progress, token))
+        progress: Progress = hypothesis.states[self._expander.rules.index(self._phrases)]
+        return progress
+
+    def _with(self, hypothesis: Hypothesis, token: int) -> Progress:
+        """The same with one more token."""
+        assert self._phrases is not None
+        return self._phrases.after(self._progress(hypothesis), token)
 
     def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
         negated, rank, token = candidate

@@ -1,7 +1,8 @@
 """When is a stop string complete? Seen from the tokens of one hypothesis, so that beams can be stopped one by one.
 
-It agrees with `service.detokenizer`, which cuts the text: both look at the text of the tokens so far, and a stop string
-is complete with the token that brings its last byte. UTF-8 can be searched as bytes: no character begins inside another.
+It agrees with `service.detokenizer`, which cuts the text: both look at the text of the tokens so far, and a stop
+string is complete with the token that brings its last byte. UTF-8 can be searched as bytes: no character begins inside
+another one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class StopState(NamedTuple):
 class StopMatcher:
     """The stop strings of one request. States are values: a hypothesis forks by copying a reference.
 
-    pieces: the bytes of each token id, none for special tokens. drops_first_blank: the blank before the first word is no
-    part of the text.
+    pieces: the bytes of each token id, none for special tokens. drops_first_blank: the blank before the first word is
+    no part of the text.
     """
 
     def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, drops_first_blank: bool) -> None:

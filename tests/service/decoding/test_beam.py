@@ -2,10 +2,12 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from service.decoding.beam import agree
+from service.decoding.phrases import Phrases
 from service.decoding.search import advance, search_for
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
@@ -232,6 +234,55 @@ def test_constraints_that_leave_nothing_end_the_request_alone(options):
     (stuck, fine), _ = run(request(rules=(Forbid(),), **options), request(**options))
     assert isinstance(stuck.end, Unsatisfiable)
     assert isinstance(fine.end, FinishReason)
+
+
+def contains(tokens, run):
+    return any(tuple(tokens[at : at + len(run)]) == tuple(run) for at in range(len(tokens) - len(run) + 1))
+
+
+@pytest.mark.parametrize("beam_size", [2, 4, 8])
+def test_phrases_are_in_every_answer(beam_size):
+    rng, requests, wanted = random.Random(beam_size), [], {}
+    for number in range(40):
+        runs = [tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 4))) for _ in range(number % 3 + 1)]
+        max_tokens = sum(map(len, runs)) + rng.randrange(1, 12)
+        phrases = Phrases([(run,) for run in runs], eos_id=EOS, ordered=False, max_tokens=max_tokens)
+        asked = request(str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, rules=(phrases,))
+        requests.append(replace(asked, phrases=phrases))
+        wanted[str(number)] = runs
+    for sequence in run(*requests)[0]:
+        for answer in sequence.answers:
+            assert all(contains(answer.tokens, phrase) for phrase in wanted[sequence.request.request_id])
+
+
+def test_a_phrase_finds_a_better_place_than_the_beginning():
+    better = 0
+    for number in range(30):
+        wanted = (3 + number % 7, 3 + number % 5)
+        phrases = Phrases([(wanted,)], eos_id=EOS, ordered=False, max_tokens=12)
+        asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, rules=(phrases,))
+        ((placed,), _) = run(replace(asked, phrases=phrases))
+        ((forced,), _) = run(replace(asked, rules=(), prefix=wanted))
+        better += placed.answers[0].normalised >= forced.answers[0].normalised - 1e-9
+    assert better >= 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_thousand_streamed_beams_never_take_back(seed):
+    """`run` checks after every turn that what was certain stays so."""
+    rng = random.Random(seed)
+    requests = [
+        request(
+            str(n),
+            source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 20))),
+            max_tokens=rng.randrange(1, 24),
+            **rng.choice(CASES),
+        )
+        for n in range(1000)
+    ]
+    for sequence, certain in run(*requests)[1].items():
+        assert certain[-1] == tuple(sequence.answers[0].tokens)
 
 
 def test_agreement_is_the_common_beginning():
