@@ -1,0 +1,117 @@
+"""A server in a process of its own, as end-to-end tests start it."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVE = """
+import json, sys
+from service.config import load_settings
+from service.errors import StartupError
+from service.server import serve
+try:
+    serve(load_settings(json.loads(sys.argv[1])))
+except StartupError as error:
+    sys.exit(f"error: {error}")
+"""
+
+
+class Process:
+    """A server in a process of its own; its log is read as it comes."""
+
+    def __init__(self, **settings):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
+        settings = {"port": 0, "http_port": 0, "drain_delay_s": 0, "log_format": "json", **settings}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, json.dumps(settings)],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.events, self.other = [], []
+        self._seen = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._seen:
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+                else:
+                    self.other.append(line)
+                self._seen.notify_all()
+        with self._seen:
+            self._seen.notify_all()
+
+    def wait_for(self, event):
+        """The first log line of that name."""
+
+        def found():
+            return next((line for line in self.events if line["event"] == event), None)
+
+        with self._seen:
+            self._seen.wait_for(lambda: found() or self.process.poll() is not None, 60)
+            assert found(), (event, self.events, self.other)
+            return found()
+
+    def wait(self):
+        """The exit code, once the log is read to its end."""
+        code = self.process.wait(60)
+        self._reader.join()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
+
+    @property
+    def address(self):
+        return self.wait_for("serving")["grpc"]
+
+    def metrics(self):
+        with urllib.request.urlopen(f"http://{self.wait_for('serving')['http']}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def metric(self, name, **labels):
+        """The sum of all samples of that name with these labels."""
+        total = 0.0
+        for line in self.metrics().splitlines():
+            sample = re.match(r"(\w+)(?:\{(.*)\})? (\S+)$", line)
+            if sample and sample[1] == name:
+                found = dict(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
+                total += float(sample[3]) if labels.items() <= found.items() else 0.0
+        return total
+
+    def resident_bytes(self):
+        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        return int(kilobytes) * 1024
+
+    def settle(self):
+        """Returns when no request is left in an engine or a handler. Fails after some thousand looks."""
+        names = ("glossa_requests_in_flight", "glossa_requests_running", "glossa_requests_queued")
+        for _ in range(2000):
+            if not any(self.metric(name) for name in names):
+                return
+        pytest.fail(self.metrics())
+
+
+@contextlib.contextmanager
+def serving(**settings):
+    server = Process(**settings)
+    try:
+        server.wait_for("serving")
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.wait()
