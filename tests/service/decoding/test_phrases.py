@@ -22,7 +22,7 @@ def build(phrases, *, ordered=False, slack=3):
 
 def walk(phrases, choose):
     """Tokens up to the end, or up to max_tokens; checks every promise on the way."""
-    state, tokens = phrases.start(), []
+    state, tokens = phrases.start(), list[int]()
     while len(tokens) < phrases._max_tokens and EOS not in tokens:
         scores_V = np.zeros(V, np.float32)
         if phrases.applies(state, tokens):

@@ -1,0 +1,61 @@
+"""What the tokens of a model write (`Vocabulary`): asked by everything that holds for the text, however it is cut."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from model.tokenizer import Tokenizer
+
+
+class Vocabulary:
+    """The texts of all tokens, with indices that are made when they are first needed: keep one for each model.
+
+    pieces: the bytes of each id, none for special tokens. drops_first_blank: the blank before the first word of an
+    answer is no part of its text. Threads may share it.
+    """
+
+    def __init__(self, pieces: Sequence[bytes], *, eos_id: int, drops_first_blank: bool) -> None:
+        self.pieces, self.eos_id, self.drops_first_blank = pieces, eos_id, drops_first_blank
+        self.longest = max(map(len, pieces))  # bytes
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+        return cls(tokenizer.pieces, eos_id=tokenizer.eos_id, drops_first_blank=tokenizer.drops_first_blank)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def first(self, token: int) -> bytes:
+        """What the token writes as the first one that writes anything."""
+        return self.pieces[token].removeprefix(b" ") if self.drops_first_blank else self.pieces[token]
+
+    def beginning_with(self, text: bytes) -> np.ndarray:
+        """Ids of the pieces that begin with `text`, which is UTF-8 or a part of it, not empty."""
+        ids, pieces = self._sorted
+        behind = text[:-1] + bytes([text[-1] + 1])  # UTF-8 has no byte 0xFF
+        return ids[bisect_left(pieces, text) : bisect_left(pieces, behind)]
+
+    def containing(self, text: bytes) -> np.ndarray:
+        """Ids of the pieces that contain `text`, which is UTF-8, not empty. Ascending."""
+        whole, starts = self._joined
+        found, at = [], whole.find(text)
+        while at >= 0:
+            found.append(at)
+            at = whole.find(text, at + 1)
+        return np.unique(np.searchsorted(starts, np.array(found, np.int64), side="right") - 1)
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, list[bytes]]:
+        """All ids in the order of their pieces, and the pieces in that order."""
+        ids = sorted(range(len(self.pieces)), key=self.pieces.__getitem__)
+        return np.array(ids, np.int64), [self.pieces[token] for token in ids]
+
+    @cached_property
+    def _joined(self) -> tuple[bytes, np.ndarray]:
+        """All pieces behind one another with a byte between them that no text has, and where each begins."""
+        lengths = np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
+        return b"\xff".join(self.pieces), np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])

@@ -1,0 +1,30 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.tokenizer import Tokenizer
+from service.decoding.vocabulary import Vocabulary
+
+TEXTS = ["größer als Größe", "the old tree, the old house", "日本語の本", "😀😃 😀"]
+BPE = Vocabulary.of(Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=320))
+WORDS = Vocabulary.of(Tokenizer.train(TEXTS, kind="words", vocab_size=60))
+texts = st.one_of(
+    st.sampled_from([" ", "the", "ö", "本", "😀", " old", "d"]), st.text("theold größe,日本😀", min_size=1)
+)
+
+
+@pytest.mark.parametrize("vocabulary", [BPE, WORDS], ids=["bpe", "words"])
+@given(text=texts, cut=st.integers(0, 3))
+def test_indices_find_what_a_look_at_every_piece_finds(vocabulary, text, cut):
+    whole = text.encode()
+    pieces = list(enumerate(vocabulary.pieces))
+    assert vocabulary.containing(whole).tolist() == [token for token, piece in pieces if whole in piece]
+    part = whole[min(cut, len(whole) - 1) :]  # may begin inside a character
+    assert sorted(vocabulary.beginning_with(part)) == [token for token, piece in pieces if piece.startswith(part)]
+
+
+def test_the_first_blank_is_no_text_where_the_tokenizer_drops_it():
+    token = WORDS.pieces.index(b" old")
+    assert WORDS.first(token) == b"old"
+    assert BPE.first(BPE.pieces.index(b" old")) == b" old"
+    assert (len(WORDS), WORDS.longest) == (len(WORDS.pieces), len(" 日本語の本".encode()))
