@@ -1,0 +1,118 @@
+"""Which part of the source each token of an answer belongs to, as far as cross-attention tells.
+
+Weights come from the graph; here they become one matrix, one position for each token, and places in the two texts. All
+places are Unicode code points of the text as the client sent or gets it. A character whose bytes are spread over
+several tokens belongs to each of them.
+
+L decoder layers, H heads, T tokens of the answer, S source positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from service.options import AlignmentKind
+
+Span = tuple[int, int]
+"""[start, end) of a text in code points."""
+
+
+class Alignment(NamedTuple):
+    """source_spans: one for each source position. target_spans: one for each token of the answer."""
+
+    source_spans: tuple[Span, ...]
+    target_spans: tuple[Span, ...]
+    soft: np.ndarray | None  # float32 (T, S): each row sums to 1
+    hard: tuple[int, ...] | None  # for each token of the answer a source position
+
+
+def alignment(
+    attention_LHTS: np.ndarray,
+    kind: AlignmentKind,
+    *,
+    layer: int,
+    heads: Sequence[int],
+    source_spans: Sequence[Span],
+    target_spans: Sequence[Span],
+) -> Alignment:
+    """What `kind` asks for. layer and heads as in `align`."""
+    assert attention_LHTS.shape[2:] == (len(target_spans), len(source_spans)), attention_LHTS.shape
+    weights_TS = align(attention_LHTS, layer, heads)
+    return Alignment(
+        source_spans=tuple(source_spans),
+        target_spans=tuple(target_spans),
+        soft=weights_TS if kind in ("soft", "both") else None,
+        hard=hard(weights_TS) if kind in ("hard", "both") else None,
+    )
+
+
+def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> np.ndarray:
+    """The mean of some heads of one layer, float32 (T, S).
+
+    attention_LHTS: float32 (L, H, T, S); row t holds the weights with which token t of the answer was predicted.
+    layer and heads count from 1; no heads: all.
+    """
+    assert 1 <= layer <= len(attention_LHTS), layer
+    weights_HTS = attention_LHTS[layer - 1]
+    if heads:
+        weights_HTS = weights_HTS[[head - 1 for head in heads]]
+    weights_TS: np.ndarray = weights_HTS.mean(axis=0, dtype=np.float32)
+    return weights_TS
+
+
+def hard(weights_TS: np.ndarray) -> tuple[int, ...]:
+    """The source position with the largest weight for each token; of equal ones the first."""
+    positions: list[int] = weights_TS.argmax(axis=1).tolist()
+    return tuple(positions)
+
+
+def source_spans(offsets: Sequence[Span], text: str) -> tuple[Span, ...]:
+    """Of the source as the model reads it: offsets of the text's tokens (`Tokenizer.offsets`), then the end token."""
+    return (*offsets, (len(text), len(text)))
+
+
+def target_spans(
+    tokens: Sequence[int], pieces: Sequence[bytes], text: str, *, drops_first_blank: bool
+) -> tuple[Span, ...]:
+    """The part of the answer's text that each token stands for.
+
+    pieces: the bytes of each id, none for special tokens, whose spans are empty and behind the token before them.
+    text: what the tokens decode to, or a beginning of it where a stop string cut it. drops_first_blank: the blank
+    before the first word is no part of the text.
+    """
+    parts = [pieces[token] for token in tokens]
+    if drops_first_blank:
+        first = next((place for place, part in enumerate(parts) if part), None)
+        if first is not None:
+            parts[first] = parts[first].removeprefix(b" ")
+    owners = _characters(b"".join(parts))
+    spans: list[Span] = []
+    read = end = 0
+    for part in parts:
+        start = owners[read] if part else end
+        read += len(part)
+        end = owners[read - 1] + 1 if part else end
+        spans.append((min(start, len(text)), min(end, len(text))))
+    return tuple(spans)
+
+
+def _characters(data: bytes) -> list[int]:
+    """For each byte the place of its character in the decoded text, where each broken character is one U+FFFD."""
+    owners: list[int] = []
+    count = 0
+    while len(owners) < len(data):
+        rest = data[len(owners) :]
+        try:
+            whole, broken = rest.decode(), 0
+        except UnicodeDecodeError as error:
+            whole, broken = rest[: error.start].decode(), error.end - error.start
+        for character in whole:
+            owners += [count] * len(character.encode())
+            count += 1
+        if broken:
+            owners += [count] * broken
+            count += 1
+    return owners
