@@ -15,8 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from export.bundle import Manifest, Task
+from export.bundle import Manifest, Shortlist, Task
 from model.tokenizer import Tokenizer
+from service.decoding.phrases import Phrases, phrase_variants
+from service.decoding.rules import build_rules
+from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
@@ -83,7 +86,12 @@ class ServedModel:
     tokenizer: Tokenizer
     pool: Pool
     provider: Provider
+    shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.tokenizer)
 
     @property
     def has_source(self) -> bool:
@@ -103,8 +111,8 @@ class ServedModel:
         self, request_id: str, text: str, options: DecodingOptions, *, deadline_s: float, limits: TextLimits
     ) -> Request:
         """A request whose every field was checked. Raises InvalidRequest, Unsupported, Unsatisfiable."""
-        check(options)
         _check_stop(options.stop, limits)
+        check(options)
         _check_text(text, limits)
         self._check_abilities(options)
         is_quick = len(text) + len(options.prefix) <= INLINE_BYTES and not any(getattr(options, name) for name in SLOW)
@@ -138,13 +146,18 @@ class ServedModel:
         """May take long: not on the event loop, unless text and options are known to be small."""
         source, prompt = self._framed(text)
         max_tokens = self._max_tokens(options, source, prompt)
-        prefix = options.prefix_tokens or tuple(self._encode(options.prefix, "options.prefix"))
-        if len(prefix) > max_tokens:
-            name = "prefix" if options.prefix else "prefix_tokens"
-            raise InvalidRequest(
-                f"options.{name}", f"must be at most {max_tokens} tokens, as max_tokens is, got {len(prefix)}"
-            )
+        prefix = self._prefix(options, max_tokens)
+        forced = () if options.prefix_bias else prefix
         self._check_size(options, max_tokens, len(source))
+        rules = build_rules(
+            options,
+            vocabulary=self.vocabulary,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            prefix=prefix,
+            shortlist=self.shortlist.allowed(source) if self.shortlist and options.use_shortlist else None,
+        )
+        phrases = self._phrases(options, forced, max_tokens)
         return Request(
             request_id=request_id,
             source=source,
@@ -153,9 +166,38 @@ class ServedModel:
             stop=options.stop,
             deadline_s=deadline_s,
             options=options,
-            prefix=prefix,
+            prefix=forced,
+            rules=(*rules, phrases) if phrases else rules,
+            phrases=phrases,
             seed=_seed(options),
         )
+
+    def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
+        prefix = options.prefix_tokens or tuple(self._encode(options.prefix, "options.prefix"))
+        if len(prefix) > max_tokens:
+            name = "prefix" if options.prefix else "prefix_tokens"
+            raise InvalidRequest(
+                f"options.{name}", f"must be at most {max_tokens} tokens, as max_tokens is, got {len(prefix)}"
+            )
+        return prefix
+
+    def _phrases(self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int) -> Phrases | None:
+        """prefix: what is forced; phrases may be in it already."""
+        if not options.phrases:
+            return None
+        variants = [
+            phrase_variants(self.tokenizer, text, field=f"options.phrases[{place}]")
+            for place, text in enumerate(options.phrases)
+        ]
+        eos = self.manifest.tokens.eos
+        phrases = Phrases(variants, eos_id=eos, ordered=options.ordered_phrases, max_tokens=max_tokens)
+        needed = len(prefix) + phrases.remaining(functools.reduce(phrases.after, prefix, phrases.start())) + 1
+        if needed > max_tokens:
+            raise InvalidRequest(
+                "options.phrases",
+                f"must need at most {max_tokens} tokens, as max_tokens is, end included, got {needed}",
+            )
+        return phrases
 
     def _build_scoring(
         self,
@@ -236,7 +278,7 @@ class ServedModel:
             if (width := getattr(options, name)) > self.max_hypotheses:
                 raise InvalidRequest(f"options.{name}", f"must be 1..{self.max_hypotheses} on this server, got {width}")
         self._check_attention(options)
-        if options.use_shortlist and not self.manifest.shortlist:
+        if options.use_shortlist and self.shortlist is None:
             raise Unsupported(f"model {self.name!r} has no shortlist; leave use_shortlist out, or export it with one")
         self._check_tokens("options.prefix_tokens", options.prefix_tokens)
         self._check_open("options.prefix_tokens", options.prefix_tokens)

@@ -173,7 +173,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         has_attention=manifest.attention is not None,
         attention_layers=manifest.attention.layers if manifest.attention else 0,
         attention_heads=manifest.attention.heads if manifest.attention else 0,
-        has_shortlist=bool(manifest.shortlist),
+        has_shortlist=model.shortlist is not None,
     )
 
 

@@ -311,11 +311,14 @@ def _check_constraints(options: DecodingOptions) -> None:
         raise _refused("phrases", f"must be empty with {other}: only a beam makes room for them; set beam_size")
     if options.ordered_phrases and not options.phrases:
         raise _refused("ordered_phrases", "must be false without phrases, got true")
-    for place, phrase in enumerate(options.phrases):
+    wanted = {f"phrases[{place}]": phrase for place, phrase in enumerate(options.phrases)}
+    if not options.prefix_bias:
+        wanted["prefix"] = options.prefix
+    for field_name, text in wanted.items():
         for name in ("banned", "stop"):
-            for text in getattr(options, name):
-                if text in phrase:
-                    raise _refused(f"phrases[{place}]", f"must not contain {text!r}, which {name} keeps out")
+            for kept_out in getattr(options, name):
+                if kept_out in text:
+                    raise _refused(field_name, f"must not contain {kept_out!r}, which {name} keeps out")
 
 
 def _check_told(options: DecodingOptions) -> None:

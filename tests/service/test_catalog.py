@@ -1,8 +1,10 @@
 import dataclasses
+from typing import Any
 
+import numpy as np
 import pytest
 
-from export.bundle import Attention
+from export.bundle import Attention, Shortlist
 from service.catalog import INLINE_BYTES, Catalog, TextLimits
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import DecodingOptions
@@ -10,9 +12,7 @@ from tests.edge import FakePool, manifest, served
 
 TRANSLATION = served("en-de", FakePool())
 GENERATION = served("en", FakePool(), "generation")
-ALIGNED = dataclasses.replace(
-    TRANSLATION, manifest=manifest(attention=Attention(layers=2, heads=4, default_layer=1), shortlist="shortlist.json")
-)
+ALIGNED = dataclasses.replace(TRANSLATION, manifest=manifest(attention=Attention(layers=2, heads=4, default_layer=1)))
 LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
 
 
@@ -81,6 +81,48 @@ async def test_options_and_a_prefix_become_part_of_the_request():
     assert (request.options.beam_size, request.max_tokens, request.seed) == (4, 5, 0)
     assert (await prepare(TRANSLATION, "cat", prefix_tokens=(5, 6))).prefix == (5, 6)
     assert (await prepare(TRANSLATION, "cat", prefix_tokens=(5,) * 16)).max_tokens == 16
+
+
+async def test_rules_stand_behind_one_another_and_phrases_among_them():
+    request = await prepare(
+        TRANSLATION,
+        "cat",
+        banned=("black",),
+        ignore_eos=True,
+        repetition_penalty=1.5,
+        phrases=("red house",),
+        beam_size=4,
+    )
+    assert [type(rule).__name__ for rule in request.rules] == ["RepetitionPenalty", "NoEnd", "Banned", "Phrases"]
+    assert request.rules[-1] is request.phrases
+    assert (await prepare(TRANSLATION, "cat")).rules == ()
+
+
+async def test_a_preferred_prefix_is_not_forced():
+    request = await prepare(TRANSLATION, "cat", prefix="zwei rote", prefix_bias=0.5)
+    assert (request.prefix, [type(rule).__name__ for rule in request.rules]) == ((), ["PrefixBias"])
+
+
+async def test_phrases_must_fit_behind_what_the_prefix_has_of_them():
+    options: dict[str, Any] = {"phrases": ("red house", "black cat"), "beam_size": 2}
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, **options)).phrases
+    with pytest.raises(InvalidRequest, match=r"options\.phrases: must need at most 4 tokens, .* got 5"):
+        await prepare(TRANSLATION, "cat", max_tokens=4, **options)
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).phrases
+    with pytest.raises(InvalidRequest, match=r"options\.phrases: .* got 6"):
+        await prepare(TRANSLATION, "cat", max_tokens=5, prefix="zwei", **options)
+    with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: .* does not know unicorn"):
+        await prepare(TRANSLATION, "cat", phrases=("cat", "unicorn"), beam_size=2)
+
+
+async def test_a_shortlist_allows_what_it_lists_for_the_source():
+    listed = Shortlist(always=(7,), by_source={4: (8, 9)})
+    model = dataclasses.replace(ALIGNED, shortlist=listed)
+    (rule,) = (await prepare(model, "cat", use_shortlist=True)).rules
+    source = (await prepare(model, "cat")).source
+    scores_V = np.zeros(model.manifest.limits.vocab_size, np.float32)
+    rule.apply(scores_V, None, ())
+    assert set(np.flatnonzero(np.isfinite(scores_V)).tolist()) == {*listed.allowed(source), 2}
 
 
 @pytest.mark.parametrize(("ratio", "most"), [(0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])

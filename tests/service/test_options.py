@@ -111,6 +111,8 @@ REFUSED = [
     ({"ordered_phrases": True}, "ordered_phrases", "must be false without phrases"),
     ({"phrases": ("red house",), "banned": ("house",)}, r"phrases\[0\]", "must not contain 'house', which banned"),
     ({"phrases": ("a. b",), "stop": (".",)}, r"phrases\[0\]", "must not contain '.', which stop"),
+    ({"prefix": "red house", "banned": ("house",)}, "prefix", "must not contain 'house', which banned keeps out"),
+    ({"prefix": "a. b", "stop": (".",)}, "prefix", "must not contain '.', which stop keeps out"),
     ({"alignment_layer": 1}, "alignment_layer", "must be left out without alignment, got 1; set alignment"),
     ({"alignment_heads": (1,)}, "alignment_heads", "must be left out without alignment"),
 ]
@@ -138,6 +140,7 @@ def test_what_cannot_be_used_is_refused_with_its_name(changes, field, problem):
         {"num_sequences": 32},
         {"return_alternatives": True, "num_hypotheses": 32, "min_alternative_probability": 0.1, "prefix": "a"},
         {"prefix_tokens": (5, 6), "prefix_bias": 0.5},
+        {"prefix": "red house", "prefix_bias": 0.5, "banned": ("house",)},
         {"logit_bias": {5: -100.0, 6: 100.0}, "banned": ("a",), "no_repeat_ngram": 3, "repetition_penalty": 1.2},
         {"phrases": ("red house", "old tree"), "ordered_phrases": True, **BEAM},
         {"alignment": "both", "alignment_layer": 2, "alignment_heads": (1, 2), "top_logprobs": 20},
