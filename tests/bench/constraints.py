@@ -116,7 +116,7 @@ def draw(rng: random.Random, reference: str, tokenizer: Tokenizer) -> dict[str, 
         "lark": ({"lark": LARK}, lambda text: re.fullmatch(LARK_REGEX, text) is not None),
         "prefix and phrase": (
             {"prefix": start, "phrases": [other], "beam_size": 4},
-            lambda text: text.startswith(start) and other in text[len(start) - len(other) :],
+            lambda text: text.startswith(start) and other in text,
         ),
         "prefix, phrase, banned": (
             {"prefix": start, "phrases": [other], "banned": ["xyz", "qu"], "beam_size": 4},
