@@ -113,10 +113,10 @@ def test_the_draw_is_the_same_with_however_many_best_tokens_of_a_large_vocabular
     row = zipf_row(vocab_size, seed=vocab_size)
     options = DecodingOptions(**FILTERS[name])
     alone, stream = Sampler(options, 5, 0), uniforms(5, 0)
-    expected = [alone.draw(row) for _ in range(300)]
-    for size in (1, 2, 63, 64, 65, 257, 300):
+    expected = [alone.draw(row) for _ in range(80)]
+    for size in (1, 63, 64, 65, 300):
         sampler = Sampler(options, 5, 0)
-        assert [sampler.draw(row, best_of(row, size)) for _ in range(300)] == expected
+        assert [sampler.draw(row, best_of(row, size)) for _ in range(80)] == expected
     for token in expected[:20]:
         assert token == oracle(row.tolist(), next(stream), **FILTERS[name])
 
