@@ -2,8 +2,9 @@
 
 What is not comparable (its `src/decoding.cc`): with a length penalty of 0 it stops at the first step whose best
 candidate ends, so that only the best answer is sure to be ours; a forced prefix adds nothing to its scores; masks
-(shortest length, repeated n-grams) are set before its softmax, so that what is left is normalised again; the coverage
-penalty reads its alignment heads alone. It knows no other early stopping than `true`.
+(shortest length, repeated n-grams) are set before its softmax, so that what is left is normalised again; the repetition
+penalty spares the start token, which moves scores by some 1e-4; the coverage penalty reads its alignment heads alone.
+It knows no other early stopping than `true`.
 
 usage: python -m tests.bench.compare_ctranslate2 CHECKPOINT [BUNDLE] [--data TEST.tsv] [--count 1000]
 """

@@ -115,10 +115,11 @@ def asking_us(
 
 
 def served(client: Client, texts: Sequence[str], options: Options) -> list[list[Found]]:
-    """The answers of a server."""
+    """The answers of a server; an only one comes without a list, and without a score."""
     untyped: Any = client.translate_batch
     return [
-        [Found(tuple(hypothesis.tokens), hypothesis.score) for hypothesis in answer.hypotheses]
+        [Found(hypothesis.tokens, hypothesis.score) for hypothesis in answer.hypotheses]
+        or [Found(answer.tokens, float("nan"))]
         for answer in untyped(texts, include_tokens=True, **options)
     ]
 

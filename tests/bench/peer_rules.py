@@ -26,9 +26,10 @@ def process_of(model: Transformer, source: Sequence[int], options: Mapping[str, 
     def process(logprobs_V: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
         scores_V = logprobs_V.copy()
         penalty = options.get("repetition_penalty", 1.0)
-        if penalty != 1.0 and tokens:  # Keskar et al. 2019: it depends on the sign of a logit
-            logits_V = next_logits(model, [model.config.bos_id, *tokens], source=source).clone()
-            for token in set(tokens):
+        if penalty != 1.0:  # Keskar et al. 2019: it depends on the sign of a logit
+            prefix = [model.config.bos_id, *tokens]
+            logits_V = next_logits(model, prefix, source=source).clone()
+            for token in set(prefix):
                 logits_V[token] = logits_V[token] / penalty if logits_V[token] > 0 else logits_V[token] * penalty
             scores_V = torch.log_softmax(logits_V, -1).numpy()
         if len(tokens) < options.get("min_tokens", 0):
