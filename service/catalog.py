@@ -258,7 +258,7 @@ class ServedModel:
             )
         most = options.max_tokens or room
         if options.max_length_ratio:
-            most = min(most, math.ceil(options.max_length_ratio * len(source) - 1e-9))  # 0.1 * 30 is above 3
+            most = min(most, max(1, math.ceil(options.max_length_ratio * len(source) - 1e-9)))  # 0.1 * 30 is above 3
         if options.min_tokens > most:
             raise InvalidRequest("options.min_tokens", f"must be 0..{most} here, got {options.min_tokens}")
         return most

@@ -125,7 +125,7 @@ async def test_a_shortlist_allows_what_it_lists_for_the_source():
     assert set(np.flatnonzero(np.isfinite(scores_V)).tolist()) == {*listed.allowed(source), 2}
 
 
-@pytest.mark.parametrize(("ratio", "most"), [(0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
+@pytest.mark.parametrize(("ratio", "most"), [(5e-324, 1), (0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
 async def test_length_may_be_bounded_by_the_source(ratio, most):
     assert (await prepare(TRANSLATION, "cat cat cat", max_length_ratio=ratio)).max_tokens == most
     assert (await prepare(TRANSLATION, "cat cat cat", max_length_ratio=ratio, max_tokens=1)).max_tokens == 1
