@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
+from service.alignment import Span, alignment, source_spans, target_spans
 from service.catalog import ServedModel, TextLimits
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, HypothesisResult, Request, Timings
@@ -51,9 +53,7 @@ def completion(finished: Finished) -> dict[str, Any]:
     return {"finish_reason": FINISH_REASONS[finished.reason], **_cost(finished)}
 
 
-def details(
-    finished: Finished, request: Request, tokenizer: Tokenizer, *, text: str, has_tokens: bool
-) -> dict[str, Any]:
+def details(finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool) -> dict[str, Any]:
     """What is told beside the best answer's text, for those who asked: all answers, and the seed.
 
     text: what the client sent. has_tokens: answers have their token ids.
@@ -63,7 +63,7 @@ def details(
     if options.is_sampling:
         fields["seed"] = request.seed
     if tells_hypotheses(options):
-        told = Telling(tokenizer, options, text)
+        told = Telling(model, options, text)
         fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
     return fields
 
@@ -74,10 +74,10 @@ def tells_hypotheses(options: DecodingOptions) -> bool:
     return is_more or options.token_logprobs or options.top_logprobs > 0 or options.alignment != "none"
 
 
-def score(finished: Finished, request: Request, tokenizer: Tokenizer, *, text: str) -> pb.ScoreResponse:
+def score(finished: Finished, request: Request, model: ServedModel, *, text: str) -> pb.ScoreResponse:
     """The answer to a request whose target was given."""
     (result,) = finished.hypotheses
-    told = Telling(tokenizer, request.options, text)
+    told = Telling(model, request.options, text)
     return pb.ScoreResponse(
         tokens=told.token_logprobs(result),
         log_probability=result.log_probability,
@@ -97,9 +97,9 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
 class Telling:
     """Hypotheses of one request as messages. text: what the client sent."""
 
-    def __init__(self, tokenizer: Tokenizer, options: DecodingOptions, text: str) -> None:
-        self._tokenizer, self._options, self._text = tokenizer, options, text
-        self._texts: dict[int, str] = {}
+    def __init__(self, model: ServedModel, options: DecodingOptions, text: str) -> None:
+        self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
+        self._texts: dict[int, str] = {}  # of tokens that could have been chosen
 
     def hypothesis(self, result: HypothesisResult, *, has_tokens: bool) -> pb.Hypothesis:
         options = self._options
@@ -122,7 +122,32 @@ class Telling:
         ]
 
     def alignment(self, result: HypothesisResult) -> pb.Alignment | None:
-        return None
+        options, tokenizer = self._options, self._tokenizer
+        if options.alignment == "none":
+            return None
+        attention = self._model.manifest.attention
+        assert attention is not None
+        assert result.attention is not None
+        aligned = alignment(
+            result.attention,
+            options.alignment,
+            layer=options.alignment_layer or attention.default_layer,
+            heads=options.alignment_heads,
+            source_spans=self._source_spans,
+            target_spans=target_spans(
+                result.tokens, tokenizer.pieces, result.text, drops_first_blank=tokenizer.drops_first_blank
+            ),
+        )
+        return pb.Alignment(
+            source_spans=[pb.Span(start=start, end=end) for start, end in aligned.source_spans],
+            target_spans=[pb.Span(start=start, end=end) for start, end in aligned.target_spans],
+            rows=() if aligned.soft is None else [pb.AlignmentRow(weights=weights_S) for weights_S in aligned.soft],
+            positions=aligned.hard,
+        )
+
+    @functools.cached_property
+    def _source_spans(self) -> tuple[Span, ...]:
+        return source_spans(self._tokenizer.offsets(self._text), self._text)
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored

@@ -16,6 +16,7 @@ from service.errors import InvalidRequest
 LengthNormalization = Literal["average", "gnmt"]
 EarlyStopping = Literal["true", "false", "never"]
 AlignmentKind = Literal["none", "soft", "hard", "both"]
+GrammarKind = Literal["regex", "json_schema", "lark"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,12 @@ class DecodingOptions:
         """Hypotheses that are extended at once, each in a row."""
         return max(self.beam_size, self.num_sequences, self.num_hypotheses)
 
+    @property
+    def grammars(self) -> list[tuple[GrammarKind, str]]:
+        """Those given, one at most in options that were checked."""
+        texts: dict[GrammarKind, str] = {"regex": self.regex, "json_schema": self.json_schema, "lark": self.lark}
+        return [(kind, text) for kind, text in texts.items() if text]
+
 
 MAX_WIDTH = 32  # hypotheses of one request
 MAX_LOGIT_BIAS = 1024  # entries
@@ -96,7 +103,6 @@ MAX_BANNED = 64  # texts
 MAX_PHRASES = 16  # texts; every one of them asks for its part of the beam
 MAX_PHRASE_BYTES = 256  # of one banned or wanted text
 MAX_TOKEN_LIST = 1 << 16  # ids; more than the vocabularies served here
-MAX_GRAMMAR_BYTES: Mapping[str, int] = {"regex": 4096, "json_schema": 1 << 16, "lark": 1 << 14}
 INT32_MAX = 2**31 - 1
 
 
@@ -219,9 +225,6 @@ def _check_values(options: DecodingOptions) -> None:
             raise _refused(name, f"must be at most {MAX_TOKEN_LIST} numbers, got {len(getattr(options, name))}")
     _check_texts("banned", options.banned, MAX_BANNED)
     _check_texts("phrases", options.phrases, MAX_PHRASES)
-    for name, limit in MAX_GRAMMAR_BYTES.items():
-        if (size := len(getattr(options, name).encode())) > limit:
-            raise _refused(name, f"must be at most {limit} bytes, got {size}")
 
 
 def _shown(value: Any) -> str:
@@ -303,9 +306,9 @@ def _check_constraints(options: DecodingOptions) -> None:
         raise _refused("prefix_tokens", "must be empty with prefix: both say how the answer begins; leave one out")
     if options.prefix_bias and not (options.prefix or options.prefix_tokens):
         raise _refused("prefix_bias", f"must be 0 without prefix or prefix_tokens, got {options.prefix_bias:g}")
-    grammars = [name for name in MAX_GRAMMAR_BYTES if getattr(options, name)]
-    if len(grammars) > 1:
-        raise _refused(grammars[1], f"must be empty with {grammars[0]}: an answer has one grammar; leave one out")
+    if len(options.grammars) > 1:
+        (first, _), (second, _), *_ = options.grammars
+        raise _refused(second, f"must be empty with {first}: an answer has one grammar; leave one out")
     if options.phrases and (options.is_sampling or options.return_alternatives):
         other = "return_alternatives" if options.return_alternatives else "sampling"
         raise _refused("phrases", f"must be empty with {other}: only a beam makes room for them; set beam_size")

@@ -184,7 +184,7 @@ class Servicer:
         async with self._submitted(model, prepared, call) as answer:
             while call.finished is None:
                 _, _, call.finished = await answer.piece()
-        return await _told(prepared, score, call.finished, prepared, model.tokenizer, text=request.text)
+        return await _told(prepared, score, call.finished, prepared, model, text=request.text)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
@@ -198,7 +198,7 @@ class Servicer:
 
     @contextlib.asynccontextmanager
     async def _submitted(self, model: ServedModel, request: Request, call: Call) -> AsyncIterator[Arrivals]:
-        """The answer to a request that is being computed. Leaving early cancels it: its rows are free one step later."""
+        """The answer to a request in an engine. Leaving early cancels it: its rows are free one step later."""
         answer = Arrivals()
         submission: Submission = model.pool.submit(request, asyncio.get_running_loop(), answer)
         try:
@@ -234,7 +234,7 @@ class Servicer:
                     fields["tokens"] = tokens
                 if call.finished:
                     told = functools.partial(details, text=request.text, has_tokens=request.include_tokens)
-                    more = await _told(prepared, told, call.finished, prepared, model.tokenizer)
+                    more = await _told(prepared, told, call.finished, prepared, model)
                     yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
                 elif text or request.include_tokens:
                     yield build(**fields)

@@ -2,15 +2,20 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
+from export.bundle import Attention
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.messages import details, options_of, perplexity, score, token_texts
 from service.options import CHOICES, DecodingOptions
 from service.request import Finished, FinishReason, Request
-from tests.edge import RESULT, TIMINGS, TOKENIZERS
+from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
 
 WORDS, BYTES = TOKENIZERS["translation"], TOKENIZERS["generation"]
+MODEL = dataclasses.replace(
+    served("en-de", FakePool()), manifest=manifest(attention=Attention(layers=2, heads=2, default_layer=2))
+)
 
 
 def finished(*results):
@@ -21,9 +26,9 @@ def asked(**options):
     return Request(request_id="r", source=(5, 2), prompt=(1,), max_tokens=8, options=DecodingOptions(**options), seed=3)
 
 
-def told(result, tokenizer=WORDS, *, text="", has_tokens=False, **options):
+def told(result, *, text="", has_tokens=False, **options):
     """The only hypothesis as it is told."""
-    fields = details(finished(result), asked(**options), tokenizer, text=text, has_tokens=has_tokens)
+    fields = details(finished(result), asked(**options), MODEL, text=text, has_tokens=has_tokens)
     (hypothesis,) = fields["hypotheses"]
     return hypothesis
 
@@ -81,7 +86,7 @@ def test_choices_have_the_names_of_the_options_and_unknown_ones_are_kept_for_the
     ],
 )
 def test_only_what_was_asked_for_is_told(options, keys):
-    assert details(finished(RESULT), asked(**options), WORDS, text="", has_tokens=False).keys() == keys
+    assert details(finished(RESULT), asked(**options), MODEL, text="", has_tokens=False).keys() == keys
 
 
 def test_token_ids_and_log_probabilities_are_told_only_when_asked_for():
@@ -109,8 +114,30 @@ def test_texts_of_tokens_are_the_whole_text():
     assert token_texts(WORDS, []) == []
 
 
+def test_an_alignment_is_of_the_layer_and_heads_that_were_asked_for():
+    text, tokens = " a  black cat", (*WORDS.encode("rote Häuser"), 2)
+    result = dataclasses.replace(RESULT, text="rote Häuser", tokens=tokens, token_logprobs=(-0.5,) * 3)
+    weights_LHTS = np.random.default_rng(1).dirichlet(np.ones(4), (2, 2, 3)).astype(np.float32)
+    result = dataclasses.replace(result, attention=weights_LHTS)
+    both = told(result, text=text, alignment="both").alignment
+    assert [(span.start, span.end) for span in both.source_spans][-1] == (len(text), len(text))
+    words = [text[span.start : span.end].strip() for span in both.source_spans]
+    assert words == ["a", "black", "cat", ""]
+    assert [result.text[span.start : span.end].strip() for span in both.target_spans] == ["rote", "Häuser", ""]
+    mean_TS = weights_LHTS[1].mean(0)
+    for row, expected_S in zip(both.rows, mean_TS, strict=True):
+        assert row.weights == pytest.approx(expected_S)
+    assert list(both.positions) == mean_TS.argmax(1).tolist()
+    one = told(result, text=text, alignment="soft", alignment_layer=1, alignment_heads=(2,)).alignment
+    assert one.rows[0].weights == pytest.approx(weights_LHTS[0, 1, 0])
+    assert list(one.positions) == []
+    assert list(told(result, text=text, alignment="hard").alignment.rows) == []
+    response = score(finished(result), asked(alignment="hard"), MODEL, text=text)
+    assert response.alignment.positions == both.positions
+
+
 def test_a_score_has_perplexity_and_no_seed():
-    response = score(finished(RESULT), asked(token_logprobs=True), WORDS, text="cat")
+    response = score(finished(RESULT), asked(token_logprobs=True), MODEL, text="cat")
     assert response.perplexity == pytest.approx(math.exp(1.875 / 5))
     assert [token.logprob for token in response.tokens] == list(RESULT.token_logprobs)
 

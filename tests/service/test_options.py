@@ -1,7 +1,7 @@
 import dataclasses
 import math
 import re
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -11,7 +11,6 @@ from service.options import (
     CHOICES,
     DEFAULTS,
     MAX_BANNED,
-    MAX_GRAMMAR_BYTES,
     MAX_LOGIT_BIAS,
     MAX_PHRASE_BYTES,
     MAX_PHRASES,
@@ -19,6 +18,7 @@ from service.options import (
     OF_SCORES,
     RANGES,
     DecodingOptions,
+    GrammarKind,
     check,
     check_scoring,
 )
@@ -71,7 +71,6 @@ REFUSED = [
     ({"phrases": (" ",)}, r"phrases\[0\]", "must not be empty or blank"),
     ({"prefix_tokens": (1,) * (MAX_TOKEN_LIST + 1)}, "prefix_tokens", "at most 65536 numbers, got 65537"),
     ({"allowed_tokens": (1,) * (MAX_TOKEN_LIST + 1)}, "allowed_tokens", "at most 65536 numbers, got 65537"),
-    *(({name: "x" * (size + 1)}, name, f"at most {size} bytes") for name, size in MAX_GRAMMAR_BYTES.items()),
     ({"top_logprobs": 21}, "top_logprobs", r"must be 0\.\.20, got 21"),
     ({"alignment": "9"}, "alignment", "must be one of none, soft, hard, both, got 9"),
     ({"alignment": "soft", "alignment_layer": -1}, "alignment_layer", "must be at least 0, got -1"),
@@ -172,7 +171,7 @@ def test_every_number_has_a_range_and_every_choice_its_values():
     assert numbers == set(RANGES)
     assert {name for name in hints if isinstance(getattr(DEFAULTS, name), str)} == {
         *CHOICES,
-        *MAX_GRAMMAR_BYTES,
+        *get_args(GrammarKind),
         "prefix",
     }
 
