@@ -148,15 +148,16 @@ class Sampler:
         if best == -math.inf:
             raise Unsatisfiable("no token is possible: the constraints exclude the whole vocabulary")
         assert math.isfinite(best), best
-        reach = (math.log(unit) + 2) / self._sharpness  # what is farther below weighs less than 1/2
-        is_possible = scores_V > max(best - reach, _LOWEST)
-        if is_possible.all():
+        lightest = best - math.log(unit) / self._sharpness  # what scores less weighs 1 or nothing
+        if float(scores_V.min()) >= lightest:
             return self._place(uniform, scores_V, len(scores_V))
-        ids = np.flatnonzero(is_possible)
-        return int(ids[self._place(uniform, scores_V[ids], len(scores_V))])
+        weighs_V = scores_V > max(lightest - 1 / self._sharpness, _LOWEST)  # what does not weighs less than 0.4
+        doubtful = np.flatnonzero(weighs_V & (scores_V < lightest))
+        weighs_V[doubtful] = _weights(_gaps(scores_V[doubtful], best), self._sharpness, unit) > 0
+        return _nth(weighs_V, self._place(uniform, scores_V[weighs_V], len(scores_V)))
 
     def _place(self, uniform: float, scores_N: np.ndarray, vocab_size: int) -> int:
-        """The place of the token drawn from these, whose scores are finite."""
+        """The place of the token drawn from these, of which each weighs something."""
         unit = _unit(vocab_size)
         if 0 < self._top_k < len(scores_N):
             places = _Row(scores_N).up_to(self._top_k)
@@ -167,8 +168,7 @@ class Sampler:
             place = self._draw_from_best(uniform, best, vocab_size)
             assert place is not None
             return place
-        is_cut = self._top_p < 1 or self._min_p > 0
-        if self._typical_p < 1 and not is_cut and self._all_weigh(scores_N, unit):
+        if self._typical_p < 1 and self._top_p == 1 and self._min_p == 0:
             return self._typical(uniform, scores_N, unit)
         row = _Row(scores_N, self._sharpness, unit)
         left = self._left(row)
@@ -177,10 +177,6 @@ class Sampler:
             return int(places[self._typical(uniform, scores_N[places], unit)])
         place, _ = row.reach(_target(uniform, left))
         return place
-
-    def _all_weigh(self, scores_N: np.ndarray, unit: float) -> bool:
-        widest = float(scores_N.max()) - float(scores_N.min())
-        return bool(_weights(np.array([widest]), self._sharpness, unit)[0] > 0)
 
     def _left(self, row: _Row) -> float:
         """The weight of the tokens that top-p and min-p leave."""
@@ -331,6 +327,16 @@ def _weights(gaps: np.ndarray, sharpness: float, unit: float) -> np.ndarray:
 def _target(uniform: float, total: float) -> float:
     """The first token with which the weights reach this is drawn. Rounding must not carry it beyond the total."""
     return min(math.floor(uniform * total) + 1.0, total)
+
+
+def _nth(is_true: np.ndarray, count: int) -> int:
+    """The place of the true element in front of which there are `count` others."""
+    for start in range(0, len(is_true), _BLOCK):
+        places = np.flatnonzero(is_true[start : start + _BLOCK])
+        if count < len(places):
+            return start + int(places[count])
+        count -= len(places)
+    raise AssertionError(count)
 
 
 def _before(reached: np.ndarray, place: int) -> float:
