@@ -461,7 +461,8 @@ def ask(verb: str, text: str | None, address: str, as_json: bool, options: dict[
                 except ClientError as error:
                     raise UsageError(f"line {number}: {error}") from error
             return
-        if options.get("num_sequences", 1) > 1 or options.get("return_alternatives"):  # no text grows before the end
+        several = options.get("num_hypotheses", 1) > 1 or options.get("num_sequences", 1) > 1
+        if several or options.get("return_alternatives"):  # no text is the answer before the end
             show_answer((client.translate if verb == "translate" else client.generate)(text, **options), text, as_json)
             return
         shown = ""
@@ -483,7 +484,7 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "") 
         typer.echo(answer.text[len(already) :])
     for rank, hypothesis in enumerate(answer.hypotheses, start=1):
         if several:
-            typer.echo(f"{rank:2}  {hypothesis.score:9.4f}  {hypothesis.text}")
+            typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {hypothesis.text}")
         show_tokens(hypothesis.token_logprobs)
         show_alignment(hypothesis.alignment, text, hypothesis.text)
     if answer.seed is not None:
@@ -537,7 +538,8 @@ def score(
             if as_json:
                 typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
                 return
-            show({name: getattr(result, name) for name in ("score", "log_probability", "perplexity")}, as_json=False)
+            figures = {name: getattr(result, name) for name in ("score", "log_probability", "perplexity")}
+            show({name: f"{value:.4f}" for name, value in figures.items()}, as_json=False)
             show_tokens(result.tokens)
             show_alignment(result.alignment, text, target)
             return

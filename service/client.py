@@ -199,7 +199,7 @@ def _number_of(name: str, choices: Any, value: str) -> int:
 
 def closest(name: str, known: Collection[str]) -> str:
     """What was probably meant by a name that is none of the known ones."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
 
 

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -179,6 +180,12 @@ def test_every_number_has_a_range_and_every_choice_its_values():
 def test_the_message_has_the_same_fields():
     names = {item.name for item in dataclasses.fields(DecodingOptions)}
     assert {item.name for item in pb.DecodingOptions.DESCRIPTOR.fields} == names
+
+
+def test_every_option_is_described():
+    described = (Path(__file__).parents[2] / "docs" / "decoding.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*", described, re.MULTILINE)
+    assert rows == [item.name for item in dataclasses.fields(DecodingOptions)]
 
 
 def test_a_given_target_is_only_asked_about_its_score():
