@@ -558,6 +558,21 @@ def score(
 
 
 @app.command()
+def embed(
+    text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    normalize: Annotated[bool, typer.Option(help="vectors of length 1, whose dot products are cosines")] = False,
+) -> None:
+    """The encoder's mean state for a text, or for each line of standard input, as one JSON array a line."""
+    from service.client import Client, ClientError
+
+    with complaints(ClientError), Client(address) as client:
+        for line in [text] if text is not None else sys.stdin:
+            typer.echo(json.dumps(client.embed(line.rstrip("\n"), model=model, normalize=normalize)))
+
+
+@app.command()
 def doctor(
     bundles: Annotated[list[Path] | None, typer.Argument(help="bundles to check as well")] = None,
     as_json: AsJson = False,

@@ -137,6 +137,13 @@ class Options(TypedDict, total=False):
     alignment_heads: Sequence[int]
 
 
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of every other call; each may be left out."""
+
+    model: str  # may be empty when the server has one that fits
+    timeout_s: float  # of this call, instead of the client's
+
+
 class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; each may be left out."""
 
@@ -209,6 +216,7 @@ class _Stubs:
         self.translation = untyped.TranslationServiceStub(channel)
         self.generation = untyped.GenerationServiceStub(channel)
         self.scoring = untyped.ScoringServiceStub(channel)
+        self.encoding = untyped.EncodingServiceStub(channel)
         self.models = untyped.ModelServiceStub(channel)
 
 
@@ -275,6 +283,11 @@ class Client:
         request = _score_request(text, target, target_tokens, is_open, options)
         return score_of(self._call(self._stubs.scoring.Score, request, options))
 
+    def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
+        """The mean of the encoder's last states over the text; normalize: of length 1."""
+        request = pb.EmbedRequest(model=options.get("model", ""), text=text, normalize=normalize)
+        return list(self._call(self._stubs.encoding.Embed, request, options).values)
+
     def list_models(self) -> list[pb.Model]:
         return list(self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {}).models)
 
@@ -282,7 +295,7 @@ class Client:
         response: pb.GetModelResponse = self._call(self._stubs.models.GetModel, pb.GetModelRequest(model=model), {})
         return response.model
 
-    def _call(self, method: Any, request: Any, options: Options | ScoreOptions) -> Any:
+    def _call(self, method: Any, request: Any, options: Options | ScoreOptions | CallOptions) -> Any:
         try:
             return method(request, timeout=options.get("timeout_s", self._timeout_s))
         except grpc.RpcError as error:
@@ -364,6 +377,10 @@ class AsyncClient:
         request = _score_request(text, target, target_tokens, is_open, options)
         return score_of(await self._call(self._stubs.scoring.Score, request, options))
 
+    async def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
+        request = pb.EmbedRequest(model=options.get("model", ""), text=text, normalize=normalize)
+        return list((await self._call(self._stubs.encoding.Embed, request, options)).values)
+
     async def list_models(self) -> list[pb.Model]:
         response: pb.ListModelsResponse = await self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {})
         return list(response.models)
@@ -373,7 +390,7 @@ class AsyncClient:
         response: pb.GetModelResponse = await self._call(self._stubs.models.GetModel, request, {})
         return response.model
 
-    async def _call(self, method: Any, request: Any, options: Options | ScoreOptions) -> Any:
+    async def _call(self, method: Any, request: Any, options: Options | ScoreOptions | CallOptions) -> Any:
         call = method(request, timeout=options.get("timeout_s", self._timeout_s))
         try:
             return await call

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+
 from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.alignment import Span, alignment, source_spans, target_spans
@@ -86,6 +88,15 @@ def score(finished: Finished, request: Request, model: ServedModel, *, text: str
         alignment=told.alignment(result),
         **_cost(finished),
     )
+
+
+def embedding(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
+    """The answer to a text that was to be embedded."""
+    values = finished.embedding
+    assert values is not None
+    if normalize:
+        values = values / max(float(np.linalg.norm(values)), 1e-12)
+    return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
 
 
 def perplexity(token_logprobs: Sequence[float]) -> float:

@@ -39,7 +39,7 @@ from service.errors import (
     Unsatisfiable,
     Unsupported,
 )
-from service.messages import completion, describe, details, options_of, score
+from service.messages import completion, describe, details, embedding, options_of, score
 from service.metrics import Metrics, Rpc
 from service.options import DecodingOptions
 from service.request import Finished, Request
@@ -185,6 +185,19 @@ class Servicer:
             while call.finished is None:
                 _, _, call.finished = await answer.piece()
         return await _told(prepared, score, call.finished, prepared, model, text=request.text)
+
+    async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
+        if self._log_text:
+            call.texts = {"text": request.text}
+        model = self._catalog.find(request.model, "translation")
+        call.model = model.name
+        prepared = await model.embedding(
+            call.request_id, request.text, deadline_s=call.deadline_s, limits=self._catalog.limits
+        )
+        async with self._submitted(model, prepared, call) as answer:
+            while call.finished is None:
+                _, _, call.finished = await answer.piece()
+        return embedding(call.finished, normalize=request.normalize)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])

@@ -341,6 +341,82 @@ class ScoringService(object):
             _registered_method=True)
 
 
+class EncodingServiceStub(object):
+    """Turns text into vectors with the encoder of a translation model.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Embed = channel.unary_unary(
+                '/glossa.v1.EncodingService/Embed',
+                request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+
+
+class EncodingServiceServicer(object):
+    """Turns text into vectors with the encoder of a translation model.
+    """
+
+    def Embed(self, request, context):
+        """Embeds one text: the mean of the encoder's last states over the text's tokens, the end token included.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_EncodingServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.FromString,
+                    response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'glossa.v1.EncodingService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('glossa.v1.EncodingService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class EncodingService(object):
+    """Turns text into vectors with the encoder of a translation model.
+    """
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/Embed',
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class ModelServiceStub(object):
     """Describes the models of this server.
     """
