@@ -38,6 +38,7 @@ HOMES = {
     "grpc_status": _RPC,
     "google": _RPC,
     "prometheus_client": ("service/metrics.py",),
+    "llguidance": ("service/decoding/grammar.py",),
     "pydantic": ("service/config.py",),
     "pydantic_settings": ("service/config.py",),
     "tokenizers": ("model/tokenizer.py",),

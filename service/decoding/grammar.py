@@ -1,0 +1,292 @@
+"""Answers that follow a regular expression, a JSON schema or a Lark grammar (`Grammar`), by way of llguidance.
+
+The grammar holds for the text of the answer, whatever tokens it consists of: llguidance walks its automata over a trie
+of the bytes of all tokens. A regular expression must match the whole answer. JSON is compact, without a blank between
+its parts, so that what a schema bounds is bounded.
+
+Grammars come from strangers. The library's limits (`_LIMITS`) bound a step, and most of a compilation; what gets past
+them, to minutes of work or to an overflow of the stack, which ends the process, is refused before (`_checked_lark`,
+`_checked_schema`). Every number was found by trying: see the hostile grammars in the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
+
+from service.decoding.vocabulary import Vocabulary
+from service.errors import InvalidRequest, Unsatisfiable
+
+GrammarKind = Literal["regex", "json_schema", "lark"]
+
+# Compilation takes time with the square of the text, and stack with the length of the longest chain of rules.
+MAX_BYTES: Mapping[GrammarKind, int] = {"regex": 2048, "json_schema": 1 << 15, "lark": 4096}
+MAX_NODES = 512  # objects and lists of a schema: each may be a link in a chain of references, and takes 5 KiB of stack
+MAX_PATTERNS = 32  # texts of pattern, format and patternProperties in a schema
+MAX_PATTERN_PROPERTIES = 16  # every pair of them is checked for a text that both match
+MAX_PATTERN_BYTES = 2048  # of all of them, as of a regular expression
+MAX_MULTIPLE = 1000  # digits of multipleOf as a number: its automaton has as many states
+MAX_MULTIPLES = 8
+
+_LIMITS = LLParserLimits(
+    max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s a step
+    initial_lexer_fuel=200_000,  # 1,000,000
+    step_lexer_fuel=50_000,  # 200,000: some ms
+    step_max_items=5_000,  # 50,000: some ms where items are cheap, 80 where many are in a row
+    max_lexer_states=20_000,  # 250,000 are 100 MB; all hypotheses of a request share them
+    max_grammar_size=50_000,  # 500,000
+    verbose_errors=False,  # or messages hold the whole grammar
+)
+# Without it, text that a grammar leaves no choice about would have to be cut into tokens as the tokenizer would.
+_FREE = '%llguidance {"no_forcing": true}'
+_SHOWN_CHARACTERS = 200  # of a message of the library
+
+
+class _State(NamedTuple):
+    """Where one answer stands. matcher: consumed its text, and is never changed again; None behind the end token."""
+
+    matcher: LLMatcher | None
+    is_first: bool
+
+
+class Grammar:
+    """The grammar of one request, as a mask.
+
+    Making one may take a second: not on the event loop. Raises InvalidRequest naming `options.<kind>` for what is no
+    grammar, needs too much, or cannot be begun with the tokens of the model. A limit that is reached later, and a token
+    that was appended although it does not fit, raise Unsatisfiable.
+    """
+
+    is_mask = True
+
+    def __init__(self, kind: GrammarKind, text: str, vocabulary: Vocabulary) -> None:
+        self._vocabulary, self._tokens = vocabulary, _tokens_of(vocabulary)
+        if (size := len(text.encode())) > MAX_BYTES[kind]:
+            raise InvalidRequest(f"options.{kind}", f"must be at most {MAX_BYTES[kind]} bytes, got {size}")
+        try:
+            self._start = _State(self._tokens.matcher(_COMPILED[kind](text)), vocabulary.drops_first_blank)
+            if not self._allowed(self._start).any():
+                raise _Refused("nothing that the model's tokens can write begins like this")
+        except (_Refused, Unsatisfiable) as error:
+            raise InvalidRequest(f"options.{kind}", str(error)) from error
+
+    def start(self) -> _State:
+        return self._start
+
+    def after(self, state: _State, token: int) -> _State:
+        if token == self._vocabulary.eos_id or state.matcher is None:
+            return _State(None, False)
+        found = self._tokens.index(token, is_first=state.is_first)
+        if found is None:  # a special token, or a first blank: it writes nothing
+            return _State(state.matcher, state.is_first and not self._vocabulary.pieces[token])
+        matcher = state.matcher.deep_copy()  # 1 to 7 µs: automata are shared, what was read is copied
+        if not matcher.consume_token(found):
+            raise Unsatisfiable(f"the answer cannot follow its grammar further: {_shortened(matcher.get_error())}")
+        return _State(matcher, False)
+
+    def applies(self, state: _State, tokens: Sequence[int]) -> bool:
+        return state.matcher is not None
+
+    def apply(self, scores_V: np.ndarray, state: _State, tokens: Sequence[int]) -> None:
+        np.copyto(scores_V, -np.inf, where=~self._allowed(state))
+
+    def _allowed(self, state: _State) -> np.ndarray:
+        """bool (V,). Nothing at all where the grammar goes on with what no token writes."""
+        matcher = state.matcher
+        assert matcher is not None
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error():
+            if matcher.get_error().startswith("NoExtension"):
+                return np.zeros(len(self._vocabulary), np.bool_)
+            raise Unsatisfiable(f"the grammar needs too much: {_shortened(matcher.get_error())}")
+        allowed_V = self._tokens.select(np.unpackbits(bits, bitorder="little").view(np.bool_), is_first=state.is_first)
+        allowed_V[self._vocabulary.eos_id] = matcher.is_accepting()
+        return allowed_V
+
+
+class _Refused(Exception):
+    """A text is no grammar that can be used."""
+
+
+class _Tokens:
+    """The tokens of a vocabulary as llguidance knows them, and the same again without their first blanks, for answers
+    that begin with them where the tokenizer drops that blank."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        pieces = [piece if b"\xff" not in piece else b"" for piece in vocabulary.pieces]  # marks tokens of another kind
+        self._is_special = np.array([not piece for piece in pieces])
+        self._blank = [token for token, piece in enumerate(pieces) if vocabulary.first(token) != piece]
+        self._bare = {token: len(pieces) + place for place, token in enumerate(self._blank)}
+        pieces += [vocabulary.first(token) for token in self._blank]
+        self._pieces = pieces
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces, vocabulary.eos_id)))
+
+    def matcher(self, grammar: Sequence[Mapping[str, object]]) -> LLMatcher:
+        text = json.dumps({"grammars": grammar})
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            raise _Refused(_shortened(matcher.get_error()))
+        return matcher
+
+    def index(self, token: int, *, is_first: bool) -> int | None:
+        """The library's id of a token; None: it writes nothing."""
+        found = self._bare.get(token, token) if is_first else token
+        return found if self._pieces[found] else None
+
+    def select(self, allowed: np.ndarray, *, is_first: bool) -> np.ndarray:
+        """Of the library's ids, those of the vocabulary. Special tokens are none of a grammar's business."""
+        allowed_V: np.ndarray = allowed[: len(self._is_special)] & ~self._is_special
+        if is_first and self._blank:
+            allowed_V[self._blank] = allowed[len(self._is_special) : len(self._pieces)]
+        return allowed_V
+
+
+_KNOWN: WeakKeyDictionary[Vocabulary, _Tokens] = WeakKeyDictionary()  # building one takes 10 to 50 ms
+
+
+def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
+    if vocabulary not in _KNOWN:
+        _KNOWN[vocabulary] = _Tokens(vocabulary)
+    return _KNOWN[vocabulary]
+
+
+class _Pieces:
+    """What llguidance asks of a tokenizer. It never asks it to cut text: see `_FREE`."""
+
+    bos_token_id = None
+    special_token_ids: Sequence[int] = ()
+
+    def __init__(self, pieces: list[bytes], eos_id: int) -> None:
+        self.tokens, self.eos_token_id = pieces, eos_id
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        raise NotImplementedError("text is not cut into tokens here")
+
+
+# ---- from what a client sent to what the library reads
+
+
+def _regex(text: str) -> list[Mapping[str, object]]:
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        raise _Refused("ends with a backslash that escapes nothing")  # which the library would leave out
+    return [{"lark_grammar": f"{_FREE}\nstart: /{regex_to_lark(text, '')}/"}]
+
+
+def _lark(text: str) -> list[Mapping[str, object]]:
+    return [{"lark_grammar": f"{_checked_lark(text)}\n{_FREE}"}]  # behind the text: lines in messages stay right
+
+
+def _json_schema(text: str) -> list[Mapping[str, object]]:
+    schema = dict(_checked_schema(text))
+    schema["x-guidance"] = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+    return [{"lark_grammar": f"{_FREE}\nstart: @schema"}, {"name": "schema", "json_schema": schema}]
+
+
+_COMPILED: Mapping[GrammarKind, Callable[[str], list[Mapping[str, object]]]] = {
+    "regex": _regex,
+    "json_schema": _json_schema,
+    "lark": _lark,
+}
+
+
+def _checked_lark(text: str) -> str:
+    """Refused: grammars within the grammar, which would get past the checks of their own kinds; token ids, which are no
+    text; `&` and `~`, because finding out whether an intersection or a complement is empty can take minutes."""
+    if found := re.search(r"%(json|regex|lark|llguidance|if)|<\[|[&~]", text):
+        instead = f"; a text in quotes may have it as \\u{ord(found[0]):04x}" if len(found[0]) == 1 else ""
+        raise _Refused(f"must not contain {found[0]}, got it at character {found.start()}{instead}")
+    return text
+
+
+# What of a schema narrows what another part says: the library intersects these, and their patterns' automata with them.
+_COMBINING = frozenset({"anyOf", "oneOf", "$ref"})
+_NARROWING = frozenset(
+    {"items", "additionalItems", "prefixItems", "minItems", "maxItems"}
+    | {"properties", "additionalProperties", "patternProperties", "required", "minProperties", "maxProperties"}
+    | {"minLength", "maxLength", "pattern", "format", "const", "enum"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+)
+
+
+def _checked_schema(text: str) -> Mapping[str, Any]:
+    """The schema, if it is an object that compiles within a second.
+
+    Finding out whether an intersection of patterns is empty can take minutes (20 patterns in an allOf: 7 s), and anyOf
+    within allOf multiplies: patterns are refused beside intersections, and there may be many of only one of both. What
+    looks like a keyword counts as one, though it may be the name of a property.
+    """
+    try:
+        schema = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise _Refused(f"is no JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise _Refused(f"must be a JSON object, got {type(schema).__name__}")
+    nodes = list(_walk(schema))
+    if len(nodes) > MAX_NODES:
+        raise _Refused(f"must have at most {MAX_NODES} objects and lists, got {len(nodes)}")
+    objects = [node for node in nodes if isinstance(node, dict)]
+    patterns = [node[name] for node in objects for name in ("pattern", "format") if isinstance(node.get(name), str)]
+    properties = [name for node in objects for name in _mapping(node.get("patternProperties"))]
+    multiples = [node["multipleOf"] for node in objects if isinstance(node.get("multipleOf"), int | float)]
+    for what, count, most in (
+        ("pattern, format and patternProperties", len(patterns) + len(properties), MAX_PATTERNS),
+        ("bytes in patterns", sum(len(pattern.encode()) for pattern in (*patterns, *properties)), MAX_PATTERN_BYTES),
+        ("patternProperties", len(properties), MAX_PATTERN_PROPERTIES),
+        ("multipleOf", len(multiples), MAX_MULTIPLES),
+    ):
+        if count > most:
+            raise _Refused(f"must have at most {most} {what}, got {count}")
+    for multiple in multiples:
+        if int("".join(map(str, Decimal(str(multiple)).normalize().as_tuple().digits))) > MAX_MULTIPLE:
+            raise _Refused(f"multipleOf must have digits of at most {MAX_MULTIPLE}, got {multiple}")
+    if (patterns or properties or multiples) and any(map(_intersects, objects)):
+        raise _Refused(
+            "must not combine pattern, format, patternProperties or multipleOf with allOf, nor with anyOf, oneOf or "
+            "$ref that stand beside other keywords: intersections of patterns can take minutes to read"
+        )
+    return schema
+
+
+def _walk(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | list[Any]]:
+    """Every object and list in it, itself included."""
+    todo: list[Any] = [schema]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict | list):
+            yield node
+            todo += node.values() if isinstance(node, dict) else node
+
+
+def _intersects(node: Mapping[str, Any]) -> bool:
+    """Whether two or more things must hold at once."""
+    several = node.get("allOf")
+    sources = len(several) if isinstance(several, list) else 0
+    return sources + len(_COMBINING & node.keys()) + bool(_NARROWING & node.keys()) > 1
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _shortened(message: str) -> str:
+    """What a message of the library says, in one line: without pictures of the grammar and traces of its stack."""
+    if message.startswith("panic"):
+        return "it cannot be read"
+    lines = [line.strip() for line in message.splitlines()]
+    said = next(
+        (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else ""
+    )
+    said = said.replace("Enable 'coerce_one_of' option to approximate oneOf with anyOf", "Use anyOf")
+    said = said.split("; either increase limits")[0].split("; try avoiding")[0]
+    return said if len(said) <= _SHOWN_CHARACTERS else said[: _SHOWN_CHARACTERS - 1] + "…"
