@@ -1,20 +1,24 @@
 """When is a stop string complete? Seen from the tokens of one hypothesis, so that beams can be stopped one by one.
 
-It agrees with `service.detokenizer`, which cuts the text: both look at the text of the tokens so far, and a stop
-string is complete with the token that brings its last byte. UTF-8 can be searched as bytes: no character begins inside
-another one.
+It agrees with `service.detokenizer`, which cuts the text: both look at the characters that the tokens so far have made
+certain, U+FFFD for bytes that are none included. A stop string is complete with the token that brings its last byte.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class StopState(NamedTuple):
-    """The end of a hypothesis's text, long enough for a stop string to be completed, and whether one was."""
+    """The end of a hypothesis's text, long enough for a stop string to be completed, and whether one was.
 
-    tail: bytes = b""
+    rest: the bytes of a character that is not complete yet. has_text: some token has written something.
+    """
+
+    tail: str = ""
+    rest: bytes = b""
     is_stopped: bool = False
     has_text: bool = False
 
@@ -28,7 +32,7 @@ class StopMatcher:
 
     def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, drops_first_blank: bool) -> None:
         self._pieces, self._drops_first_blank = pieces, drops_first_blank
-        self._stops = tuple(text.encode() for text in stop if text)
+        self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 
     def start(self) -> StopState:
@@ -40,9 +44,11 @@ class StopMatcher:
             return state
         if self._drops_first_blank and not state.has_text:
             piece = piece.removeprefix(b" ")
-        text = state.tail + piece
+        text, used = codecs.utf_8_decode(state.rest + piece, "replace", False)
+        rest = (state.rest + piece)[used:]
+        text = state.tail + text
         is_stopped = any(stop in text for stop in self._stops)
-        return StopState(text[max(0, len(text) - self._kept) :] if self._kept else b"", is_stopped, True)
+        return StopState(text[max(0, len(text) - self._kept) :], rest, is_stopped, True)
 
     def is_stopped(self, state: StopState) -> bool:
         return state.is_stopped

@@ -146,6 +146,17 @@ def test_incremental_words_join_to_the_decoded_text(words, ids):
     assert "".join(map(decoder.push, ids)) + decoder.flush() == words.decode(ids)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "words"])
+def test_pieces_are_what_tokens_write(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    assert len(tokenizer.pieces) == tokenizer.vocab_size
+    assert list(tokenizer.pieces[:4]) == [b""] * 4
+    for sentence in SENTENCES:
+        written = b"".join(tokenizer.pieces[token] for token in tokenizer.encode(sentence))
+        assert written == b" " * tokenizer.drops_first_blank + sentence.encode()
+    assert tokenizer.drops_first_blank == (kind == "words")
+
+
 def test_a_character_appears_whole_with_its_last_byte():
     tokenizer = Tokenizer.train(["a"], kind="bpe", vocab_size=260)  # bytes only
     decoder = tokenizer.incremental()
