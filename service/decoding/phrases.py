@@ -74,7 +74,8 @@ class Phrases:
         self._phrases = [_Phrase(variants) for variants in different]
         self._missing = (1,) * len(different) if ordered else tuple(map(phrases.count, different))
         self.total = sum(count * phrase.longest for count, phrase in zip(self._missing, self._phrases, strict=True))
-        self.minimum = 1 + self.remaining(self.start())
+        self.minimum = 1 + self.remaining(self.start())  # fewest tokens of an answer, its end token included
+        self._next_tokens: dict[Progress, tuple[int, ...]] = {}
 
     def start(self) -> Progress:
         return Progress((ROOT,) * len(self._phrases), self._missing)
@@ -120,8 +121,10 @@ class Phrases:
 
     def next_tokens(self, progress: Progress) -> tuple[int, ...]:
         """The tokens that bring the phrases further, in ascending order: behind them, `met` is more."""
-        met = self.met(progress)
-        return tuple(token for token in self._continuations(progress) if self.met(self.after(progress, token)) > met)
+        if progress not in self._next_tokens:
+            met, tokens = self.met(progress), self._continuations(progress)
+            self._next_tokens[progress] = tuple([t for t in tokens if self.met(self.after(progress, t)) > met])
+        return self._next_tokens[progress]
 
     def applies(self, state: Progress, tokens: Sequence[int]) -> bool:
         return not self.is_done(state)
