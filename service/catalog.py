@@ -17,6 +17,7 @@ from typing import Protocol
 
 from export.bundle import Manifest, Shortlist, Task
 from model.tokenizer import Tokenizer
+from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
 from service.decoding.rules import build_rules
 from service.decoding.vocabulary import Vocabulary
@@ -25,7 +26,7 @@ from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
 
 INLINE_BYTES = 1024  # tokenised on the event loop (0.3 ms); longer text in a thread, by the call that releases the GIL
-SLOW = ("banned", "phrases", "allowed_tokens", "regex", "json_schema", "lark")  # made ready in a thread, too
+SLOW = ("banned", "phrases", "allowed_tokens", "use_shortlist", "grammars")  # made ready in a thread, too
 MAX_ANSWER_BYTES = 3 << 20  # gRPC clients take messages of 4 MiB unless they are told otherwise
 MAX_ATTENTION_BYTES = 1 << 28  # of the weights of all layers and heads, before they become an alignment
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
@@ -142,6 +143,15 @@ class ServedModel:
         is_quick = len(text) + len(target) <= INLINE_BYTES
         return build() if is_quick else await asyncio.to_thread(build)
 
+    async def embedding(self, request_id: str, text: str, *, deadline_s: float, limits: TextLimits) -> Request:
+        """The same for a text that is only to be embedded."""
+        _check_text(text, limits)
+        framed = self._framed(text) if len(text) <= INLINE_BYTES else await asyncio.to_thread(self._framed, text)
+        source, prompt = framed
+        return Request(
+            request_id=request_id, source=source, prompt=prompt, max_tokens=1, deadline_s=deadline_s, embeds=True
+        )
+
     def _build(self, request_id: str, text: str, options: DecodingOptions, deadline_s: float) -> Request:
         """May take long: not on the event loop, unless text and options are known to be small."""
         source, prompt = self._framed(text)
@@ -157,6 +167,7 @@ class ServedModel:
             prefix=prefix,
             shortlist=self.shortlist.allowed(source) if self.shortlist and options.use_shortlist else None,
         )
+        grammars = [Grammar(kind, text, self.vocabulary) for kind, text in options.grammars]
         phrases = self._phrases(options, forced, max_tokens)
         return Request(
             request_id=request_id,
@@ -167,7 +178,7 @@ class ServedModel:
             deadline_s=deadline_s,
             options=options,
             prefix=forced,
-            rules=(*rules, phrases) if phrases else rules,
+            rules=(*rules, *grammars, phrases) if phrases else (*rules, *grammars),
             phrases=phrases,
             seed=_seed(options),
         )

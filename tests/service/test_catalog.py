@@ -6,6 +6,7 @@ import pytest
 
 from export.bundle import Attention, Shortlist
 from service.catalog import INLINE_BYTES, Catalog, TextLimits
+from service.decoding.grammar import Grammar
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import DecodingOptions
 from tests.edge import FakePool, manifest, served
@@ -96,6 +97,16 @@ async def test_rules_stand_behind_one_another_and_phrases_among_them():
     assert [type(rule).__name__ for rule in request.rules] == ["RepetitionPenalty", "NoEnd", "Banned", "Phrases"]
     assert request.rules[-1] is request.phrases
     assert (await prepare(TRANSLATION, "cat")).rules == ()
+
+
+async def test_a_grammar_is_made_of_the_models_tokens():
+    for options in ({"regex": "(red|black) cat"}, {"lark": "start: /cat|house/"}):
+        (rule,) = (await prepare(TRANSLATION, "cat", **options)).rules
+        assert isinstance(rule, Grammar)
+    for options, field in (({"regex": "("}, "regex"), ({"json_schema": "{"}, "json_schema"), ({"lark": "x"}, "lark")):
+        with pytest.raises(InvalidRequest) as caught:
+            await prepare(GENERATION, "cat", **options)
+        assert caught.value.field == f"options.{field}"
 
 
 async def test_a_preferred_prefix_is_not_forced():
