@@ -24,6 +24,7 @@ from service.errors import (
     Overloaded,
     RequestError,
     ShuttingDown,
+    Unsatisfiable,
     Unsupported,
 )
 from service.request import FinishReason
@@ -47,7 +48,7 @@ CODES = (
 # Every way an accepted request can end, and every way one can be refused before.
 ENDS = (
     *(reason.value for reason in FinishReason),
-    *(kind.reason.lower() for kind in (Cancelled, DeadlineExceeded, ShuttingDown, InternalFailure)),
+    *(kind.reason.lower() for kind in (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)),
 )
 REFUSALS = tuple(kind.reason.lower() for kind in (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown))
 
