@@ -184,7 +184,9 @@ class ServedModel:
         )
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
-        prefix = options.prefix_tokens or tuple(self._encode(options.prefix, "options.prefix"))
+        prefix = options.prefix_tokens
+        if options.prefix:
+            prefix = tuple(self._encode(options.prefix, "options.prefix"))
         if len(prefix) > max_tokens:
             name = "prefix" if options.prefix else "prefix_tokens"
             raise InvalidRequest(

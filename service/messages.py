@@ -14,7 +14,7 @@ from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.alignment import Span, alignment, source_spans, target_spans
 from service.catalog import ServedModel, TextLimits
-from service.options import DecodingOptions
+from service.options import DEFAULTS, DecodingOptions
 from service.request import Finished, FinishReason, HypothesisResult, Request, Timings
 
 FINISH_REASONS = {
@@ -38,7 +38,7 @@ def options_of(message: pb.DecodingOptions) -> DecodingOptions:
             given[field.name] = dict(value)
         else:
             given[field.name] = value if isinstance(value, int | float | str) else tuple(value)
-    return DecodingOptions(**given)
+    return DecodingOptions(**given) if given else DEFAULTS
 
 
 def _name_of(field: str, number: int) -> str:

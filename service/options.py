@@ -177,6 +177,8 @@ DEFAULTS = DecodingOptions()
 
 def check(options: DecodingOptions) -> None:
     """Raises InvalidRequest for what is out of range or contradicts itself, whatever the model."""
+    if options is DEFAULTS:  # most requests
+        return
     _check_values(options)
     _check_beam(options)
     _check_sampling(options)
