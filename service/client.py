@@ -152,6 +152,7 @@ class ScoreOptions(TypedDict, total=False):
 
     length_penalty: float
     length_normalization: LengthNormalization
+    coverage_penalty: float
     top_logprobs: int
     alignment: AlignmentKind
     alignment_layer: int

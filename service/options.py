@@ -169,7 +169,7 @@ OF_BEAMS = (  # without a beam they would change nothing, so they are a mistake
 )
 OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences")
 OF_SCORES = (  # what a given target can be asked about
-    *("length_penalty", "length_normalization", "token_logprobs", "top_logprobs"),
+    *("length_penalty", "length_normalization", "coverage_penalty", "token_logprobs", "top_logprobs"),
     *("alignment", "alignment_layer", "alignment_heads"),
 )
 DEFAULTS = DecodingOptions()

@@ -27,7 +27,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle
+from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
 from service import logs
 from service.catalog import SERVICES as SERVICE_OF_TASK
@@ -38,6 +38,7 @@ from service.errors import StartupError
 from service.health import Health
 from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
+from service.options import MAX_WIDTH
 from service.pool import EnginePool
 from service.runner import CPU, OnnxModel
 from service.scheduler import SchedulerConfig
@@ -89,6 +90,8 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
     try:
         manifest = load_bundle(path)
         tokenizer = Tokenizer.load(path / TOKENIZER)
+        words = manifest.limits.vocab_size
+        shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
         model = OnnxModel.open(path, manifest, device=settings.device)
         choice = model.choice
         engines = (settings.engines or effective_cpus()) if choice.provider == CPU else 1
@@ -132,6 +135,8 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
         provider=Provider(
             name=choice.provider, requested=choice.requested, fallback=choice.fallback, reason=choice.reason
         ),
+        shortlist=shortlist,
+        max_hypotheses=min(MAX_WIDTH, settings.max_rows),
     )
 
 

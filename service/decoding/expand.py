@@ -140,10 +140,10 @@ def log_softmax(scores_V: np.ndarray) -> np.ndarray:
 
 def best_of(scores_V: np.ndarray, count: int) -> list[Scored]:
     """The `count` best finite scores, best first, of equal ones the lowest id first."""
-    if count < len(scores_V):
-        bound = np.partition(scores_V, -count)[-count]
-        ids = np.flatnonzero(scores_V >= bound) if bound > -np.inf else np.flatnonzero(scores_V > -np.inf)
-    else:
-        ids = np.flatnonzero(scores_V > -np.inf)
-    ids = ids[np.argsort(-scores_V[ids], kind="stable")[:count]]
-    return list(zip(ids.tolist(), scores_V[ids].tolist(), strict=True))
+    ids = np.flatnonzero(scores_V > -np.inf)
+    scores = scores_V[ids]
+    if count < len(ids):
+        best = scores >= np.partition(scores, -count)[-count]  # and all that are equal to the last of them
+        ids, scores = ids[best], scores[best]
+    order = np.argsort(-scores, kind="stable")[:count]
+    return list(zip(ids[order].tolist(), scores[order].tolist(), strict=True))

@@ -47,7 +47,7 @@ class Independent:
         sequence.produced += len(sequence.hypotheses)
         if self._count == 1:
             sequence.agreed = sequence.hypotheses[0].tokens
-        self._retire(sequence)
+        self._retire(sequence, model)
 
     def _advance_plain(self, sequence: Sequence, model: Distributions) -> None:
         """Greedy search without anything else."""
@@ -65,7 +65,7 @@ class Independent:
         else:
             return
         hypothesis.score = sum(hypothesis.logprobs)
-        self._retire(sequence)
+        self._retire(sequence, model)
 
     def _branch(self, sequence: Sequence, model: Distributions) -> None:
         """The prefix is behind: one hypothesis becomes as many as were asked for."""
@@ -105,7 +105,7 @@ class Independent:
                 token = sampler.draw(scores_V)
         expander.extend(hypothesis, token, hypothesis.score + float(model.logprobs(hypothesis.row)[token]), model)
 
-    def _retire(self, sequence: Sequence) -> None:
+    def _retire(self, sequence: Sequence, model: Distributions) -> None:
         """Gives the rows of finished hypotheses back, and ends the sequence with the last of them."""
         live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
         if self._all or not live:
@@ -117,6 +117,7 @@ class Independent:
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
             hypothesis.normalised = hypothesis.score / self._expander.norm(len(hypothesis.tokens))
+            hypothesis.normalised += self._expander.coverage(hypothesis, model)
         sequence.hypotheses = []
         sequence.answer(answers)
 

@@ -10,8 +10,11 @@ from random import Random
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+import torch
 
+from export.bundle import load_bundle, load_shortlist
 from model.reference import cross_attention, score
 from model.reference_beam import beam_search
 from model.reference_sampling import alternatives, sample
@@ -68,6 +71,41 @@ def test_beams_of_a_decoder_are_those_of_the_reference(client):
     answer = client.generate(TEXTS[0], beam_size=4, max_tokens=MOST, include_tokens=True)
     (expected,) = beam_search(GENERATOR, prompt, max_tokens=MOST, beam_size=4)
     assert answer.tokens == expected.tokens
+
+
+def test_a_shortlist_leaves_only_what_it_lists_for_the_source(client, tiny_attention_bundle):
+    manifest = load_bundle(tiny_attention_bundle)
+    shortlist = load_shortlist(tiny_attention_bundle / manifest.shortlist)
+    restricted = 0
+    for text in TEXTS:
+        answer = client.translate(text, use_shortlist=True, include_tokens=True, max_tokens=MOST)
+        allowed = {*shortlist.allowed(tuple(source_of(text))), 2}
+        assert set(answer.tokens) <= allowed
+        restricted += answer.tokens != client.translate(text, include_tokens=True, max_tokens=MOST).tokens
+    assert restricted, "some answer would use other words"
+
+
+def test_a_target_is_scored_with_its_coverage_as_the_beam_did(client):
+    options = {"coverage_penalty": 0.3, "length_penalty": 0.8}
+    best = client.translate(TEXTS[0], beam_size=4, include_tokens=True, token_logprobs=True, max_tokens=MOST, **options)
+    again = client.score(TEXTS[0], target_tokens=best.tokens, model="en-de", **options)
+    assert again.score == pytest.approx(best.hypotheses[0].score, abs=1e-6)
+    assert again.log_probability == pytest.approx(best.hypotheses[0].log_probability, abs=1e-6)
+
+
+def test_embeddings_are_the_mean_states_of_the_encoder(client):
+    for text in TEXTS:
+        source = torch.tensor([source_of(text)])
+        with torch.inference_mode():
+            states_1SM, _ = TRANSLATOR.encode(source, torch.tensor([source.shape[1]]))
+        mean_M = states_1SM[0].mean(0).numpy()
+        assert client.embed(text) == pytest.approx(mean_M, abs=1e-4)
+        assert client.embed(text, normalize=True) == pytest.approx(mean_M / np.linalg.norm(mean_M), abs=1e-4)
+
+
+def test_a_generation_model_embeds_nothing(client):
+    with pytest.raises(ClientError, match="made for generation"):
+        client.embed(TEXTS[0], model="en")
 
 
 def test_a_streamed_beam_is_never_taken_back(client):
