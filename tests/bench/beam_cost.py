@@ -26,6 +26,7 @@ from service.request import Request
 from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Sequence
+from service.step import StepPlan
 from tests.bench.engine_overhead import SOURCE_TOKENS, export_random, processor
 
 LIMIT = 1.15
@@ -37,7 +38,7 @@ class Timed(OnnxRunner):
 
     copying_s = 0.0
 
-    def _copy(self, plan):  # type: ignore[no-untyped-def]
+    def _copy(self, plan: StepPlan) -> None:
         began_s = time.perf_counter()
         super()._copy(plan)
         self.copying_s = time.perf_counter() - began_s
@@ -86,8 +87,8 @@ def measure(path: Path, count: int, beam: int, tokens: int, rounds: int) -> dict
                 turns[kind].append(found[-(tokens - 2) :])  # the same lengths for both
     figures: dict[str, object] = {"processor": processor(), "requests": count, "beam": beam, "tokens": tokens}
     medians = {}
-    for kind, found in turns.items():
-        columns = [[statistics.median(step) for step in zip(*part, strict=True)] for part in _columns(found)]
+    for kind, found_rounds in turns.items():
+        columns = [[statistics.median(step) for step in zip(*part, strict=True)] for part in _columns(found_rounds)]
         whole, inside, copying = (1e3 * statistics.mean(column) for column in columns)
         medians[kind] = columns[0]
         figures[kind] = {"step_ms": round(whole, 3), "graph_ms": round(inside, 3), "copies_ms": round(copying, 3)}

@@ -25,7 +25,8 @@ from glossa import serving
 from model.corpus import pairs
 from model.data import read_tsv
 from model.tokenizer import Tokenizer
-from service.client import Answer, Client, ClientError
+from service.client import Client, ClientError
+from service.reply import Answer
 
 Check = Callable[[str], bool]
 Case = tuple[dict[str, Any], Check]

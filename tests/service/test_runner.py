@@ -5,7 +5,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -206,7 +206,7 @@ def test_what_was_in_a_row_before_does_not_matter(model, dirt):
 # ---- every strategy on real graphs
 
 
-STRATEGIES = [
+STRATEGIES: list[dict[str, Any]] = [
     {},
     {"beam_size": 2},
     {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6},

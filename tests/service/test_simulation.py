@@ -1,6 +1,7 @@
 """Requests of every kind at saturation, against a scripted runner that checks each plan: no promise is ever broken."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class Few:
         scores_V[masked] = -np.inf
 
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beam": {"beam_size": 4, "num_hypotheses": 2},
     "wide beam": {"beam_size": 7, "early_stopping": "never"},
@@ -107,7 +108,7 @@ def test_every_promise_holds_at_saturation(turns):
     config = SchedulerConfig(max_rows=24, state_bytes=14_000, join_tokens=96)
     scheduler = Scheduler(config, runner.limits, runner.layout, eos_id=EOS)
     number = failures = finished = compared = longest_wait = 0
-    waited = {}  # turns for which the head of the queue could have run and did not
+    waited: dict[Sequence, int] = {}  # turns for which the head of the queue could have run and did not
     recent: list[Sequence] = []
     for turn in range(turns):
         while len(scheduler.waiting) < 6:

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -41,23 +42,25 @@ def by_definition(asked):
         base = length if options.length_normalization == "average" else (5 + length) / 6
         return base**options.length_penalty
 
-    lives, pools, done = [[((), 0.0)] for _ in range(groups)], [[] for _ in range(groups)], [False] * groups
+    lives: list[Any] = [[((), 0.0)] for _ in range(groups)]
+    pools: list[Any] = [[] for _ in range(groups)]
+    done = [False] * groups
     for length in range(1, asked.max_tokens + 1):
-        taken = []
+        taken: list[int] = []
         for group in range(groups):
             if done[group]:
                 continue
-            found = []
+            found: list[tuple[float, int, int]] = []
             for rank, (tokens, score) in enumerate(lives[group]):
                 logprobs_V = doubtful(asked.source, (*asked.prompt, *tokens), VOCABULARY)
-                allowed = range(VOCABULARY)
+                allowed: Any = range(VOCABULARY)
                 if len(tokens) < len(asked.prefix):
                     allowed = [asked.prefix[len(tokens)]]
                 for token in allowed:
                     total = score + float(logprobs_V[token]) - options.diversity_penalty * taken.count(token)
                     found.append((-total, rank, token))
             found.sort()
-            going = []
+            going: list[Any] = []
             for place, (negated, rank, token) in enumerate(found[: 2 * width]):
                 tokens = (*lives[group][rank][0], token)
                 if token == EOS or length == asked.max_tokens:
@@ -88,7 +91,7 @@ def run(*requests, max_rows=64, runner=None):
     for sequence in sequences:
         scheduler.check(sequence.request)
         scheduler.submit(sequence)
-    agreed = {sequence: [()] for sequence in sequences}
+    agreed: dict[Sequence, list[tuple[int, ...]]] = {sequence: [()] for sequence in sequences}
     while not scheduler.is_idle:
         plan = scheduler.plan(0.0)
         if plan.live:
@@ -110,7 +113,7 @@ def assert_same(sequence, expected):
     assert [score for _, score in answers(sequence)] == pytest.approx([score for _, score in expected])
 
 
-CASES = [
+CASES: list[dict[str, Any]] = [
     {"beam_size": 2},
     {"beam_size": 4, "num_hypotheses": 4},
     {"beam_size": 8, "num_hypotheses": 3, "length_penalty": 0.6},

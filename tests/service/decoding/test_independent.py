@@ -127,7 +127,7 @@ def test_more_samples_do_not_change_the_first():
 
 
 def test_finished_samples_free_their_rows_at_once():
-    seen = []
+    seen: list[tuple[int, int]] = []
     (sequence,) = run(request(num_sequences=6, temperature=2.0, max_tokens=30), seen=seen)
     lengths = sorted(len(answer.tokens) for answer in sequence.answers)
     assert lengths[0] < lengths[-1]
