@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from export.bundle import Manifest, Shortlist, Task
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
-from service.decoding.rules import build_rules
+from service.decoding.rule import Rule
+from service.decoding.rules import Banned, Only, build_rules
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
@@ -168,6 +171,7 @@ class ServedModel:
             shortlist=self.shortlist.allowed(source) if self.shortlist and options.use_shortlist else None,
         )
         grammars = [Grammar(kind, text, self.vocabulary) for kind, text in options.grammars]
+        self._check_prefix(options, forced, [*rules, *grammars])
         phrases = self._phrases(options, forced, max_tokens)
         return Request(
             request_id=request_id,
@@ -193,6 +197,24 @@ class ServedModel:
                 f"options.{name}", f"must be at most {max_tokens} tokens, as max_tokens is, got {len(prefix)}"
             )
         return prefix
+
+    def _check_prefix(self, options: DecodingOptions, prefix: Sequence[int], rules: Sequence[Rule]) -> None:
+        """Refuses a forced prefix that the other constraints rule out: no answer could meet both."""
+        name = "prefix" if options.prefix else "prefix_tokens"
+        for rule in rules:
+            if not isinstance(rule, Banned | Only | Grammar):
+                continue
+            state = rule.start()
+            for place, token in enumerate(prefix):
+                scores_V = np.zeros(len(self.vocabulary), np.float32)
+                if rule.applies(state, prefix[:place]):
+                    rule.apply(scores_V, state, prefix[:place])
+                if scores_V[token] == -np.inf:
+                    raise InvalidRequest(
+                        f"options.{name}",
+                        f"token {place} is ruled out by the request's other constraints; change either",
+                    )
+                state = rule.after(state, token)
 
     def _phrases(self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int) -> Phrases | None:
         """prefix: what is forced; phrases may be in it already."""
