@@ -201,19 +201,15 @@ class ServedModel:
     def _check_prefix(self, options: DecodingOptions, prefix: Sequence[int], rules: Sequence[Rule]) -> None:
         """Refuses a forced prefix that the other constraints rule out: no answer could meet both."""
         name = "prefix" if options.prefix else "prefix_tokens"
-        for rule in rules:
-            if not isinstance(rule, Banned | Only | Grammar):
-                continue
+        strict: list[Rule] = [rule for rule in rules if isinstance(rule, Banned | Only | Grammar)]
+        for rule in strict:
             state = rule.start()
             for place, token in enumerate(prefix):
                 scores_V = np.zeros(len(self.vocabulary), np.float32)
                 if rule.applies(state, prefix[:place]):
                     rule.apply(scores_V, state, prefix[:place])
                 if scores_V[token] == -np.inf:
-                    raise InvalidRequest(
-                        f"options.{name}",
-                        f"token {place} is ruled out by the request's other constraints; change either",
-                    )
+                    raise InvalidRequest(f"options.{name}", f"token {place} is ruled out by another constraint")
                 state = rule.after(state, token)
 
     def _phrases(self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int) -> Phrases | None:
