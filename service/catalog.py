@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -67,6 +67,13 @@ class TextLimits:
     max_text_bytes: int = 16384
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
+
+
+class Size(NamedTuple):
+    """Bytes that the answers to a request could need."""
+
+    told: int  # in the message
+    attention: int  # weights of all layers and heads, from which an alignment is made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,6 +339,8 @@ class ServedModel:
             raise InvalidRequest(
                 "options.alignment_layer", f"must be 0..{attention.layers}, got {options.alignment_layer}"
             )
+        if (count := len(options.alignment_heads)) > attention.heads:
+            raise InvalidRequest("options.alignment_heads", f"must be at most {attention.heads} heads, got {count}")
         for place, head in enumerate(options.alignment_heads):
             if head > attention.heads:
                 raise InvalidRequest(f"options.alignment_heads[{place}]", f"must be 1..{attention.heads}, got {head}")
@@ -347,28 +356,34 @@ class ServedModel:
         if (eos := self.manifest.tokens.eos) in tokens:
             raise InvalidRequest(f"{field}[{tokens.index(eos)}]", f"must not be the end token, got {eos}")
 
+    def size(self, options: DecodingOptions, max_tokens: int, source_len: int) -> Size:
+        """What answers of max_tokens would need."""
+        answers = max(options.num_hypotheses, options.num_sequences) * max_tokens
+        numbers = TOKEN_BYTES * answers * (1 + options.top_logprobs)
+        attention = self.manifest.attention
+        if options.alignment == "none" or attention is None:
+            return Size(numbers, 0)
+        weights = 4 * answers * source_len
+        is_soft = options.alignment in ("soft", "both")
+        return Size(numbers + (weights if is_soft else 0), weights * attention.layers * attention.heads)
+
     def _check_size(self, options: DecodingOptions, max_tokens: int, source_len: int) -> None:
         """What is told must fit into a message that clients take, and attention into memory."""
-        answers = max(options.num_hypotheses, options.num_sequences) * max_tokens
-        weights = 4 * source_len * answers
+        size = self.size(options, max_tokens, source_len)
         is_soft = options.alignment in ("soft", "both")
-        told = TOKEN_BYTES * answers * (1 + options.top_logprobs) + (weights if is_soft else 0)
-        if told > MAX_ANSWER_BYTES and (is_soft or options.top_logprobs):
+        if size.told > MAX_ANSWER_BYTES and (is_soft or options.top_logprobs):
             name = "alignment" if is_soft else "top_logprobs"
             raise InvalidRequest(
                 f"options.{name}",
-                f"must tell at most {MAX_ANSWER_BYTES} bytes, this could be {told}; "
+                f"must tell at most {MAX_ANSWER_BYTES} bytes, this could be {size.told}; "
                 "ask for fewer answers, fewer max_tokens or less beside them",
             )
-        attention = self.manifest.attention
-        if options.alignment != "none" and attention is not None:
-            held = weights * attention.layers * attention.heads
-            if held > MAX_ATTENTION_BYTES:
-                raise InvalidRequest(
-                    "options.alignment",
-                    f"must need at most {MAX_ATTENTION_BYTES} bytes of attention, this could be {held}; "
-                    "ask for fewer answers or fewer max_tokens",
-                )
+        if size.attention > MAX_ATTENTION_BYTES:
+            raise InvalidRequest(
+                "options.alignment",
+                f"must need at most {MAX_ATTENTION_BYTES} bytes of attention, this could be {size.attention}; "
+                "ask for fewer answers or fewer max_tokens",
+            )
 
 
 def _seed(options: DecodingOptions) -> int:

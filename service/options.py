@@ -331,6 +331,10 @@ def _check_told(options: DecodingOptions) -> None:
         for name in ("alignment_layer", "alignment_heads"):
             if getattr(options, name):
                 raise _refused(name, f"must be left out without alignment, got {getattr(options, name)}; set alignment")
+    seen = set[int]()
     for place, head in enumerate(options.alignment_heads):
         if head < 1:
             raise _refused(f"alignment_heads[{place}]", f"must be at least 1, got {head}")
+        if head in seen:
+            raise _refused(f"alignment_heads[{place}]", f"must be another head than those before it, got {head} again")
+        seen.add(head)

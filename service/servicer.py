@@ -60,7 +60,7 @@ DOMAIN = "glossa"
 REQUEST_ID = "x-request-id"
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 RETRY_ELSEWHERE_S = 1.0  # told to clients of a server that drains
-INLINE_NUMBERS = 2000  # turned into messages on the event loop: about a millisecond
+INLINE_SIZE = 48_000  # bytes turned into messages on the event loop: about a millisecond
 RETRY_WHEN_FULL_S = 0.5  # told when the whole server, not one queue, is full
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
@@ -184,7 +184,8 @@ class Servicer:
         async with self._submitted(model, prepared, call) as answer:
             while call.finished is None:
                 _, _, call.finished = await answer.piece()
-        return await _told(prepared, score, call.finished, prepared, model, text=request.text)
+        told = functools.partial(score, call.finished, prepared, model, text=request.text)
+        return await _told(model, prepared, told)
 
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         if self._log_text:
@@ -246,8 +247,15 @@ class Servicer:
                 if request.include_tokens:
                     fields["tokens"] = tokens
                 if call.finished:
-                    told = functools.partial(details, text=request.text, has_tokens=request.include_tokens)
-                    more = await _told(prepared, told, call.finished, prepared, model)
+                    told = functools.partial(
+                        details,
+                        call.finished,
+                        prepared,
+                        model,
+                        text=request.text,
+                        has_tokens=request.include_tokens,
+                    )
+                    more = await _told(model, prepared, told)
                     yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
                 elif text or request.include_tokens:
                     yield build(**fields)
@@ -412,14 +420,10 @@ def _check_streamable(options: DecodingOptions) -> None:
         raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")
 
 
-async def _told(request: Request, tell: Callable[..., _Message], *arguments: Any, **more: Any) -> _Message:
-    """`tell` of these arguments; in a thread, when it takes long to turn so many numbers into messages."""
-    options = request.options
-    answers = max(options.num_hypotheses, options.num_sequences)
-    is_soft = options.alignment in ("soft", "both")
-    numbers = answers * request.max_tokens * (1 + options.top_logprobs + (len(request.source) if is_soft else 0))
-    call = functools.partial(tell, *arguments, **more)
-    return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
+async def _told(model: ServedModel, request: Request, tell: Callable[[], _Message]) -> _Message:
+    """`tell()`; in a thread, when it takes long to turn so many numbers into messages."""
+    size = model.size(request.options, request.max_tokens, len(request.source))
+    return tell() if sum(size) <= INLINE_SIZE else await asyncio.to_thread(tell)
 
 
 def _request_id(context: Any) -> str:

@@ -178,6 +178,12 @@ async def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
         (TRANSLATION, {"logit_bias": {-1: 1.0}}, "logit_bias[-1]", "must be a token 0..13"),
         (ALIGNED, {"alignment": "hard", "alignment_layer": 3}, "alignment_layer", "must be 0..2, got 3"),
         (ALIGNED, {"alignment": "hard", "alignment_heads": (4, 5)}, "alignment_heads[1]", "must be 1..4, got 5"),
+        (
+            ALIGNED,
+            {"alignment": "hard", "alignment_heads": (1, 2, 3, 4, 5)},
+            "alignment_heads",
+            "at most 4 heads, got 5",
+        ),
         (dataclasses.replace(ALIGNED, max_hypotheses=3), {"beam_size": 4}, "beam_size", "1..3 on this server, got 4"),
         (dataclasses.replace(ALIGNED, max_hypotheses=3), {"num_sequences": 4}, "num_sequences", "1..3 on this server"),
         (TRANSLATION, {"top_p": 2.0}, "top_p", "above 0 and at most 1"),
@@ -218,6 +224,14 @@ async def test_answers_that_no_client_takes_are_refused_before_they_are_computed
             await prepare(roomy, text, **options)
         assert caught.value.field == f"options.{field}"
         assert await prepare(roomy, text, **options, max_tokens=4)
+
+
+def test_attention_counts_in_the_size_of_a_hard_alignment_too():
+    attention = ALIGNED.manifest.attention
+    soft, hard = (ALIGNED.size(DecodingOptions(alignment=kind), 100, 50) for kind in ("soft", "hard"))
+    assert soft.attention == hard.attention == 4 * 100 * 50 * attention.layers * attention.heads
+    assert soft.told - hard.told == 4 * 100 * 50
+    assert ALIGNED.size(DecodingOptions(), 100, 50) == (hard.told, 0)
 
 
 async def test_a_target_to_score_is_a_prefix_and_nothing_else():

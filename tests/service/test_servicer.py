@@ -2,6 +2,7 @@ import asyncio
 import dataclasses
 import math
 import re
+import threading
 from typing import Any
 
 import grpc
@@ -10,11 +11,13 @@ from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from export.bundle import Attention
 from protos.glossa.v1 import glossa_pb2 as pb
+from service import servicer
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
 from service.options import DecodingOptions
-from service.request import Finished, FinishReason, TextDelta
-from tests.edge import ANSWER, RESULT, TIMINGS, answered, running
+from service.request import Finished, FinishReason, Request, TextDelta
+from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, answered, running, served
 
 TEXT = "the small red house"
 
@@ -151,6 +154,23 @@ async def test_the_seed_is_told_when_it_was_used(edge, channel):
     assert not (await ask(text=TEXT, options={"seed": 5, "temperature": 0.0})).HasField("seed")
     *_, last = [m async for m in method(channel, "StreamTranslate")(text=TEXT, options={"seed": 7})]
     assert last.final.seed == 7
+
+
+async def test_what_is_large_is_told_in_a_thread():
+    attention = Attention(layers=6, heads=8, default_layer=1)
+    model = served("en-de", FakePool())
+    model = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, attention=attention))
+    request = Request(request_id="r", source=(5,) * 200, prompt=(1,), max_tokens=200, deadline_s=9.0)
+    for options, is_large in (
+        ({}, False),
+        ({"alignment": "hard"}, True),
+        ({"alignment": "soft"}, True),
+        ({"top_logprobs": 20}, True),
+        ({"token_logprobs": True}, False),
+    ):
+        asked = dataclasses.replace(request, options=DecodingOptions(**options))
+        thread = await servicer._told(model, asked, threading.current_thread)
+        assert (thread is not threading.current_thread()) == is_large, options
 
 
 async def test_the_prompt_is_echoed_once(edge, channel):
