@@ -124,7 +124,8 @@ def search(
             group.pool += [finish(live) for live, ended in pairs[:group_size] if ended]
             group.pool = sorted(group.pool, key=lambda hypothesis: -hypothesis.score)[:places]  # stable: earlier first
             group.live = [live for live, ended in pairs if not ended][:group_size]
-            taken.update(live.tokens[-1] for live in group.live)
+            if length > len(prefix):  # nobody can avoid what is forced
+                taken.update(live.tokens[-1] for live in group.live)
             group.is_finished = is_finished(group, length)
     found = [hypothesis for group in groups for hypothesis in group.pool]
     return sorted(found, key=lambda hypothesis: -hypothesis.score)[:num_hypotheses]

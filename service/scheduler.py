@@ -155,7 +155,32 @@ class Scheduler:
 
     def _lay_out(self) -> list[Copy]:
         """Gives every live hypothesis a row of its own in a dense prefix. Returns what must be copied for that."""
-        before = self.rows
+        staying, homeless = self._settle()
+        free = [row for row in range(len(staying) + len(homeless)) if row not in staying]
+        own: dict[Sequence, list[int]] = {}  # free rows that hold the right source already
+        for row in free:
+            if row < len(self.rows):
+                own.setdefault(self.rows[row][0], []).append(row)
+        copies: list[Copy] = []
+        strangers: list[tuple[Sequence, Hypothesis]] = []
+        for sequence, hypothesis in homeless:
+            if rows := own.get(sequence):
+                row = rows.pop()
+                start = _common_positions(sequence, self.rows[row][1], hypothesis)
+                copies.append(Copy(hypothesis.row, row, start, sequence.cached, 0))
+                staying[row] = sequence, hypothesis
+            else:
+                strangers.append((sequence, hypothesis))
+        left = [row for row in free if row not in staying]
+        for row, (sequence, hypothesis) in zip(left, strangers, strict=True):
+            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(sequence.request.source)))
+            staying[row] = sequence, hypothesis
+        self._take(sorted(staying.items()))
+        return copies
+
+    def _settle(self) -> tuple[dict[int, tuple[Sequence, Hypothesis]], list[tuple[Sequence, Hypothesis]]]:
+        """Who keeps the row that it continues, by row, and who needs another one: whoever comes second to a row, and
+        those whose rows lie behind the end of the prefix that is needed."""
         staying: dict[int, tuple[Sequence, Hypothesis]] = {}
         homeless: list[tuple[Sequence, Hypothesis]] = []
         for sequence in self.live:
@@ -165,28 +190,8 @@ class Scheduler:
                 else:
                     staying[hypothesis.row] = sequence, hypothesis
         count = len(staying) + len(homeless)
-        free = [row for row in range(count) if row not in staying]
         homeless += [staying.pop(row) for row in sorted(staying) if row >= count]
-        own: dict[Sequence, list[int]] = {}
-        for row in free:
-            if row < len(before):
-                own.setdefault(before[row][0], []).append(row)
-        copies, unplaced = [], []
-        for sequence, hypothesis in homeless:
-            if rows := own.get(sequence):
-                row = rows.pop()
-                start = _common_positions(sequence, before[row][1], hypothesis)
-                copies.append(Copy(hypothesis.row, row, start, sequence.cached, 0))
-                staying[row] = sequence, hypothesis
-            else:
-                unplaced.append((sequence, hypothesis))
-        left = (row for row in free if row not in staying)
-        for sequence, hypothesis in unplaced:
-            row = next(left)
-            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(sequence.request.source)))
-            staying[row] = sequence, hypothesis
-        self._take(sorted(staying.items()))
-        return copies
+        return staying, homeless
 
     def _take(self, rows: list[tuple[int, tuple[Sequence, Hypothesis]]]) -> None:
         """These are the rows of all live hypotheses now."""

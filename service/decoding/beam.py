@@ -14,6 +14,7 @@ among hypotheses that have come equally far.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from collections.abc import Sequence as Items
 
 from service.decoding.expand import Expander
@@ -44,6 +45,7 @@ class BeamSearch:
         options = expander.options
         self._expander, self._options = expander, options
         self._phrases = expander.request.phrases
+        self._place = expander.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
         self._places = max(1, round(self._width * options.patience))
         self._groups: list[_Group] = []
@@ -57,10 +59,13 @@ class BeamSearch:
     def advance(self, sequence: Sequence, model: Distributions) -> None:
         sequence.steps += 1
         sequence.produced += 1
-        taken: Counter[int] = Counter()
+        is_free = sequence.steps > len(sequence.request.prefix)
+        taken: Counter[int] = Counter()  # by earlier groups in this step
         for group in self._groups:
             if not group.is_done:
                 self._advance(group, model, taken)
+                if is_free:  # nobody can avoid a forced token
+                    taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
                 group.is_done = self._is_done(group, sequence.steps)
         running = [group for group in self._groups if not group.is_done]
         sequence.hypotheses = [hypothesis for group in running for hypothesis in group.live]
@@ -80,33 +85,34 @@ class BeamSearch:
             )
 
     def _advance(self, group: _Group, model: Distributions, taken: Counter[int]) -> None:
-        """One step of one group. `taken`: how often earlier groups chose a token; this group's are added."""
+        """One step of one group. `taken`: how often earlier groups chose a token."""
         candidates = self._candidates(group, model, taken)
-        going, ending = list[Candidate](), list[Candidate]()
-        rank_among_complete = 0
+        phrases, progress = self._phrases, self._progress(group, candidates)
+        going, ending, complete = list[Candidate](), list[Candidate](), 0
         for candidate in candidates:
             _, rank, token = candidate
-            is_complete = self._phrases is None or self._phrases.is_done(self._with(group.live[rank], token))
+            is_complete = phrases is None or phrases.is_done(progress[candidate])
             if self._expander.end(group.live[rank], token) is None:
                 going.append(candidate)
-            elif is_complete and rank_among_complete < self._width:
+            elif is_complete and complete < self._width:
                 ending.append(candidate)
-            rank_among_complete += is_complete
-        if self._phrases is not None:
-            met = self._phrases.met
-            banks = [(-negated, met(self._with(group.live[rank], token))) for negated, rank, token in going]
+            complete += is_complete
+        if phrases is not None:
+            banks = [(-candidate[0], phrases.met(progress[candidate])) for candidate in going]
             going = [going[place] for place in sorted(allocate(banks, self._width))]
         for candidate in ending:
             self._finish(group, self._child(group, candidate, model), model)
         group.live = [self._child(group, candidate, model) for candidate in going[: self._width]]
-        taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
 
     def _candidates(self, group: _Group, model: Distributions, taken: Counter[int]) -> list[Candidate]:
-        """The best 2B continuations of all live hypotheses, best first; with phrases, those that advance them too."""
+        """The best 2B continuations of all live hypotheses, best first. With phrases, each hypothesis's best one too,
+        and all that bring it closer to having them."""
         penalty, count = self._options.diversity_penalty, 2 * self._width
+        helpful = [self._helpful(hypothesis) for hypothesis in group.live]
         candidates: list[Candidate] = []
         for rank, hypothesis in enumerate(group.live):
-            found, so_far = self._expander.best(hypothesis, model, count + len(taken)), hypothesis.score
+            found = self._expander.best(hypothesis, model, count + len(taken), helpful[rank])
+            so_far = hypothesis.score
             if taken:
                 candidates += [(penalty * taken[token] - score - so_far, rank, token) for token, score in found]
             else:
@@ -114,51 +120,36 @@ class BeamSearch:
         candidates.sort()
         if self._phrases is None:
             return candidates[:count]
-        firsts = {rank: candidate for candidate in reversed(candidates) for rank in (candidate[1],)}
-        wanted = {*candidates[:count], *firsts.values()}
-        for rank, hypothesis in enumerate(group.live):
-            if self._expander.forced(hypothesis) is None:
-                wanted.update(self._advancing(rank, hypothesis, model, taken))
-        return sorted(wanted)
+        kept, seen = list[Candidate](), set[int]()
+        for place, candidate in enumerate(candidates):
+            _, rank, token = candidate
+            if place < count or rank not in seen or token in helpful[rank]:
+                kept.append(candidate)
+            seen.add(rank)
+        return kept
 
-    def _advancing(
-        self, rank: int, hypothesis: Hypothesis, model: Distributions, taken: Counter[int]
-    ) -> list[Candidate]:
-        """The continuations that bring the hypothesis closer to having all phrases."""
-        assert self._phrases is not None
-        tokens = self._phrases.next_tokens(self._progress(hypothesis))
-        scores_V = self._expander.scores(hypothesis, model) if tokens else None
-        if scores_V is None:
-            return []
-        penalty = self._options.diversity_penalty
-        scored = [(token, float(scores_V[token])) for token in tokens]
-        return [
-            (penalty * taken[token] - score - hypothesis.score, rank, token)
-            for token, score in scored
-            if score > float("-inf")
-        ]
+    def _helpful(self, hypothesis: Hypothesis) -> Collection[int]:
+        """The tokens that bring a hypothesis closer to having all phrases."""
+        return () if self._phrases is None else self._phrases.next_tokens(hypothesis.states[self._place])
 
-    def _progress(self, hypothesis: Hypothesis) -> Progress:
-        """How far the hypothesis has come with the phrases."""
-        assert self._phrases is not None
-        progress: Progress = hypothesis.states[self._expander.rules.index(self._phrases)]
-        return progress
-
-    def _with(self, hypothesis: Hypothesis, token: int) -> Progress:
-        """The same with one more token."""
-        assert self._phrases is not None
-        return self._phrases.after(self._progress(hypothesis), token)
+    def _progress(self, group: _Group, candidates: Items[Candidate]) -> dict[Candidate, Progress]:
+        """How far each candidate would have come with the phrases."""
+        if self._phrases is None:
+            return {}
+        states = [hypothesis.states[self._place] for hypothesis in group.live]
+        return {candidate: self._phrases.after(states[candidate[1]], candidate[2]) for candidate in candidates}
 
     def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
         negated, rank, token = candidate
         child = group.live[rank].fork()
-        self._expander.extend(child, token, -negated, model)
+        self._expander.extend(child, token, model)
+        child.score = -negated
         return child
 
     def _finish(self, group: _Group, hypothesis: Hypothesis, model: Distributions) -> None:
         expander = self._expander
         hypothesis.normalised = hypothesis.score / expander.norm(len(hypothesis.tokens))
-        hypothesis.normalised += expander.coverage(hypothesis, model)
+        hypothesis.normalised += expander.coverage(hypothesis, hypothesis.row, model)
         group.pool.append(hypothesis)
         group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
         del group.pool[self._places :]

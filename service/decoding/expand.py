@@ -8,6 +8,7 @@ returned are all that is looked at. What a hypothesis records is always the mode
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,16 +80,24 @@ class Expander:
         place = len(hypothesis.tokens)
         return self.request.prefix[place] if place < len(self.request.prefix) else None
 
-    def best(self, hypothesis: Hypothesis, model: Distributions, count: int) -> list[Scored]:
-        """At most `count` possible tokens, best first; of equal ones the lowest id first. Empty: there is none."""
-        token = self.forced(hypothesis)
+    def best(
+        self, hypothesis: Hypothesis, model: Distributions, count: int, also: Collection[int] = ()
+    ) -> list[Scored]:
+        """At most `count` possible tokens, best first; of equal ones the lowest id first. Empty: there is none.
+
+        also: tokens that are listed behind them if they are possible, however unlikely.
+        """
+        token, row = self.forced(hypothesis), hypothesis.row
         if token is not None:
-            return [(token, float(model.logprobs(hypothesis.row)[token]))]
+            return [(token, float(model.logprobs(row)[token]))]
         scores_V = self.scores(hypothesis, model)
-        if scores_V is not None:
-            return best_of(scores_V, count)
-        row = hypothesis.row
-        return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
+        if scores_V is None and not also:
+            return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
+        if scores_V is None:
+            scores_V = model.logprobs(row)
+        found = best_of(scores_V, count)
+        more = set(also).difference(token for token, _ in found)
+        return found + [(token, float(scores_V[token])) for token in sorted(more) if scores_V[token] > -np.inf]
 
     def end(self, hypothesis: Hypothesis, token: int) -> FinishReason | None:
         """Why the hypothesis would end with this token."""
@@ -98,11 +107,10 @@ class Expander:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, score: float, model: Distributions) -> None:
-        """Appends a token to the hypothesis, whose score it makes `score`."""
+    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions) -> None:
+        """Appends a token to the hypothesis. Its score is left to the search."""
         row = hypothesis.row
         hypothesis.reason = self.end(hypothesis, token)
-        hypothesis.score = score
         hypothesis.logprobs.append(float(model.logprobs(row)[token]))
         if self._told:
             told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
@@ -120,13 +128,13 @@ class Expander:
         base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
         return float(base**self.options.length_penalty)
 
-    def coverage(self, hypothesis: Hypothesis, model: Distributions) -> float:
+    def coverage(self, hypothesis: Hypothesis, row: int, model: Distributions) -> float:
         """The coverage penalty of Wu et al. 2016, equation 14: Σ_i log(min(Σ_j a_ij, 1)) over source positions i,
-        with the mean of all layers and heads as a. 0 when it is not asked for."""
+        with the mean of all layers and heads as a. 0 when it is not asked for. row: one with the request's source."""
         if not self.options.coverage_penalty:
             return 0.0
         prompt = self.request.prompt
-        attention_LHTS = model.attend(hypothesis.row, (*prompt, *hypothesis.tokens[:-1]))
+        attention_LHTS = model.attend(row, (*prompt, *hypothesis.tokens[:-1]))
         covered_S = attention_LHTS[:, :, len(prompt) - 1 :].mean((0, 1), dtype=np.float64).sum(0)
         return self.options.coverage_penalty * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
 

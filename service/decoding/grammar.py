@@ -233,10 +233,14 @@ def _checked_schema(text: str) -> Mapping[str, Any]:
     nodes = list(_walk(schema))
     if len(nodes) > MAX_NODES:
         raise _Refused(f"must have at most {MAX_NODES} objects and lists, got {len(nodes)}")
+    try:
+        json.dumps(schema, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _Refused(f"must be of characters, got half of one: \\u{ord(error.object[error.start]):04x}") from error
     objects = [node for node in nodes if isinstance(node, dict)]
     patterns = [node[name] for node in objects for name in ("pattern", "format") if isinstance(node.get(name), str)]
     properties = [name for node in objects for name in _mapping(node.get("patternProperties"))]
-    multiples = [node["multipleOf"] for node in objects if isinstance(node.get("multipleOf"), int | float)]
+    multiples = [node["multipleOf"] for node in objects if type(node.get("multipleOf")) in (int, float)]  # no bool
     for what, count, most in (
         ("pattern, format and patternProperties", len(patterns) + len(properties), MAX_PATTERNS),
         ("bytes in patterns", sum(len(pattern.encode()) for pattern in (*patterns, *properties)), MAX_PATTERN_BYTES),

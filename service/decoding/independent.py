@@ -64,7 +64,6 @@ class Independent:
             hypothesis.reason = FinishReason.LENGTH
         else:
             return
-        hypothesis.score = sum(hypothesis.logprobs)
         self._retire(sequence, model)
 
     def _branch(self, sequence: Sequence, model: Distributions) -> None:
@@ -85,8 +84,8 @@ class Independent:
                 raise Unsatisfiable(_STUCK.format(steps=sequence.steps - 1))
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
             self._all = [root, *(root.fork() for _ in found[1:])]
-            for hypothesis, (token, score) in zip(self._all, found, strict=True):
-                self._expander.extend(hypothesis, token, hypothesis.score + score, model)
+            for hypothesis, (token, _) in zip(self._all, found, strict=True):
+                self._expander.extend(hypothesis, token, model)
         sequence.hypotheses = self._all
 
     def _extend(self, hypothesis: Hypothesis, model: Distributions) -> None:
@@ -103,10 +102,11 @@ class Independent:
                 token = sampler.draw(model.logprobs(row), (model.top_ids[row], model.top_logprobs[row]))
             else:
                 token = sampler.draw(scores_V)
-        expander.extend(hypothesis, token, hypothesis.score + float(model.logprobs(hypothesis.row)[token]), model)
+        expander.extend(hypothesis, token, model)
 
     def _retire(self, sequence: Sequence, model: Distributions) -> None:
-        """Gives the rows of finished hypotheses back, and ends the sequence with the last of them."""
+        """Gives the rows of finished hypotheses back, and ends the sequence with the last of them. Nothing was
+        compared: the score of an answer is the model's own log-probability."""
         live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
         if self._all or not live:
             sequence.width = max(1, len(live))
@@ -116,8 +116,9 @@ class Independent:
             return
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
+            hypothesis.score = sum(hypothesis.logprobs)
             hypothesis.normalised = hypothesis.score / self._expander.norm(len(hypothesis.tokens))
-            hypothesis.normalised += self._expander.coverage(hypothesis, model)
+            hypothesis.normalised += self._expander.coverage(hypothesis, sequence.rows[0], model)
         sequence.hypotheses = []
         sequence.answer(answers)
 

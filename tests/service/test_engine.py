@@ -96,7 +96,8 @@ async def test_a_beam_streams_what_is_certain_and_ends_with_all_answers(start):
 
 async def test_attention_is_told_for_every_answer(start):
     options = DecodingOptions(beam_size=4, num_hypotheses=2, alignment="hard")
-    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options))
+    beside = request("beside", source=(7, 8, 9, 10, 2), max_tokens=20)
+    _, sink = await ask(start(ScriptedRunner(rule=doubtful)), beside, request(options=options))
     for answer in sink.finals[0].hypotheses:
         assert answer.attention is not None
         assert answer.attention.shape == (1, 2, len(answer.tokens), 3)

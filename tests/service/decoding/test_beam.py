@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.decoding.beam import agree
@@ -70,7 +71,8 @@ def by_definition(asked):
                     going.append((tokens, -negated))
             pools[group] = sorted(pools[group], key=lambda answer: -answer[1])[:places]
             lives[group] = going
-            taken += [tokens[-1] for tokens, _ in going]
+            if length > len(asked.prefix):
+                taken += [tokens[-1] for tokens, _ in going]
             if not going:
                 done[group] = True
             elif len(pools[group]) == places:
@@ -126,6 +128,7 @@ CASES: list[dict[str, Any]] = [
     {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 2, "diversity_penalty": 0.8},
     {"beam_size": 6, "num_hypotheses": 6, "num_beam_groups": 6, "diversity_penalty": 1.5},
     {"beam_size": 4, "num_hypotheses": 4, "prefix": (7, 7, 4)},
+    {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 4, "diversity_penalty": 2.0, "prefix": (7, 7, 4)},
     {"beam_size": 32, "num_hypotheses": 32},
 ]
 
@@ -256,6 +259,23 @@ def test_phrases_are_in_every_answer(beam_size):
     for sequence in run(*requests)[0]:
         for answer in sequence.answers:
             assert all(contains(answer.tokens, phrase) for phrase in wanted[sequence.request.request_id])
+
+
+def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
+    """Behind token 5 the end is likely; without it there are always two better candidates that have no phrase yet."""
+
+    def said(source, fed, vocab_size):
+        probable = {EOS: 0.5, 6: 0.499} if 5 in fed else {7: 0.499, 8: 0.499, 5: 1e-3}
+        probabilities_V = np.full(vocab_size, 1e-6)
+        for token, probability in probable.items():
+            probabilities_V[token] = probability
+        return np.log(probabilities_V / probabilities_V.sum()).astype(np.float32)
+
+    phrases = Phrases([((5,),)], eos_id=EOS, ordered=False, max_tokens=9)
+    asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, rules=(phrases,))
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
+    ((sequence,), _) = run(replace(asked, phrases=phrases), runner=runner)
+    assert min(len(answer.tokens) for answer in sequence.answers) <= 3
 
 
 def test_a_phrase_finds_a_better_place_than_the_beginning():

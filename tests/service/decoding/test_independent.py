@@ -171,6 +171,8 @@ def test_a_penalty_changes_the_choice_and_not_the_log_probability_that_is_told()
     answer = run(asked)[0].answers[0]
     assert answer.tokens == [9, 9, 9]
     assert answer.logprobs == pytest.approx([float(distribution(asked, (9,) * n)[9]) for n in range(3)])
+    assert answer.score == pytest.approx(sum(answer.logprobs))
+    assert answer.normalised == pytest.approx(sum(answer.logprobs) / 3)
 
 
 def test_a_rule_that_breaks_costs_only_its_own_request(caplog):
