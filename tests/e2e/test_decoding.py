@@ -7,7 +7,7 @@ import math
 import random
 import re
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import grpc
 import numpy as np
@@ -20,7 +20,9 @@ from model.reference_beam import beam_search
 from model.reference_sampling import alternatives, sample
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.client import AsyncClient, Client, ClientError
+from service.options import GrammarKind
 from tests.e2e.process import serving
+from tests.grammars import near_valid
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -308,6 +310,8 @@ def hostile(rng):
             message.logit_bias.update({rng.choice(HOSTILE[1]): rng.choice(HOSTILE[5]) for _ in range(3)})
         elif field.is_repeated:
             getattr(message, field.name).extend(rng.choices(HOSTILE[field.cpp_type], k=rng.choice([1, 2, 70])))
+        elif field.name in get_args(GrammarKind) and rng.random() < 0.7:
+            setattr(message, field.name, near_valid(rng, field.name))
         else:
             setattr(message, field.name, rng.choice(HOSTILE[field.cpp_type]))
     return message

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from service.decoding import grammar
 from service.decoding.grammar import MAX_BYTES, MAX_NODES, MAX_PATTERN_PROPERTIES, MAX_PATTERNS, Grammar, GrammarKind
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
+from tests.grammars import near_valid
 
 TEXTS = [
     "the old tree",
@@ -283,6 +284,9 @@ def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
         ("json_schema", '{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "are not supported. Use anyOf"),
         ("json_schema", '{"minimum": 3, "maximum": 1, "type": "integer"}', "minimum (3) is greater than maximum (1)"),
         ("json_schema", '{"multipleOf": 1001}', "multipleOf must have digits of at most 1000, got 1001"),
+        ("json_schema", '{"multipleOf": true}', "Expected f64 for 'multipleOf', got true"),
+        ("json_schema", r'{"pattern": "a\ud800"}', r"must be of characters, got half of one: \ud800"),
+        ("json_schema", r'{"\udfff": 1}', r"must be of characters, got half of one: \udfff"),
         ("json_schema", '{"allOf": [{"pattern": "a"}, {"pattern": "b"}]}', "must not combine pattern"),
         ("json_schema", '{"pattern": "a", "anyOf": [{"minLength": 2}]}', "must not combine pattern"),
         ("lark", "start: foo", 'at 1(8): unknown name: "foo"'),
@@ -423,6 +427,15 @@ def test_hostile_grammars_cost_little(name):
     with contextlib.suppress(InvalidRequest, Unsatisfiable):
         walk(Grammar(*HOSTILE[name], BPE), BPE, random.Random(0), most=100)
     assert time.process_time() - began < 4
+
+
+@pytest.mark.parametrize("kind", get_args(GrammarKind))
+def test_what_is_nearly_a_grammar_is_one_or_is_refused(kind):
+    rng = random.Random(7)
+    for _ in range(400):
+        text = near_valid(rng, kind)
+        with contextlib.suppress(InvalidRequest, Unsatisfiable):
+            walk(Grammar(kind, text, BPE), BPE, rng, most=4)
 
 
 DEEP = {
