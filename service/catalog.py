@@ -122,6 +122,7 @@ class ServedModel:
         self, request_id: str, text: str, options: DecodingOptions, *, deadline_s: float, limits: TextLimits
     ) -> Request:
         """A request whose every field was checked. Raises InvalidRequest, Unsupported, Unsatisfiable."""
+        _check_bytes(options.prefix, limits, "options.prefix")  # before the options: they look for bans in it
         _check_stop(options.stop, limits)
         check(options)
         _check_text(text, limits)
@@ -392,10 +393,14 @@ def _seed(options: DecodingOptions) -> int:
     return secrets.randbits(53) if options.is_sampling else 0  # 53: JSON readers with float64 keep it
 
 
-def _check_text(text: str, limits: TextLimits, field: str = "text") -> None:
+def _check_bytes(text: str, limits: TextLimits, field: str) -> None:
     size = len(text.encode())
     if size > limits.max_text_bytes:
         raise InvalidRequest(field, f"must be at most {limits.max_text_bytes} bytes, got {size}; shorten or split it")
+
+
+def _check_text(text: str, limits: TextLimits, field: str = "text") -> None:
+    _check_bytes(text, limits, field)
     if not text.strip():
         raise InvalidRequest(field, "must not be empty or blank")
 

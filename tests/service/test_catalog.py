@@ -47,6 +47,7 @@ async def test_what_is_exactly_at_a_limit_is_taken():
     assert (await prepare(TRANSLATION, "cat", max_tokens=1)).max_tokens == 1
     assert (await prepare(TRANSLATION, "cat", stop=("ää", "."))).stop == ("ää", ".")
     assert (await prepare(TRANSLATION, "cat" + " " * 3997)).source
+    assert (await prepare(TRANSLATION, "cat", prefix="cat" + " " * 3997)).prefix
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,15 @@ async def test_what_is_exactly_at_a_limit_is_taken():
         ("cat", {"max_tokens": 17}, "options.max_tokens"),
         ("cat", {"stop": ("äää",)}, "options.stop[0]"),
         ("cat", {"stop": (".", ".", ".")}, "options.stop"),
+        ("cat", {"prefix": "cat" + " " * 3998}, "options.prefix"),
+        ("cat", {"prefix": "cat" * 1_000_000, "banned": ("cat",)}, "options.prefix"),
     ],
 )
 async def test_one_more_is_refused(text, options, field):
     with pytest.raises(InvalidRequest) as caught:
         await prepare(TRANSLATION, text, **options)
     assert caught.value.field == field
+    assert "must be at most" in caught.value.problem or "must be 1.." in caught.value.problem
 
 
 async def test_prompt_and_answer_share_the_positions_but_the_last_token_takes_none():
