@@ -148,6 +148,10 @@ class ServedModel:
             _check_text(text, limits)
         if isinstance(target, str):
             _check_text(target, limits, "target")
+        elif is_open:
+            raise InvalidRequest(
+                "is_open", "must be false with target_tokens: they end with the end token, or are open without it"
+            )
         options = dataclasses.replace(options, token_logprobs=True)
         self._check_abilities(options)
         build = functools.partial(self._build_scoring, request_id, text, target, options, is_open, deadline_s)
@@ -196,13 +200,20 @@ class ServedModel:
         )
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
-        prefix = options.prefix_tokens
+        name, prefix = "options.prefix_tokens", options.prefix_tokens
         if options.prefix:
-            prefix = tuple(self._encode(options.prefix, "options.prefix"))
+            name, prefix = "options.prefix", tuple(self._encode(options.prefix, "options.prefix"))
         if len(prefix) > max_tokens:
-            name = "prefix" if options.prefix else "prefix_tokens"
             raise InvalidRequest(
-                f"options.{name}", f"must be at most {max_tokens} tokens, as max_tokens is, got {len(prefix)}"
+                name,
+                f"must be at most {max_tokens} tokens, which {_bound(options, max_tokens)} leaves, got {len(prefix)}",
+            )
+        answers = max(options.num_hypotheses, options.num_sequences)
+        if answers > 1 and len(prefix) == max_tokens and not options.prefix_bias:
+            raise InvalidRequest(
+                name,
+                f"must be fewer than the {max_tokens} tokens that {_bound(options, max_tokens)} leaves, "
+                f"got {len(prefix)}: all {answers} answers would be the same",
             )
         return prefix
 
@@ -234,7 +245,8 @@ class ServedModel:
         if needed > max_tokens:
             raise InvalidRequest(
                 "options.phrases",
-                f"must need at most {max_tokens} tokens, as max_tokens is, end included, got {needed}",
+                f"must need at most {max_tokens} tokens, which {_bound(options, max_tokens)} leaves, end included, "
+                f"got {needed}",
             )
         return phrases
 
@@ -385,6 +397,11 @@ class ServedModel:
                 f"must need at most {MAX_ATTENTION_BYTES} bytes of attention, this could be {size.attention}; "
                 "ask for fewer answers or fewer max_tokens",
             )
+
+
+def _bound(options: DecodingOptions, max_tokens: int) -> str:
+    """The option that says that an answer has at most max_tokens."""
+    return "max_length_ratio" if options.max_length_ratio and max_tokens != options.max_tokens else "max_tokens"
 
 
 def _seed(options: DecodingOptions) -> int:

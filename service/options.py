@@ -91,6 +91,11 @@ class DecodingOptions:
         return max(self.beam_size, self.num_sequences, self.num_hypotheses)
 
     @property
+    def places(self) -> int:
+        """Finished hypotheses that a beam keeps, those of all its groups."""
+        return self.num_beam_groups * max(1, round(self.beam_size // self.num_beam_groups * self.patience))
+
+    @property
     def grammars(self) -> list[tuple[GrammarKind, str]]:
         """Those given, one at most in options that were checked."""
         texts: dict[GrammarKind, str] = {"regex": self.regex, "json_schema": self.json_schema, "lark": self.lark}
@@ -274,17 +279,30 @@ def _check_beam(options: DecodingOptions) -> None:
         )
     if options.beam_size % options.num_beam_groups:
         raise _refused("num_beam_groups", f"must divide beam_size {options.beam_size}, got {options.num_beam_groups}")
+    if options.num_hypotheses > options.places:
+        raise _refused(
+            "num_hypotheses",
+            f"must be at most {options.places}, which patience {options.patience:g} keeps of a beam, "
+            f"got {options.num_hypotheses}; raise patience",
+        )
     if options.diversity_penalty and options.num_beam_groups == 1:
         raise _refused(
             "diversity_penalty", f"must be 0 with one group, got {options.diversity_penalty:g}; set num_beam_groups"
         )
+    if options.num_beam_groups > 1 and not options.diversity_penalty:
+        raise _refused(
+            "num_beam_groups",
+            f"must be 1 without diversity_penalty, got {options.num_beam_groups}: all groups would be the same",
+        )
 
 
 def _check_sampling(options: DecodingOptions) -> None:
-    if options.num_sequences > 1 and options.temperature == 0:
-        raise _refused(
-            "num_sequences", f"must be 1 with temperature 0, got {options.num_sequences}: all would be the same"
-        )
+    if options.temperature == 0:
+        for name in OF_SAMPLING[1:]:
+            if (value := getattr(options, name)) != getattr(DEFAULTS, name):
+                raise _refused(
+                    name, f"must be left out with temperature 0: nothing is sampled then, got {_shown(value)}"
+                )
     if options.return_alternatives:
         if options.beam_size > 1:
             raise _refused(
@@ -292,6 +310,8 @@ def _check_sampling(options: DecodingOptions) -> None:
             )
         if options.is_sampling:
             raise _refused("return_alternatives", "must be false when sampling, got true: each goes on greedily")
+        if options.num_hypotheses == 1:
+            raise _refused("num_hypotheses", "must be at least 2 with return_alternatives, got 1: so many are returned")
         if options.prefix_bias:
             raise _refused(
                 "return_alternatives", "must be false with prefix_bias, got true: they stand behind a prefix"

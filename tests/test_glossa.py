@@ -131,9 +131,11 @@ async def test_flags_become_options(edge, tmp_path):
     assert edge.pools["en"].requests[0].options == DecodingOptions(
         temperature=0.5, top_k=5, top_p=0.9, min_p=0.1, seed=7, num_sequences=2, json_schema='{"type": "null"}'
     )
-    await ask(edge, "generate", "a cat", "--alternatives", "--regex", "a|b")
-    assert edge.pools["en"].requests[1].options == DecodingOptions(return_alternatives=True, regex="a|b")
-    assert "options.phrases" in await ask(edge, "generate", "a cat", "--alternatives", "--phrase", "a", fails=True)
+    await ask(edge, "generate", "a cat", "--alternatives", "--num-hypotheses", "2", "--regex", "a|b")
+    assert edge.pools["en"].requests[1].options == DecodingOptions(
+        return_alternatives=True, num_hypotheses=2, regex="a|b"
+    )
+    assert "options.num_hypotheses" in await ask(edge, "generate", "a cat", "--alternatives", fails=True)
 
 
 async def test_options_that_are_none_are_refused_before_asking(edge, tmp_path):

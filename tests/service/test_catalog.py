@@ -166,8 +166,36 @@ async def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
         (TRANSLATION, {"prefix_tokens": (64,)}, "prefix_tokens[0]", "must be a token 0..13, got 64"),
         (TRANSLATION, {"prefix_tokens": (5, -1)}, "prefix_tokens[1]", "must be a token 0..13, got -1"),
         (TRANSLATION, {"prefix_tokens": (5, 2)}, "prefix_tokens[1]", "must not be the end token, got 2"),
-        (TRANSLATION, {"prefix_tokens": (5,) * 17}, "prefix_tokens", "must be at most 16 tokens, as max_tokens is"),
-        (TRANSLATION, {"prefix": "cat " * 3, "max_tokens": 2}, "prefix", "at most 2 tokens, as max_tokens is, got 3"),
+        (
+            TRANSLATION,
+            {"prefix_tokens": (5,) * 17},
+            "prefix_tokens",
+            "must be at most 16 tokens, which max_tokens leaves",
+        ),
+        (
+            TRANSLATION,
+            {"prefix": "cat " * 3, "max_tokens": 2},
+            "prefix",
+            "at most 2 tokens, which max_tokens leaves, got 3",
+        ),
+        (
+            TRANSLATION,
+            {"prefix": "cat " * 3, "max_length_ratio": 1.0},
+            "prefix",
+            "at most 2 tokens, which max_length_ratio leaves, got 3",
+        ),
+        (
+            TRANSLATION,
+            {"prefix": "cat cat", "max_tokens": 2, "num_sequences": 3},
+            "prefix",
+            "must be fewer than the 2 tokens that max_tokens leaves, got 2: all 3 answers would be the same",
+        ),
+        (
+            TRANSLATION,
+            {"prefix_tokens": (5,) * 16, "return_alternatives": True, "num_hypotheses": 2},
+            "prefix_tokens",
+            "must be fewer than the 16 tokens that max_tokens leaves, got 16: all 2 answers",
+        ),
         (TRANSLATION, {"prefix_tokens": (6,), "banned": ("black",)}, "prefix_tokens", "token 0 is ruled out"),
         (
             TRANSLATION,
@@ -268,6 +296,11 @@ async def test_a_target_that_cannot_be_scored_is_refused(model, text, given, fie
         await target(model, text, given)
     assert caught.value.field == field
     assert problem in caught.value.problem
+
+
+async def test_ids_of_a_target_say_themselves_whether_it_goes_on():
+    with pytest.raises(InvalidRequest, match="is_open: must be false with target_tokens"):
+        await target(TRANSLATION, "cat", (5, 6), is_open=True)
 
 
 async def test_long_text_gives_the_same_request_from_its_thread():

@@ -26,6 +26,7 @@ from service.options import (
 
 NAN, INF, INT32 = math.nan, math.inf, 2**31 - 1
 BEAM = {"beam_size": 4}
+ALTERNATIVES = {"return_alternatives": True, "num_hypotheses": 2}
 FLOATS = [name for name, kind in get_type_hints(DecodingOptions).items() if kind in (float, float | None)]
 
 REFUSED = [
@@ -99,17 +100,30 @@ REFUSED = [
     ({**BEAM, "typical_p": 0.5}, "typical_p", "a beam draws no tokens, got 0.5"),
     ({**BEAM, "seed": 0}, "seed", "a beam draws no tokens, got 0"),
     ({**BEAM, "num_sequences": 2}, "num_sequences", "a beam draws no tokens, got 2"),
-    ({"num_sequences": 2, "temperature": 0.0}, "num_sequences", "must be 1 with temperature 0, got 2"),
+    ({"temperature": 0.0, "num_sequences": 2}, "num_sequences", "left out with temperature 0: nothing is .*, got 2"),
+    ({"temperature": 0.0, "top_k": 5}, "top_k", "must be left out with temperature 0: nothing is sampled then, got 5"),
+    ({"temperature": 0.0, "top_p": 0.5}, "top_p", "must be left out with temperature 0"),
+    ({"temperature": 0.0, "min_p": 0.5}, "min_p", "must be left out with temperature 0"),
+    ({"temperature": 0.0, "typical_p": 0.5}, "typical_p", "must be left out with temperature 0"),
+    ({"temperature": 0.0, "seed": 0}, "seed", "must be left out with temperature 0"),
+    ({**BEAM, "num_hypotheses": 3, "patience": 0.5}, "num_hypotheses", "at most 2, which patience 0.5 keeps .*, got 3"),
+    (
+        {"beam_size": 6, "num_hypotheses": 6, "patience": 0.7, "num_beam_groups": 2, "diversity_penalty": 1.0},
+        "num_hypotheses",
+        r"must be at most 4, which patience 0.7 keeps of a beam, got 6; raise patience",
+    ),
+    ({**BEAM, "num_beam_groups": 2}, "num_beam_groups", "must be 1 without diversity_penalty, got 2"),
+    ({"return_alternatives": True}, "num_hypotheses", "must be at least 2 with return_alternatives, got 1"),
     ({**BEAM, "return_alternatives": True}, "return_alternatives", "must be false with a beam"),
     ({"return_alternatives": True, "top_k": 2}, "return_alternatives", "must be false when sampling"),
-    ({"return_alternatives": True, "prefix": "a", "prefix_bias": 0.5}, "return_alternatives", "with prefix_bias"),
+    ({**ALTERNATIVES, "prefix": "a", "prefix_bias": 0.5}, "return_alternatives", "with prefix_bias"),
     ({"min_alternative_probability": 0.1}, "min_alternative_probability", "must be 0 without return_alternatives"),
     ({"prefix": "a", "prefix_tokens": (5,)}, "prefix_tokens", "must be empty with prefix"),
     ({"prefix_bias": 0.5}, "prefix_bias", "must be 0 without prefix or prefix_tokens, got 0.5"),
     ({"regex": "a", "lark": "start: A"}, "lark", "must be empty with regex: an answer has one grammar"),
     ({"regex": "a", "json_schema": "{}"}, "json_schema", "must be empty with regex"),
     ({"phrases": ("a",), "seed": 1}, "phrases", "must be empty with sampling: only a beam makes room for them"),
-    ({"phrases": ("a",), "return_alternatives": True}, "phrases", "must be empty with return_alternatives"),
+    ({"phrases": ("a",), **ALTERNATIVES}, "phrases", "must be empty with return_alternatives"),
     ({"ordered_phrases": True}, "ordered_phrases", "must be false without phrases"),
     ({"phrases": ("red house",), "banned": ("house",)}, r"phrases\[0\]", "must not contain 'house', which banned"),
     ({"phrases": ("a. b",), "stop": (".",)}, r"phrases\[0\]", "must not contain '.', which stop"),
@@ -138,7 +152,9 @@ def test_what_cannot_be_used_is_refused_with_its_name(changes, field, problem):
         {"beam_size": 6, "num_beam_groups": 3, "diversity_penalty": 0.5, "patience": 0.1, "early_stopping": "never"},
         {**BEAM, "length_penalty": -1.0, "length_normalization": "gnmt", "coverage_penalty": 0.2},
         {"temperature": 0.01, "top_k": 2**31 - 1, "top_p": 1.0, "min_p": 0.99, "typical_p": 0.5, "seed": 2**64 - 1},
-        {"temperature": 0.0, "seed": 3, "top_p": 0.5},
+        {"temperature": 0.0},
+        {"beam_size": 4, "num_hypotheses": 4, "patience": 0.7, "num_beam_groups": 4, "diversity_penalty": 1.0},
+        {"beam_size": 4, "num_hypotheses": 3, "patience": 0.7},
         {"num_sequences": 32},
         {"return_alternatives": True, "num_hypotheses": 32, "min_alternative_probability": 0.1, "prefix": "a"},
         {"prefix_tokens": (5, 6), "prefix_bias": 0.5},
