@@ -146,12 +146,30 @@ def log_softmax(scores_V: np.ndarray) -> np.ndarray:
     return result
 
 
+BLOCK = 64
+"""Scores that are looked at together to find the best ones."""
+
+
 def best_of(scores_V: np.ndarray, count: int) -> list[Scored]:
     """The `count` best finite scores, best first, of equal ones the lowest id first."""
-    ids = np.flatnonzero(scores_V > -np.inf)
+    ids = _possible(scores_V, count)
     scores = scores_V[ids]
-    if count < len(ids):
-        best = scores >= np.partition(scores, -count)[-count]  # and all that are equal to the last of them
-        ids, scores = ids[best], scores[best]
     order = np.argsort(-scores, kind="stable")[:count]
-    return list(zip(ids[order].tolist(), scores[order].tolist(), strict=True))
+    found = zip(ids[order].tolist(), scores[order].tolist(), strict=True)
+    return [(token, score) for token, score in found if score > -math.inf]
+
+
+def _possible(scores_V: np.ndarray, count: int) -> np.ndarray:
+    """Ids in ascending order that include the `count` best scores and their equals.
+
+    A score is among the best only if fewer than `count` blocks have a higher maximum: most blocks need no second look.
+    """
+    blocks = len(scores_V) // BLOCK
+    if blocks > count:
+        most = scores_V[: blocks * BLOCK].reshape(blocks, BLOCK).max(1)
+        bound = np.partition(most, -count)[-count]
+        if bound > -np.inf:
+            chosen = np.flatnonzero(most >= bound)
+            inside = (chosen[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+            return np.concatenate([inside, np.arange(blocks * BLOCK, len(scores_V))])
+    return np.flatnonzero(scores_V > -np.inf)

@@ -19,6 +19,15 @@ def test_the_best_are_those_of_a_stable_sort(values, count):
     assert best_of(np.array(values, np.float32), count) == [(token, -value) for value, token in expected]
 
 
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 700), count=st.integers(1, 12), masked=st.floats(0, 1))
+def test_blocks_hide_none_of_the_best(seed, size, count, masked):
+    rng = np.random.default_rng(seed)
+    scores_V = rng.integers(-20, 0, size).astype(np.float32)  # many equal ones
+    scores_V[rng.random(size) < masked] = -np.inf
+    expected = sorted((-score, token) for token, score in enumerate(scores_V.tolist()) if score > -math.inf)[:count]
+    assert best_of(scores_V, count) == [(token, -score) for score, token in expected]
+
+
 def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
     result = log_softmax(np.array([1.0, -math.inf, 3.0, 2.0], np.float32))
     assert result[1] == -math.inf
