@@ -182,7 +182,7 @@ class ServedModel:
             prefix=prefix,
             shortlist=self.shortlist.allowed(source) if self.shortlist and options.use_shortlist else None,
         )
-        grammars = [Grammar(kind, text, self.vocabulary) for kind, text in options.grammars]
+        grammars = [Grammar(kind, text, self.vocabulary, width=options.width) for kind, text in options.grammars]
         self._check_prefix(options, forced, [*rules, *grammars])
         phrases = self._phrases(options, forced, max_tokens)
         return Request(

@@ -107,6 +107,8 @@ MAX_LOGIT_BIAS = 1024  # entries
 MAX_BANNED = 64  # texts
 MAX_PHRASES = 16  # texts; every one of them asks for its part of the beam
 MAX_PHRASE_BYTES = 256  # of one banned or wanted text
+# Compilation takes time with the square of the text, and stack with the length of the longest chain of rules.
+MAX_GRAMMAR_BYTES: Mapping[GrammarKind, int] = {"regex": 2048, "json_schema": 1 << 15, "lark": 4096}
 MAX_TOKEN_LIST = 1 << 16  # ids; more than the vocabularies served here
 INT32_MAX = 2**31 - 1
 
@@ -232,6 +234,9 @@ def _check_values(options: DecodingOptions) -> None:
             raise _refused(name, f"must be at most {MAX_TOKEN_LIST} numbers, got {len(getattr(options, name))}")
     _check_texts("banned", options.banned, MAX_BANNED)
     _check_texts("phrases", options.phrases, MAX_PHRASES)
+    for kind, text in options.grammars:
+        if (size := len(text.encode())) > MAX_GRAMMAR_BYTES[kind]:
+            raise _refused(kind, f"must be at most {MAX_GRAMMAR_BYTES[kind]} bytes, got {size}")
 
 
 def _shown(value: Any) -> str:

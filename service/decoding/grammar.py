@@ -4,7 +4,7 @@ The grammar holds for the text of the answer, whatever tokens it consists of: ll
 of the bytes of all tokens. A regular expression must match the whole answer. JSON is compact, without a blank between
 its parts, so that what a schema bounds is bounded.
 
-Grammars come from strangers. The library's limits (`_LIMITS`) bound a step, and most of a compilation; what gets past
+Grammars come from strangers. The library's limits (`_limits`) bound a step, and most of a compilation; what gets past
 them, to minutes of work or to an overflow of the stack, which ends the process, is refused before (`_checked_lark`,
 `_checked_schema`). Every number was found by trying: see the hostile grammars in the tests.
 """
@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,11 +23,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
+from service.options import MAX_GRAMMAR_BYTES, GrammarKind
 
-GrammarKind = Literal["regex", "json_schema", "lark"]
-
-# Compilation takes time with the square of the text, and stack with the length of the longest chain of rules.
-MAX_BYTES: Mapping[GrammarKind, int] = {"regex": 2048, "json_schema": 1 << 15, "lark": 4096}
 MAX_NODES = 512  # objects and lists of a schema: each may be a link in a chain of references, and takes 5 KiB of stack
 MAX_PATTERNS = 32  # texts of pattern, format and patternProperties in a schema
 MAX_PATTERN_PROPERTIES = 16  # every pair of them is checked for a text that both match
@@ -35,15 +32,23 @@ MAX_PATTERN_BYTES = 2048  # of all of them, as of a regular expression
 MAX_MULTIPLE = 1000  # digits of multipleOf as a number: its automaton has as many states
 MAX_MULTIPLES = 8
 
-_LIMITS = LLParserLimits(
-    max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s a step
-    initial_lexer_fuel=200_000,  # 1,000,000
-    step_lexer_fuel=50_000,  # 200,000: some ms
-    step_max_items=5_000,  # 50,000: some ms where items are cheap, 80 where many are in a row
-    max_lexer_states=20_000,  # 250,000 are 100 MB; all hypotheses of a request share them
-    max_grammar_size=50_000,  # 500,000
-    verbose_errors=False,  # or messages hold the whole grammar
-)
+
+def _limits(width: int) -> LLParserLimits:
+    """For a request of so many hypotheses, which divide among them what a step may cost: 16 ms together, as the worst
+    grammars need that are not refused at once. They are counts of work, not times: an answer does not depend on how
+    busy the machine is. Regular expressions, JSON schemas and grammars that are not ambiguous need no 200 items a step.
+    """
+    return LLParserLimits(
+        max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s a step
+        initial_lexer_fuel=200_000,  # 1,000,000
+        step_lexer_fuel=max(10_000, 50_000 // width),  # 200,000: some ms
+        step_max_items=max(1_000, 5_000 // width),  # 50,000: some ms where items are cheap, 80 where many are in a row
+        max_lexer_states=20_000,  # 250,000 are 100 MB; all hypotheses of a request share them
+        max_grammar_size=50_000,  # 500,000
+        verbose_errors=False,  # or messages hold the whole grammar
+    )
+
+
 # Without it, text that a grammar leaves no choice about would have to be cut into tokens as the tokenizer would.
 _FREE = '%llguidance {"no_forcing": true}'
 _SHOWN_CHARACTERS = 200  # of a message of the library
@@ -62,16 +67,19 @@ class Grammar:
     Making one may take a second: not on the event loop. Raises InvalidRequest naming `options.<kind>` for what is no
     grammar, needs too much, or cannot be begun with the tokens of the model. A limit that is reached later, and a token
     that was appended although it does not fit, raise Unsatisfiable.
+
+    width: hypotheses that follow it at once; what one step may cost is divided among them.
     """
 
     is_mask = True
 
-    def __init__(self, kind: GrammarKind, text: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, kind: GrammarKind, text: str, vocabulary: Vocabulary, *, width: int = 1) -> None:
         self._vocabulary, self._tokens = vocabulary, _tokens_of(vocabulary)
-        if (size := len(text.encode())) > MAX_BYTES[kind]:
-            raise InvalidRequest(f"options.{kind}", f"must be at most {MAX_BYTES[kind]} bytes, got {size}")
+        assert len(text.encode()) <= MAX_GRAMMAR_BYTES[kind], kind
         try:
-            self._start = _State(self._tokens.matcher(_COMPILED[kind](text)), vocabulary.drops_first_blank)
+            self._start = _State(
+                self._tokens.matcher(_COMPILED[kind](text), _limits(width)), vocabulary.drops_first_blank
+            )
             if not self._allowed(self._start).any():
                 raise _Refused("nothing that the model's tokens can write begins like this")
         except (_Refused, Unsatisfiable) as error:
@@ -128,9 +136,9 @@ class _Tokens:
         self._pieces = pieces
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces, vocabulary.eos_id)))
 
-    def matcher(self, grammar: Sequence[Mapping[str, object]]) -> LLMatcher:
+    def matcher(self, grammar: Sequence[Mapping[str, object]], limits: LLParserLimits) -> LLMatcher:
         text = json.dumps({"grammars": grammar})
-        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise _Refused(_shortened(matcher.get_error()))
         return matcher
