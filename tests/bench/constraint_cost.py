@@ -20,13 +20,13 @@ import numpy as np
 from export.bundle import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.expand import best_of, log_softmax
-from service.decoding.grammar import Grammar, GrammarKind
+from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases
 from service.decoding.rule import Rule
 from service.decoding.rules import build_rules
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.options import DecodingOptions
+from service.options import DecodingOptions, GrammarKind
 
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["name", "n"]}
