@@ -184,7 +184,7 @@ class ServedModel:
         )
         grammars = [Grammar(kind, text, self.vocabulary, width=options.width) for kind, text in options.grammars]
         self._check_prefix(options, forced, [*rules, *grammars])
-        phrases = self._phrases(options, forced, max_tokens)
+        phrases = self._phrases(options, forced, max_tokens, before="" if self.has_source else text)
         return Request(
             request_id=request_id,
             source=source,
@@ -231,8 +231,10 @@ class ServedModel:
                     raise InvalidRequest(f"options.{name}", f"token {place} is ruled out by another constraint")
                 state = rule.after(state, token)
 
-    def _phrases(self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int) -> Phrases | None:
-        """prefix: what is forced; phrases may be in it already."""
+    def _phrases(
+        self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int, *, before: str
+    ) -> Phrases | None:
+        """prefix: what is forced; phrases may be in it already. before: the text that the answer continues."""
         if not options.phrases:
             return None
         variants = [
@@ -240,7 +242,14 @@ class ServedModel:
             for place, text in enumerate(options.phrases)
         ]
         eos = self.manifest.tokens.eos
-        phrases = Phrases(variants, eos_id=eos, ordered=options.ordered_phrases, max_tokens=max_tokens)
+        phrases = Phrases(
+            variants,
+            eos_id=eos,
+            ordered=options.ordered_phrases,
+            max_tokens=max_tokens,
+            vocabulary=self.vocabulary,
+            before=before,
+        )
         needed = len(prefix) + phrases.remaining(functools.reduce(phrases.after, prefix, phrases.start())) + 1
         if needed > max_tokens:
             raise InvalidRequest(

@@ -1,4 +1,5 @@
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,9 +8,13 @@ from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
 from service.decoding.phrases import Phrases, allocate, phrase_variants
+from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 
 EOS, V = 0, 9
+TEXTS = ["the small red house stands behind the old tree", "New York, New York City", "größer als Größe", "日本語の本"]
+BPE = Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=330)
+WORDS = Tokenizer.train(TEXTS, kind="words", vocab_size=60)
 variants = st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=3, unique=True)
 phrase_lists = st.lists(variants.map(tuple), min_size=1, max_size=4)
 
@@ -100,6 +105,114 @@ def test_progress_is_what_the_tokens_contain(phrases, tokens):
         state = built.after(state, token)
     if len(set(phrases)) == len(phrases):
         assert list(state.missing) == [0 if places(tokens, phrase) else 1 for phrase in phrases]
+
+
+# ---- where phrases may stand
+
+PIECES = (b"", b" a", b"a", b"b", b".", b" b", b"", " ä".encode(), b" ")
+SMALL = Vocabulary(PIECES, eos_id=EOS, drops_first_blank=False)
+WORD_LIKE = ((2,), (3,), (2, 3), (3, 2, 2), (4,), (4, 2), (2, 4))  # a, b, ab, baa, ., .a, a.
+spelled = st.sampled_from([((8, *bare), bare) for bare in WORD_LIKE] + [((1, 3), (2, 3)), ((5,), (3,)), ((1,), (2,))])
+spelled_lists = st.lists(spelled, min_size=1, max_size=4)
+befores = st.sampled_from(["", "a", "a.", "ä", " "])
+
+
+def standing(phrases, *, ordered=False, slack=3, before=""):
+    given: dict[str, Any] = {"eos_id": EOS, "ordered": ordered, "vocabulary": SMALL, "before": before}
+    least = Phrases(tuple(phrases), max_tokens=1000, **given).minimum
+    return Phrases(tuple(phrases), max_tokens=least + slack, **given)
+
+
+def stands(tokens, phrase, before):
+    """Whether one of the spellings of a phrase is there, in its place: slow and obvious."""
+    for start in range(len(tokens)):
+        text = before + b"".join(PIECES[token] for token in tokens[:start]).decode()
+        for variant in phrase:
+            if tuple(tokens[start : start + len(variant)]) != variant:
+                continue
+            begin = b"".join(PIECES[token] for token in variant).decode()[0]
+            if begin == " ":
+                if text:
+                    return True
+            elif begin == "." or not text or text[-1] == " ":
+                return True
+    return False
+
+
+@given(spelled_lists, st.lists(st.integers(1, 8), max_size=12), befores)
+def test_a_phrase_counts_where_a_word_may_stand(phrases, tokens, before):
+    phrases = list(dict.fromkeys(phrases))
+    built = standing(phrases, before=before)
+    state = progress(built, *tokens)
+    assert [not missing for missing in state.missing] == [stands(tokens, phrase, before) for phrase in phrases]
+
+
+@given(spelled_lists, st.booleans(), st.integers(0, 5), befores, st.randoms(use_true_random=False))
+def test_phrases_that_stand_where_words_do_are_met_as_well(phrases, ordered, slack, before, rng):
+    built = standing(phrases, ordered=ordered, slack=slack, before=before)
+    tokens, state = walk(built, rng.choice)
+    assert built.is_done(state)
+    assert len(tokens) <= built.minimum + slack
+    assert all(stands(tokens, phrase, before) for phrase in phrases)
+
+
+def test_a_blank_begins_no_answer_and_no_phrase_is_glued_to_a_word():
+    phrase = standing([((1,), (2,))])
+    assert phrase.next_tokens(phrase.start()) == (2,)
+    assert phrase.next_tokens(progress(phrase, 3)) == (1,)
+    assert phrase.next_tokens(progress(phrase, 7)) == (1,)  # ä is a letter
+    assert phrase.next_tokens(progress(phrase, 3, 4)) == (1,)  # nor to a full stop
+    assert phrase.next_tokens(progress(phrase, 3, 8)) == (1, 2)
+    assert phrase.next_tokens(progress(phrase, 6)) == (2,)  # a token without text
+    assert not phrase.is_done(progress(phrase, 3, 2))
+    continued = standing([((1,), (2,))], before="b")
+    assert continued.next_tokens(continued.start()) == (1,)
+
+
+def test_where_the_spelling_at_the_start_is_long_some_text_may_come_first():
+    phrase = standing([((1,), (2, 3, 2))], slack=0)
+    assert phrase.minimum == 3  # something, the phrase, the end
+    scores_V = np.zeros(V, np.float32)
+    phrase.apply(scores_V, phrase.start(), [])
+    assert np.flatnonzero(scores_V == 0).tolist() == [1, 2, 3, 4, 5, 7, 8]  # not the end, no token without text
+
+
+def test_with_no_token_to_spare_text_of_the_right_kind_may_still_come():
+    phrase = standing([((8, 1), (2,))], slack=1)  # two tokens behind a letter, one behind a blank
+    scores_V = np.zeros(V, np.float32)
+    phrase.apply(scores_V, phrase.start(), [])
+    assert np.flatnonzero(scores_V == 0).tolist() == [2, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_closed"),
+    [("ä", True), ("Haus7", True), ("(", False), ("Haus ", False), ("„", False), ("本", False), ("Haus!", True)],
+)
+def test_what_a_word_may_follow_at_once(text, is_closed):
+    word = BPE.encode("house")
+    phrases = Phrases(
+        [phrase_variants(BPE, "house")],
+        eos_id=2,
+        ordered=False,
+        max_tokens=50,
+        vocabulary=Vocabulary.of(BPE),
+        before=text,
+    )
+    assert phrases.is_done(progress(phrases, *word)) == (not is_closed)
+    assert phrases.is_done(progress(phrases, *BPE.encode(" house")))
+
+
+def test_a_script_without_blanks_and_marks_stand_anywhere():
+    for text in ("本", ", the", "-old"):
+        phrases = Phrases(
+            [phrase_variants(BPE, text)],
+            eos_id=2,
+            ordered=False,
+            max_tokens=50,
+            vocabulary=Vocabulary.of(BPE),
+            before="house",
+        )
+        assert phrases.is_done(progress(phrases, *BPE.encode(text)))
 
 
 def progress(phrases, *tokens):
@@ -198,10 +311,6 @@ def test_as_many_places_as_possible_are_given_and_each_bank_gives_its_best(candi
 
 
 # ---- spellings
-
-TEXTS = ["the small red house stands behind the old tree", "New York, New York City", "größer als Größe", "日本語の本"]
-BPE = Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=330)
-WORDS = Tokenizer.train(TEXTS, kind="words", vocab_size=60)
 
 
 @pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "words"])
