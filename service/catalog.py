@@ -304,7 +304,7 @@ class ServedModel:
 
     def _encode(self, text: str, field: str) -> list[int]:
         if unknown := self.tokenizer.unknown_words(text):
-            raise InvalidRequest(field, _unknown_words(unknown))
+            raise InvalidRequest(field, _unknown_words(unknown, self.tokenizer))
         return self.tokenizer.encode_batch([text])[0]
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
@@ -441,7 +441,12 @@ def _check_stop(stop: Sequence[str], limits: TextLimits) -> None:
             )
 
 
-def _unknown_words(words: Sequence[str]) -> str:
+def _unknown_words(words: Sequence[str], tokenizer: Tokenizer) -> str:
+    pieces = set(tokenizer.pieces)
+    marks = [word for word in words if word.encode() in pieces]
+    if marks and len(marks) == len(words):
+        shown = " ".join(marks[:SHOWN_WORDS])
+        return f"the model knows {shown} only directly behind a word: not first, and without a blank before it"
     shown = ", ".join(shorten(word, SHOWN_CHARACTERS) for word in words[:SHOWN_WORDS])
     more = f" and {len(words) - SHOWN_WORDS} more" if len(words) > SHOWN_WORDS else ""
     return f"the model's closed vocabulary does not know these words: {shown}{more}; use other words"

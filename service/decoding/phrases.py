@@ -298,6 +298,8 @@ def phrase_variants(tokenizer: Tokenizer, text: str, *, field: str = "options.ph
 
     The text of each contains `text`, wherever it stands. Raises InvalidRequest naming `field`.
     """
+    if behind := _behind_a_word(tokenizer, text):
+        return (behind,)
     if unknown := tokenizer.unknown_words(text):
         raise InvalidRequest(field, f"the model's closed vocabulary does not know {', '.join(unknown)}")
     starts = ("",) if text.startswith(" ") else (" ", "")
@@ -307,6 +309,20 @@ def phrase_variants(tokenizer: Tokenizer, text: str, *, field: str = "options.ph
     if not variants:
         raise InvalidRequest(field, f"no tokens of the model have the text {text!r}; use other blanks or characters")
     return variants
+
+
+def _behind_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The spelling of a text that begins with a mark, in a closed vocabulary that has the mark only behind words."""
+    first = text[:1]
+    if not tokenizer.drops_first_blank or not first or first.isalnum() or first not in tokenizer.unknown_words(text):
+        return ()
+    word = next(
+        (piece.decode()[1:] for piece in tokenizer.pieces if piece.startswith(b" ") and piece[1:].isalnum()), ""
+    )
+    if not word or tokenizer.unknown_words(word + text):
+        return ()
+    tokens = tuple(tokenizer.encode(word + text)[1:])
+    return tokens if b"".join(tokenizer.pieces[token] for token in tokens) == text.encode() else ()
 
 
 def _text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bytes:

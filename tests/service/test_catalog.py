@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from export.bundle import Attention, Shortlist
+from model.tokenizer import Tokenizer
 from service.catalog import INLINE_BYTES, Catalog, TextLimits
 from service.decoding.grammar import Grammar
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
@@ -314,6 +315,20 @@ async def test_unknown_words_are_named_once_each_and_shortened():
     assert caught.value.field == "text"
     with pytest.raises(InvalidRequest, match=r"words: x{23}…; use"):
         await prepare(TRANSLATION, "x" * 100)
+
+
+async def test_a_mark_that_is_known_only_behind_words_is_not_called_unknown():
+    tokenizer = Tokenizer.train(("zwei, rote Häuser!",), kind="words", vocab_size=64)
+    limits = dataclasses.replace(TRANSLATION.manifest.limits, vocab_size=tokenizer.vocab_size)
+    model = dataclasses.replace(
+        TRANSLATION, tokenizer=tokenizer, manifest=dataclasses.replace(TRANSLATION.manifest, limits=limits)
+    )
+    for prefix, marks in ((",", ","), ("zwei , rote", ","), ("! ,", "! ,")):
+        with pytest.raises(InvalidRequest, match=rf"prefix: the model knows {marks} only directly behind a word"):
+            await prepare(model, "zwei rote", prefix=prefix)
+    with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
+        await prepare(model, "zwei rote", prefix=", green")
+    assert (await prepare(model, "zwei rote", phrases=(",",), beam_size=2)).phrases
 
 
 def test_a_model_is_found_by_name_or_by_being_the_only_one():

@@ -331,6 +331,16 @@ def test_bytes_are_spelled_with_and_without_the_blank_before_them():
     assert {BPE.decode(variant) for variant in phrase_variants(BPE, " house")} == {" house"}
 
 
+@pytest.mark.parametrize("text", [",", ", New York"])
+def test_a_mark_that_a_closed_vocabulary_has_only_behind_words_is_spelled_so(text):
+    assert WORDS.unknown_words(text) == [","]
+    (spelling,) = phrase_variants(WORDS, text)
+    assert WORDS.decode([*WORDS.encode("tree"), *spelling]) == "tree" + text
+    for unknown in (", zebra", "-", ", ,", ",  New"):
+        with pytest.raises(InvalidRequest):
+            phrase_variants(WORDS, unknown)
+
+
 def test_what_the_model_cannot_spell_is_refused():
     with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: the model's closed vocabulary .* not know zebra"):
         phrase_variants(WORDS, "old zebra", field="options.phrases[1]")
