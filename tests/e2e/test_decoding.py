@@ -280,6 +280,32 @@ def test_requests_of_every_kind_at_once_get_what_each_gets_alone(server, client)
     assert server.metric("glossa_kv_cache_usage_ratio") == 0
 
 
+def test_attention_beside_others_is_what_each_gets_alone(server, client):
+    """Rows change hands all the time; the attention must be that of the answer's own source, wherever it stands."""
+    rng, kinds = random.Random(5), ["soft", "hard", "both"]
+    ways: list[dict[str, Any]] = [
+        {},
+        {"beam_size": 3, "num_hypotheses": 2},
+        {"seed": 4, "num_sequences": 3},
+        {"beam_size": 4, "num_hypotheses": 4, "coverage_penalty": 0.5},
+    ]
+    asks = [
+        (text, way | {"alignment": rng.choice(kinds), "max_tokens": rng.randint(3, MOST), "ignore_eos": True})
+        for text in TEXTS
+        for way in ways
+    ] * 2
+    rng.shuffle(asks)
+    alone = [client.translate(text, **options).hypotheses for text, options in asks]
+    assert len({hypotheses[0].alignment for hypotheses in alone}) > len(asks) // 3
+
+    async def together():
+        async with AsyncClient(server.address) as client:
+            calls = [client.translate(text, **options) for text, options in asks]
+            return [answer.hypotheses for answer in await asyncio.gather(*calls)]
+
+    assert asyncio.run(together()) == alone
+
+
 HOSTILE: dict[int, list[Any]] = {
     1: [0, -1, 1, 2, 3, 33, 2**31 - 1, -(2**31)],  # CPPTYPE_INT32
     4: [0, 1, 2**64 - 1],  # UINT64
