@@ -37,7 +37,7 @@ fi
 # Wheels for the image's Python, whatever Python fetches them.
 machine=$(uname -m)
 wheels_for=(--python-version 3.11 --implementation cp --abi cp311 --abi abi3 --abi none --platform any)
-for libc in manylinux_2_36 manylinux_2_35 manylinux_2_34 manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014; do
+for libc in $(seq -f manylinux_2_%g 36 -1 17) manylinux2014; do  # Debian 12 has glibc 2.36
   wheels_for+=(--platform "${libc}_$machine")
 done
 rm -rf build/wheels
