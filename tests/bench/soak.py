@@ -1,11 +1,13 @@
 """Many clients at once on a real server: are answers those given alone, are rows and memory given back?
 
-usage: python -m tests.bench.soak BUNDLE SENTENCES.txt [--clients 64] [--requests 2000] [--json]
+usage: python -m tests.bench.soak BUNDLE SENTENCES.txt [--clients 64] [--requests 2000] [--mixed] [--json]
 
 1. Each sentence alone, then all of them from many clients at once: every answer must be identical, token for token.
    Steps taken are compared with the longest answer and the sum of all.
 2. Requests with random cancellations: afterwards no row is live and no request waits, and resident memory is compared
    with what it was after the first quarter.
+
+--mixed: requests take turns at beams, samples, penalties, bans and grammars; greedy otherwise.
 """
 
 from __future__ import annotations
@@ -17,10 +19,25 @@ import random
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 from glossa import fetch, serving
 from service.client import AsyncClient
 from tests.bench.footprint import resident_mb
+
+GREEDY: list[dict[str, Any]] = [{}]
+MIXED: list[dict[str, Any]] = [
+    {},
+    {"beam_size": 4},
+    {"beam_size": 8, "length_penalty": 0.6},
+    {"temperature": 0.9, "top_p": 0.9, "seed": 5},
+    {"top_k": 20, "seed": 6, "token_logprobs": True},
+    {"repetition_penalty": 1.2, "no_repeat_ngram": 3},
+    {"banned": ["der", "x"]},
+    {"regex": "[A-ZÄÖÜ][A-Za-zäöüß ,]{3,60}[.!?]"},
+    {"phrases": ["und"], "beam_size": 4},
+    {"stop": ["e", "."]},
+]
 
 
 def gauge(exposition: str, name: str) -> float:
@@ -29,32 +46,37 @@ def gauge(exposition: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in rows)
 
 
-async def alone_and_together(client: AsyncClient, ops: str, texts: list[str], clients: int) -> dict[str, float]:
-    alone = [await client.translate(text, include_tokens=True) for text in texts]
+async def alone_and_together(
+    client: AsyncClient, ops: str, texts: list[str], clients: int, kinds: list[dict[str, Any]]
+) -> dict[str, float]:
+    asked = [(text, {**kinds[number % len(kinds)], "include_tokens": True}) for number, text in enumerate(texts)]
+    alone = [await client.translate(text, **options) for text, options in asked]
     before = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count")
     gate = asyncio.Semaphore(clients)
 
-    async def ask(text: str) -> tuple[int, ...]:
+    async def ask(text: str, options: dict[str, Any]) -> tuple[int, ...]:
         async with gate:
-            return (await client.translate(text, include_tokens=True)).tokens
+            return (await client.translate(text, **options)).tokens
 
-    together = await asyncio.gather(*(ask(text) for text in texts))
+    together = await asyncio.gather(*(ask(text, options) for text, options in asked))
     steps = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count") - before
     lengths = [answer.generated_tokens for answer in alone]
     differing = sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
     return {"answers": len(texts), "differing": differing, "steps": steps, "longest": max(lengths), "sum": sum(lengths)}
 
 
-async def cancel_at_random(client: AsyncClient, texts: list[str], requests: int, clients: int, seed: int) -> int:
+async def cancel_at_random(
+    client: AsyncClient, texts: list[str], requests: int, clients: int, seed: int, kinds: list[dict[str, Any]]
+) -> int:
     """How many requests were cancelled."""
     rng = random.Random(seed)
     gate = asyncio.Semaphore(clients)
     cancelled = 0
 
-    async def ask(text: str, leave_after: int | None) -> None:
+    async def ask(text: str, leave_after: int | None, options: dict[str, Any]) -> None:
         nonlocal cancelled
         async with gate:
-            stream = client.stream_translate(text)
+            stream = client.stream_translate(text, **options)
             seen = 0
             try:
                 async for _ in stream:
@@ -65,7 +87,10 @@ async def cancel_at_random(client: AsyncClient, texts: list[str], requests: int,
             finally:
                 await stream.aclose()
 
-    plans = [(rng.choice(texts), rng.randrange(6) if rng.random() < 0.5 else None) for _ in range(requests)]
+    plans = [
+        (rng.choice(texts), rng.randrange(6) if rng.random() < 0.5 else None, kinds[number % len(kinds)])
+        for number in range(requests)
+    ]
     await asyncio.gather(*(ask(*plan) for plan in plans))
     return cancelled
 
@@ -73,12 +98,13 @@ async def cancel_at_random(client: AsyncClient, texts: list[str], requests: int,
 async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str, float]:
     texts = [line for line in args.sentences.read_text(encoding="utf-8").splitlines() if line.strip()]
     port = address.rpartition(":")[2]
+    kinds = MIXED if args.mixed else GREEDY
     async with AsyncClient(address) as client:
-        figures = await alone_and_together(client, ops, texts[: args.clients], args.clients)
+        figures = await alone_and_together(client, ops, texts[: args.clients], args.clients, kinds)
         resident: list[float] = []
         cancelled = 0
         for round_ in range(8):
-            cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, seed=round_)
+            cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, round_, kinds)
             resident.append(resident_mb(port))
     for _ in range(200):  # the last cancellations reach their step boundary
         state = fetch(f"{ops}/metrics")
@@ -98,6 +124,7 @@ def main() -> None:
     ask.add_argument("sentences", type=Path)
     ask.add_argument("--clients", type=int, default=64)
     ask.add_argument("--requests", type=int, default=2000)
+    ask.add_argument("--mixed", action="store_true")
     ask.add_argument("--json", action="store_true")
     args = ask.parse_args()
     with serving(args.bundle) as (address, ops):
