@@ -29,6 +29,7 @@ from export.bundle import (
 )
 from service.errors import StartupError
 from service.memory import Block, CudaMemory, HostMemory, Memory
+from service.outputs import OutputBuffers, TurnOutputs
 from service.states import StateBuffers, StateLayout
 from service.step import Join, StepPlan, padded
 
@@ -171,32 +172,6 @@ def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
     return next((precision for precision in wanted if precision in there), None)
 
 
-class GraphOutputs:
-    """What `decode` wrote for the rows of one turn. See `service.step.Distributions`."""
-
-    def __init__(self, runner: OnnxRunner, rows: int, join_s: float, step_s: float) -> None:
-        self._runner, self._rows = runner, rows
-        self.join_s, self.step_s = join_s, step_s
-        best_ids, best_logprobs = runner._best(rows)
-        self.top_ids: list[list[int]] = best_ids.tolist()
-        self.top_logprobs: list[list[float]] = best_logprobs.tolist()
-
-    def logprobs(self, row: int) -> np.ndarray:
-        assert 0 <= row < self._rows, row
-        return self._runner._distribution(row)
-
-    def normaliser(self, row: int) -> float:
-        assert 0 <= row < self._rows, row
-        return float(self._runner._normalisers[row])
-
-    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        assert 0 <= row < self._rows, row
-        return self._runner._attend(row, tokens)
-
-    def mean_state(self, row: int) -> np.ndarray:
-        return self._runner._mean_states[row]
-
-
 class OnnxRunner:
     """One engine's rows. See `service.step.Runner`; a run that raises leaves the rows undefined until `reset`."""
 
@@ -216,20 +191,18 @@ class OnnxRunner:
         self._lengths = np.zeros(max_rows, np.int32)
         self._source_lengths = np.zeros(max_rows, np.int32)
         self._total_length = np.zeros((), np.int32)
-        self._top_k = np.zeros(1, np.int64)
+        self._outputs = OutputBuffers(memory, self.limits.vocab_size)
         self._feeds: dict[str, np.ndarray] = {
             "tokens": self._tokens,
             "starts": self._starts,
             "lengths": self._lengths,
             "total_length": self._total_length,
             "source_lengths": self._source_lengths,
-            "top_k": self._top_k,
+            "top_k": self._outputs.top_k,
         }
         self._scratch: dict[str, Block] = {}
         self._mean_states: dict[int, np.ndarray] = {}  # by row, of those that joined in the last run
-        self._logprobs: Block = memory.allocate(0)
         self._steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
-        self._make_outputs(0, 1)
 
     @property
     def has_attention(self) -> bool:
@@ -241,7 +214,7 @@ class OnnxRunner:
         self._crosses = self._states.of_kind("cross_kv")
         self._steps.clear()
 
-    def run(self, plan: StepPlan) -> GraphOutputs:
+    def run(self, plan: StepPlan) -> TurnOutputs:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         started_s = time.perf_counter()
         kept = plan.rows - len(plan.joins)
@@ -260,7 +233,14 @@ class OnnxRunner:
         joined_s = time.perf_counter()
         if plan.tokens:
             self._step(plan)
-        return GraphOutputs(self, plan.rows, joined_s - started_s, time.perf_counter() - joined_s)
+        return TurnOutputs(
+            self._outputs,
+            plan.rows,
+            attend=self._attend,
+            mean_states=self._mean_states,
+            join_s=joined_s - started_s,
+            step_s=time.perf_counter() - joined_s,
+        )
 
     def _copy(self, plan: StepPlan) -> None:
         for copy in plan.copies:
@@ -270,37 +250,9 @@ class OnnxRunner:
 
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
-        if self._states.ensure(plan.rows, live=live, lengths=lengths):
+        moved = self._states.ensure(plan.rows, live=live, lengths=lengths)
+        if self._outputs.ensure(self._states.rows, plan.top_k) or moved:
             self._steps.clear()
-        # One token is found faster here than by TopK in the graph, if the distributions are in main memory.
-        is_argmax = plan.top_k <= 1 and self._memory.device == "cpu"
-        top_k = 0 if is_argmax else min(top_k_for(plan.top_k), self.limits.vocab_size)
-        if top_k != self._top_k[0] or len(self._top_ids) < self._states.rows:
-            self._make_outputs(self._states.rows, top_k)
-
-    def _make_outputs(self, rows: int, top_k: int) -> None:
-        """Memory for what `decode` says of `rows` rows: the whole distributions stay on the device."""
-        self._steps.clear()
-        self._top_k[0] = top_k
-        size = rows * self.limits.vocab_size * 4
-        if self._logprobs.size < size:
-            self._logprobs = self._memory.allocate(size)
-        self._normalisers = np.zeros(rows, np.float32)
-        self._top_ids = np.zeros((rows, top_k), np.int64)
-        self._top_logprobs = np.zeros((rows, top_k), np.float32)
-
-    def _best(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """The likeliest tokens of each row and their log-probabilities, as many as were asked for."""
-        if self._top_k[0]:
-            return self._top_ids[:rows], self._top_logprobs[:rows]
-        words = self.limits.vocab_size
-        logprobs_RV = self._memory.floats(self._logprobs, 0, rows * words).reshape(rows, words)
-        ids_R1 = logprobs_RV.argmax(1, keepdims=True)
-        return ids_R1, np.take_along_axis(logprobs_RV, ids_R1, 1)
-
-    def _distribution(self, row: int) -> np.ndarray:
-        words = self.limits.vocab_size
-        return self._memory.floats(self._logprobs, row * words * 4, words)
 
     def _padded_source(self, join: Join) -> int:
         return padded(len(join.source))
@@ -379,7 +331,7 @@ class OnnxRunner:
             "lengths": lengths,
             "total_length": np.array(width, np.int32),
             "source_lengths": self._source_lengths[first:],
-            "top_k": self._top_k,
+            "top_k": self._outputs.top_k,
         }
         self._decode.run_with_iobinding(self._bind(first, len(joins), feeds))
 
@@ -407,30 +359,13 @@ class OnnxRunner:
             else:
                 binding.bind_input(f"past.{state.spec.name}", *place)
                 binding.bind_output(f"present.{state.spec.name}", *place)
-        words = self.limits.vocab_size
-        address = self._logprobs.address + first * words * 4
-        binding.bind_output("logprobs", self._memory.device, 0, np.float32, (rows, words), address)
-        for name, array in (
-            ("normaliser", self._normalisers),
-            ("top_ids", self._top_ids),
-            ("top_logprobs", self._top_logprobs),
-        ):
-            some = array[first : first + rows]
-            binding.bind_output(name, "cpu", 0, some.dtype, some.shape, some.ctypes.data)
+        self._outputs.bind(binding, first, rows)
         return binding
 
     def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray]) -> None:
         for name, array in feeds.items():
             if name in self._inputs:
                 _bind_input(binding, name, array[:rows] if array.ndim and name != "top_k" else array)
-
-
-TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
-
-
-def top_k_for(wanted: int) -> int:
-    """How many likeliest tokens the graph is asked for: a step above `wanted`, so that bindings last."""
-    return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
 
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:

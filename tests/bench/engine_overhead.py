@@ -32,9 +32,10 @@ from service.config import ServerSettings, load_settings
 from service.engine import Engine, EngineConfig
 from service.memory import HostMemory
 from service.metrics import Metrics, ModelInfo
+from service.outputs import TurnOutputs
 from service.pool import EnginePool
 from service.request import Request, TextDelta
-from service.runner import GraphOutputs, OnnxModel, OnnxRunner
+from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
 from service.server import Server
 from service.step import StepPlan
@@ -108,7 +109,7 @@ class TimedRunner(OnnxRunner):
         self.eos_id = -1  # random weights end sentences at random; here every row goes on to its length
         self.runs: list[tuple[float, int, bool, float]] = []
 
-    def run(self, plan: StepPlan) -> GraphOutputs:
+    def run(self, plan: StepPlan) -> TurnOutputs:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
         result = super().run(plan)
         inside_s = sum(session.seconds for session in self._timed) - before_s

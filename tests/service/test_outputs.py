@@ -1,0 +1,98 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.memory import CudaMemory, HostMemory
+from service.outputs import OutputBuffers, TurnOutputs, top_k_for
+from tests.fakes import FakeCuda, bytes_of
+
+WORDS = 40
+
+
+class Binding:
+    """Remembers what was bound."""
+
+    def __init__(self):
+        self.bound: dict[str, Any] = {}
+
+    def bind_output(self, name, device, device_id, dtype, shape, address):
+        self.bound[name] = device, np.dtype(dtype), tuple(shape), address
+
+
+def filled(memory, rows, top_k):
+    """Buffers as a graph would leave them, and the distributions in them."""
+    outputs = OutputBuffers(memory, WORDS)
+    outputs.ensure(rows, top_k)
+    logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
+    logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
+    bytes_of(outputs._logprobs)[: logprobs_RV.nbytes] = logprobs_RV.view(np.uint8).ravel()
+    order = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, : outputs.top_k[0]]
+    outputs._top_ids[:], outputs._top_logprobs[:] = order, np.take_along_axis(logprobs_RV, order, 1)
+    outputs._normalisers[:] = np.arange(rows)
+    return outputs, logprobs_RV
+
+
+def turn(outputs, rows):
+    return TurnOutputs(outputs, rows, attend=lambda row, tokens: np.zeros(1), mean_states={}, join_s=0.0, step_s=0.0)
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
+def test_the_graph_is_asked_for_a_step_of_tokens(wanted, asked):
+    assert top_k_for(wanted) == asked
+
+
+@pytest.mark.parametrize("memory", [HostMemory(), CudaMemory(FakeCuda())], ids=["host", "cuda"])
+@pytest.mark.parametrize("top_k", [1, 3, 8])
+def test_a_turn_tells_the_best_tokens_and_whole_distributions(memory, top_k):
+    outputs, logprobs_RV = filled(memory, 3, top_k)
+    told = turn(outputs, 3)
+    for row in range(3):
+        assert np.array_equal(told.logprobs(row), logprobs_RV[row])
+        best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
+        assert told.top_ids[row][:top_k] == best.tolist()
+        assert told.top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
+        assert told.normaliser(row) == row
+
+
+def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
+    assert filled(HostMemory(), 2, 1)[0].top_k.tolist() == [0]
+    assert filled(CudaMemory(FakeCuda()), 2, 1)[0].top_k.tolist() == [2]
+
+
+def test_there_are_never_more_best_tokens_than_words():
+    assert filled(HostMemory(), 2, 64)[0].top_k.tolist() == [WORDS]
+
+
+def test_of_equal_tokens_the_lowest_id_is_the_best():
+    outputs, logprobs_RV = filled(HostMemory(), 1, 1)
+    bytes_of(outputs._logprobs)[: logprobs_RV.nbytes] = np.zeros_like(logprobs_RV).view(np.uint8).ravel()
+    assert turn(outputs, 1).top_ids == [[0]]
+
+
+def test_bindings_stay_valid_until_shapes_change():
+    outputs = OutputBuffers(HostMemory(), WORDS)
+    assert outputs.ensure(4, 8)
+    assert not outputs.ensure(4, 6)
+    assert not outputs.ensure(2, 8)
+    assert outputs.ensure(2, 1)
+    assert outputs.ensure(8, 1)
+
+
+def test_rows_are_bound_where_they_lie():
+    outputs = OutputBuffers(HostMemory(), WORDS)
+    outputs.ensure(4, 8)
+    whole, part = Binding(), Binding()
+    outputs.bind(whole, 0, 4)
+    outputs.bind(part, 1, 2)
+    assert part.bound["logprobs"][2] == (2, WORDS)
+    assert part.bound["logprobs"][3] - whole.bound["logprobs"][3] == WORDS * 4
+    assert part.bound["top_ids"][1:3] == (np.dtype(np.int64), (2, 8))
+    assert part.bound["normaliser"][3] - whole.bound["normaliser"][3] == 4
+
+
+def test_rows_that_are_not_there_are_a_broken_promise():
+    outputs, _ = filled(HostMemory(), 3, 1)
+    told = turn(outputs, 2)
+    with pytest.raises(AssertionError):
+        told.logprobs(2)
