@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Limits
+from service.decoding.search import advance
 from service.engine import Engine
 from service.request import Finished, TextDelta
+from service.scheduler import check_invariants
 from service.states import StateLayout
 
 EOS = 2
@@ -181,6 +183,21 @@ class ScriptedRunner:
             assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
             rows[copy.target] = (source, list(fed))
         self.rows = rows[:kept]
+
+
+def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda plan: None):
+    """Turns an engine's wheel by hand until nothing is left, checking every promise after each turn.
+
+    on_run: called with what a turn computed, before it is used. on_turn: called at its end.
+    """
+    while not scheduler.is_idle:
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            outputs = runner.run(plan.step)
+            on_run(plan, outputs)
+            advance(scheduler.commit(plan), outputs)
+        assert check_invariants(scheduler) == []
+        on_turn(plan)
 
 
 class Sink:

@@ -27,7 +27,7 @@ from service.runner import CPU, CUDA, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
-from tests.fakes import FakeCuda, ask
+from tests.fakes import FakeCuda, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle"]
@@ -224,12 +224,7 @@ def decode_together(runner, requests, **config):
     sequences = [sequence_for(runner, request) for request in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
-    while not scheduler.is_idle:
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            outputs = runner.run(plan.step)
-            advance(scheduler.commit(plan), outputs)
-        assert check_invariants(scheduler) == []
+    drain(scheduler, runner)
     return [[(answer.tokens, answer.logprobs, answer.normalised) for answer in s.answers] for s in sequences]
 
 
@@ -299,11 +294,7 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
     sequences = [sequence_for(runner, request) for request in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
-    while not scheduler.is_idle:
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            outputs = runner.run(plan.step)
-            advance(scheduler.commit(plan), outputs)
+    drain(scheduler, runner)
     for sequence in sequences:
         source = torch.tensor([sequence.request.source])
         if sequence.request.embeds:
@@ -345,14 +336,13 @@ def test_buffers_stay_within_what_may_be_reserved(model):
     for request in requests_for(model, 60, seed=9):
         scheduler.submit(sequence_for(runner, request))
     rows = set()
-    while not scheduler.is_idle:
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            outputs = runner.run(plan.step)
-            advance(scheduler.commit(plan), outputs)
-            assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
-            assert len(runner._steps) <= 16
-            rows.add(plan.step.rows)
+
+    def look(plan, outputs):
+        assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
+        assert len(runner._steps) <= 16
+        rows.add(plan.step.rows)
+
+    drain(scheduler, runner, on_run=look)
     assert max(rows) > 3, "more than one row fits"
 
 

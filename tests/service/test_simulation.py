@@ -12,7 +12,7 @@ from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
-from tests.fakes import EOS, ScriptedRunner
+from tests.fakes import EOS, ScriptedRunner, drain
 
 VOCABULARY = 24
 TABLE = np.random.default_rng(5).normal(0.0, 2.0, (1009, VOCABULARY)).astype(np.float32)
@@ -92,11 +92,7 @@ def alone(request):
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=EOS)
     sequence = Sequence(request, search_for(request, eos_id=EOS))
     scheduler.submit(sequence)
-    while not scheduler.is_idle:
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            model = runner.run(plan.step)
-            advance(scheduler.commit(plan), model)
+    drain(scheduler, runner)
     return result(sequence)
 
 
@@ -154,10 +150,7 @@ def test_every_promise_holds_at_saturation(turns):
                         compared += 1
                         assert result(sequence) == alone(sequence.request)
             waited.clear()
-    while not scheduler.is_idle:
-        plan = scheduler.plan(float(turns))
-        if plan.live:
-            advance(scheduler.commit(plan), runner.run(plan.step))
+    drain(scheduler, runner)
     assert scheduler.rows == []
     assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in recent)
     assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"

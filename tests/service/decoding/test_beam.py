@@ -10,13 +10,13 @@ import pytest
 
 from service.decoding.beam import agree
 from service.decoding.phrases import Phrases
-from service.decoding.search import advance, search_for
+from service.decoding.search import search_for
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
-from service.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Hypothesis, Sequence
-from tests.fakes import EOS, ScriptedRunner, doubtful
+from tests.fakes import EOS, ScriptedRunner, doubtful, drain
 
 VOCABULARY = 12
 
@@ -94,15 +94,13 @@ def run(*requests, max_rows=64, runner=None):
         scheduler.check(sequence.request)
         scheduler.submit(sequence)
     agreed: dict[Sequence, list[tuple[int, ...]]] = {sequence: [()] for sequence in sequences}
-    while not scheduler.is_idle:
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            model = runner.run(plan.step)
-            advance(scheduler.commit(plan), model)
-        assert check_invariants(scheduler) == []
+
+    def note(plan):
         for sequence in plan.live:
             assert tuple(sequence.agreed[: len(agreed[sequence][-1])]) == agreed[sequence][-1], "taken back"
             agreed[sequence].append(tuple(sequence.agreed))
+
+    drain(scheduler, runner, on_turn=note)
     return sequences, agreed
 
 
