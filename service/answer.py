@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from service.decoding.expand import attention_of
 from service.detokenizer import Detokenizer
 from service.request import EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
@@ -102,8 +103,7 @@ class Answer:
         assert hypothesis.reason is not None
         request, attention_LHTS = self.sequence.request, None
         if request.options.alignment != "none":
-            inputs = (*request.prompt, *hypothesis.tokens[:-1])
-            attention_LHTS = model.attend(self.sequence.rows[0], inputs)[:, :, len(request.prompt) - 1 :]
+            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], model)
         return HypothesisResult(
             text=text,
             tokens=tuple(hypothesis.tokens),

@@ -94,7 +94,7 @@ class Engine:
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
         self._metrics: EngineMetrics = metrics or NullMetrics()
-        self._scheduler = Scheduler(self.config.scheduler, runner.limits, runner.layout, eos_id=runner.eos_id)
+        self._scheduler = Scheduler(self.config.scheduler, runner.limits, runner.layout)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         # Shared with other threads, under this condition:
         self._wake = threading.Condition()

@@ -273,9 +273,9 @@ class OnnxRunner:
             _bind_input(binding, name, array)
         written = []
         for state in self._crosses:
-            pitch = width * state.axes.inner * state.axes.itemsize
+            pitch = state.pitch_for(width)
             block = self._scratch_for(state.spec.name, len(joins) * state.axes.outer * pitch)
-            shape = (len(joins), *(width if isinstance(size, str) else size for size in state.spec.shape[1:]))
+            shape = state.shape_for(len(joins), width)
             binding.bind_output(state.spec.name, self._memory.device, 0, state.dtype, shape, block.address)
             written.append((state, block, pitch))
         if any(join.wants_states for join in joins):
@@ -300,10 +300,10 @@ class OnnxRunner:
         _bind_input(binding, "tokens", block)
         _bind_input(binding, "source_lengths", lengths)
         for state in self._crosses:
-            pitch = length * state.axes.inner * state.axes.itemsize
+            pitch = state.pitch_for(length)
             scratch = self._scratch_for(state.spec.name, state.axes.outer * pitch)
             state.give(scratch, row, length, pitch)
-            shape = (1, *(length if isinstance(size, str) else size for size in state.spec.shape[1:]))
+            shape = state.shape_for(1, length)
             binding.bind_input(state.spec.name, self._memory.device, 0, state.dtype, shape, scratch.address)
         self._memory.settle()
         binding.bind_output("cross_attention", "cpu")

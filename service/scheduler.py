@@ -51,8 +51,8 @@ class Scheduler:
     live: in the order of admission. rows: whose hypothesis was in which row in the last plan, and which.
     """
 
-    def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout, *, eos_id: int) -> None:
-        self.config, self.limits, self.layout, self.eos_id = config, limits, layout, eos_id
+    def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout) -> None:
+        self.config, self.limits, self.layout = config, limits, layout
         self.waiting: deque[Sequence] = deque()
         self.live: list[Sequence] = []
         self.rows: list[tuple[Sequence, Hypothesis]] = []

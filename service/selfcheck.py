@@ -13,7 +13,7 @@ from service.step import Runner
 
 def decode_alone(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request without an engine. The runner must have no rows, and has none afterwards."""
-    scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout, eos_id=runner.eos_id)
+    scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout)
     sequence = Sequence(request, search_for(request, eos_id=runner.eos_id))
     scheduler.check(request)
     scheduler.submit(sequence)

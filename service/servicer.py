@@ -181,10 +181,8 @@ class Servicer:
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
-        async with self._submitted(model, prepared, call) as answer:
-            while call.finished is None:
-                _, _, call.finished = await answer.piece()
-        told = functools.partial(score, call.finished, prepared, model, text=request.text)
+        finished = await self._finished(model, prepared, call)
+        told = functools.partial(score, finished, prepared, model, text=request.text)
         return await _told(model, prepared, told)
 
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
@@ -195,10 +193,8 @@ class Servicer:
         prepared = await model.embedding(
             call.request_id, request.text, deadline_s=call.deadline_s, limits=self._catalog.limits
         )
-        async with self._submitted(model, prepared, call) as answer:
-            while call.finished is None:
-                _, _, call.finished = await answer.piece()
-        return embedding(call.finished, normalize=request.normalize)
+        finished = await self._finished(model, prepared, call)
+        return embedding(finished, normalize=request.normalize)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
@@ -220,6 +216,13 @@ class Servicer:
         finally:
             if call.finished is None:
                 submission.cancel()
+
+    async def _finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
+        """The end of an answer whose text nobody waits for."""
+        async with self._submitted(model, request, call) as answer:
+            while call.finished is None:
+                _, _, call.finished = await answer.piece()
+        return call.finished
 
     async def _pieces(
         self, task: Task, request: Any, call: Call, build: Callable[..., _Message], *, is_stream: bool = True

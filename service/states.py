@@ -102,14 +102,22 @@ class StateBuffer:
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """The shape of `rows` rows as the graph sees them."""
-        return (rows, *(self.capacity if isinstance(size, str) else size for size in self.spec.shape[1:]))
+        return self.shape_for(rows, self.capacity)
+
+    def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
+        """The same, had they room for `length` positions."""
+        return (rows, *(length if isinstance(size, str) else size for size in self.spec.shape[1:]))
+
+    def pitch_for(self, length: int) -> int:
+        """Bytes of one head of one row with `length` positions."""
+        return (length if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
 
     def address(self, row: int) -> int:
         return self.block.address + row * self._row_bytes
 
     @property
     def _pitch(self) -> int:
-        return (self.capacity if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+        return self.pitch_for(self.capacity)
 
     @property
     def _row_bytes(self) -> int:
@@ -117,7 +125,7 @@ class StateBuffer:
 
     def size_for(self, rows: int, capacity: int) -> int:
         """Bytes of `rows` rows of `capacity` positions."""
-        return rows * self.axes.outer * (capacity if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+        return rows * self.axes.outer * self.pitch_for(capacity)
 
     def reshape(self, rows: int, capacity: int) -> None:
         """The same memory, which must be large enough, seen in another shape. What it held is lost."""
@@ -137,7 +145,7 @@ class StateBuffer:
                 source_offset=0,
                 target_pitch=self._pitch,
                 source_pitch=old_pitch,
-                width=self._width(valid),
+                width=self.pitch_for(valid),
                 height=live * self.axes.outer,
             )
 
@@ -151,7 +159,7 @@ class StateBuffer:
             source_offset=source * self._row_bytes + first,
             target_pitch=self._pitch,
             source_pitch=self._pitch,
-            width=self._width(stop - start),
+            width=self.pitch_for(stop - start),
             height=self.axes.outer,
         )
 
@@ -164,7 +172,7 @@ class StateBuffer:
             source_offset=source * self.axes.outer * pitch,
             target_pitch=self._pitch,
             source_pitch=pitch,
-            width=self._width(valid),
+            width=self.pitch_for(valid),
             height=self.axes.outer,
         )
 
@@ -177,12 +185,9 @@ class StateBuffer:
             source_offset=row * self._row_bytes,
             target_pitch=pitch,
             source_pitch=self._pitch,
-            width=self._width(valid),
+            width=self.pitch_for(valid),
             height=self.axes.outer,
         )
-
-    def _width(self, valid: int) -> int:
-        return (valid if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
 
 
 class StateBuffers:

@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
-from service.decoding.expand import Expander
+from service.decoding.expand import Expander, stuck
 from service.decoding.phrases import Progress, allocate
-from service.errors import Unsatisfiable
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
@@ -47,7 +46,7 @@ class BeamSearch:
         self._phrases = expander.request.phrases
         self._place = expander.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
-        self._places = max(1, round(self._width * options.patience))
+        self._places = options.places // options.num_beam_groups
         self._groups: list[_Group] = []
         self.top_k = max(2 * options.beam_size, options.top_logprobs)
 
@@ -80,9 +79,7 @@ class BeamSearch:
             sequence.width = 1
             sequence.answer(finished[: self._options.num_hypotheses])
         else:
-            raise Unsatisfiable(
-                f"the constraints leave no possible token after {sequence.steps - 1} of them; loosen them"
-            )
+            raise stuck(sequence.steps - 1)
 
     def _advance(self, group: _Group, model: Distributions, taken: Counter[int]) -> None:
         """One step of one group. `taken`: how often earlier groups chose a token."""
@@ -147,9 +144,7 @@ class BeamSearch:
         return child
 
     def _finish(self, group: _Group, hypothesis: Hypothesis, model: Distributions) -> None:
-        expander = self._expander
-        hypothesis.normalised = hypothesis.score / expander.norm(len(hypothesis.tokens))
-        hypothesis.normalised += expander.coverage(hypothesis, hypothesis.row, model)
+        self._expander.normalise(hypothesis, hypothesis.row, model)
         group.pool.append(hypothesis)
         group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
         del group.pool[self._places :]

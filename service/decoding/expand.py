@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
 from service.step import Distributions
@@ -128,15 +129,31 @@ class Expander:
         base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
         return float(base**self.options.length_penalty)
 
+    def normalise(self, hypothesis: Hypothesis, row: int, model: Distributions) -> None:
+        """Sets by what a finished hypothesis is ranked. row: one with the request's source."""
+        hypothesis.normalised = hypothesis.score / self.norm(len(hypothesis.tokens))
+        hypothesis.normalised += self.coverage(hypothesis, row, model)
+
     def coverage(self, hypothesis: Hypothesis, row: int, model: Distributions) -> float:
         """The coverage penalty of Wu et al. 2016, equation 14: Σ_i log(min(Σ_j a_ij, 1)) over source positions i,
         with the mean of all layers and heads as a. 0 when it is not asked for. row: one with the request's source."""
         if not self.options.coverage_penalty:
             return 0.0
-        prompt = self.request.prompt
-        attention_LHTS = model.attend(row, (*prompt, *hypothesis.tokens[:-1]))
-        covered_S = attention_LHTS[:, :, len(prompt) - 1 :].mean((0, 1), dtype=np.float64).sum(0)
+        attention_LHTS = attention_of(self.request, hypothesis, row, model)
+        covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
         return self.options.coverage_penalty * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
+
+
+def attention_of(request: Request, hypothesis: Hypothesis, row: int, model: Distributions) -> np.ndarray:
+    """With which weights each token of a finished hypothesis was predicted, float32 (layers, heads, tokens, source).
+    row: one with the request's source."""
+    inputs = (*request.prompt, *hypothesis.tokens[:-1])
+    return model.attend(row, inputs)[:, :, len(request.prompt) - 1 :]
+
+
+def stuck(steps: int) -> Unsatisfiable:
+    """The error of a request that cannot go on behind so many tokens."""
+    return Unsatisfiable(f"the constraints leave no possible token after {steps} of them; loosen them")
 
 
 def log_softmax(scores_V: np.ndarray) -> np.ndarray:

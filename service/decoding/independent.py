@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 
-from service.decoding.expand import Expander
+from service.decoding.expand import Expander, stuck
 from service.decoding.sampling import K_WANTED, Sampler
-from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
@@ -81,7 +80,7 @@ class Independent:
             least = math.log(least) if least else -math.inf
             found = self._expander.best(root, model, self._count)
             if not found:
-                raise Unsatisfiable(_STUCK.format(steps=sequence.steps - 1))
+                raise stuck(sequence.steps - 1)
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
             self._all = [root, *(root.fork() for _ in found[1:])]
             for hypothesis, (token, _) in zip(self._all, found, strict=True):
@@ -94,7 +93,7 @@ class Independent:
         if sampler is None or expander.forced(hypothesis) is not None:
             found = expander.best(hypothesis, model, 1)
             if not found:
-                raise Unsatisfiable(_STUCK.format(steps=len(hypothesis.tokens)))
+                raise stuck(len(hypothesis.tokens))
             token = found[0][0]
         else:
             row, scores_V = hypothesis.row, expander.scores(hypothesis, model)
@@ -117,10 +116,6 @@ class Independent:
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
             hypothesis.score = sum(hypothesis.logprobs)
-            hypothesis.normalised = hypothesis.score / self._expander.norm(len(hypothesis.tokens))
-            hypothesis.normalised += self._expander.coverage(hypothesis, sequence.rows[0], model)
+            self._expander.normalise(hypothesis, sequence.rows[0], model)
         sequence.hypotheses = []
         sequence.answer(answers)
-
-
-_STUCK = "the constraints leave no possible token after {steps} of them; loosen them"

@@ -48,7 +48,7 @@ def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[f
     """Seconds of every turn with all rows: the whole, in the graph, in copies."""
     runner = Timed(model, model.runner(max_rows=1)._memory, max_rows=rows)
     settings = SchedulerConfig(max_rows=rows, join_tokens=1 << 20)
-    scheduler = Scheduler(settings, runner.limits, runner.layout, eos_id=NO_EOS)
+    scheduler = Scheduler(settings, runner.limits, runner.layout)
     for request in requests:
         scheduler.submit(Sequence(request, search_for(request, eos_id=NO_EOS)))
     turns = []

@@ -73,7 +73,7 @@ def sequence_for(runner, request):
 
 def logprobs_of(runner, requests, *, arrivals=(), **config):
     """Every request's distribution at every position, (steps, V); `arrivals`: the turn in which each one comes."""
-    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout, eos_id=runner.eos_id)
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
     todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
     said: dict[str, list[np.ndarray]] = {}
     turn = 0
@@ -220,7 +220,7 @@ STRATEGIES: list[dict[str, Any]] = [
 
 def decode_together(runner, requests, **config):
     """Everything that the answers of each request say."""
-    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout, eos_id=runner.eos_id)
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
     sequences = [sequence_for(runner, request) for request in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
@@ -290,7 +290,7 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
         replace(request, prompt=(1,), embeds=number % 2 == 0) for number, request in enumerate(requests_for(model, 9))
     ]
     runner = model.runner(max_rows=16)
-    scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout, eos_id=runner.eos_id)
+    scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
     sequences = [sequence_for(runner, request) for request in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
@@ -311,7 +311,7 @@ def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(tiny_attention_
     attention: list[dict[str, np.ndarray]] = []
     for together in (requests, *([request] for request in requests)):
         runner = model.runner(max_rows=16)
-        scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout, eos_id=runner.eos_id)
+        scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
         for request in together:
             scheduler.submit(sequence_for(runner, request))
         plan = scheduler.plan(0.0)
@@ -330,9 +330,7 @@ def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(tiny_attention_
 def test_buffers_stay_within_what_may_be_reserved(model):
     limit = model.layout.bytes_for(6, 40, 40, max_rows=16)
     runner = model.runner(max_rows=16)
-    scheduler = Scheduler(
-        SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout, eos_id=runner.eos_id
-    )
+    scheduler = Scheduler(SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout)
     for request in requests_for(model, 60, seed=9):
         scheduler.submit(sequence_for(runner, request))
     rows = set()
@@ -362,7 +360,7 @@ def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
 def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
     requests = requests_for(model, 6)
     runner = model.runner(max_rows=64)
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=-1)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
     for request in requests:
         scheduler.submit(sequence_for(runner, request))
     runner.run(scheduler.plan(0.0).step)

@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self, runner=None, **config):
         self.runner = runner or ScriptedRunner()
-        self.scheduler = Scheduler(SchedulerConfig(**config), self.runner.limits, self.runner.layout, eos_id=EOS)
+        self.scheduler = Scheduler(SchedulerConfig(**config), self.runner.limits, self.runner.layout)
 
     def submit(self, *requests):
         sequences = [Sequence(request, search_for(request, eos_id=EOS)) for request in requests]

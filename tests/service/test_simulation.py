@@ -89,7 +89,7 @@ def result(sequence):
 
 def alone(request):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=EOS)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
     sequence = Sequence(request, search_for(request, eos_id=EOS))
     scheduler.submit(sequence)
     drain(scheduler, runner)
@@ -102,7 +102,7 @@ def test_every_promise_holds_at_saturation(turns):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
     runner.keeps_plans = False
     config = SchedulerConfig(max_rows=24, state_bytes=14_000, join_tokens=96)
-    scheduler = Scheduler(config, runner.limits, runner.layout, eos_id=EOS)
+    scheduler = Scheduler(config, runner.limits, runner.layout)
     number = failures = finished = compared = longest_wait = 0
     waited: dict[Sequence, int] = {}  # turns for which the head of the queue could have run and did not
     recent: list[Sequence] = []

@@ -88,7 +88,7 @@ def run(*requests, max_rows=64, runner=None):
     """Decodes requests together; checks promises after every turn. Returns sequences and what was agreed, turn by
     turn."""
     runner = runner or ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
-    scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout, eos_id=EOS)
+    scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout)
     sequences = [Sequence(asked, search_for(asked, eos_id=EOS)) for asked in requests]
     for sequence in sequences:
         scheduler.check(sequence.request)

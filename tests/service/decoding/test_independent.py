@@ -31,7 +31,7 @@ def request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **op
 
 def run(*requests, rule=doubtful, seen=None):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=rule)
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout, eos_id=EOS)
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
     sequences = [Sequence(asked, search_for(asked, eos_id=EOS)) for asked in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
