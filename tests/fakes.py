@@ -10,7 +10,8 @@ import numpy as np
 from export.bundle import Limits
 from service.decoding.search import advance
 from service.engine import Engine
-from service.request import Finished, TextDelta
+from service.options import DecodingOptions
+from service.request import Finished, Request, TextDelta
 from service.scheduler import check_invariants
 from service.states import StateLayout
 
@@ -183,6 +184,20 @@ class ScriptedRunner:
             assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
             rows[copy.target] = (source, list(fed))
         self.rows = rows[:kept]
+
+
+def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **options):
+    """A request whose options are given as keywords."""
+    return Request(
+        request_id=name,
+        source=source,
+        prompt=(1,),
+        max_tokens=max_tokens,
+        prefix=prefix,
+        rules=rules,
+        options=DecodingOptions(**options),
+        seed=options.get("seed", 0),
+    )
 
 
 def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda plan: None):

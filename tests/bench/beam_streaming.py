@@ -17,9 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from glossa import serving
-from model.corpus import pairs
-from model.data import read_tsv
 from service.client import Client
+from tests.bench.sentences import sentence_pairs
 
 
 def main() -> None:
@@ -30,8 +29,7 @@ def main() -> None:
         ask.add_argument(f"--{name}", type=int, default=default)
     ask.add_argument("--json", action="store_true")
     args = ask.parse_args()
-    examples = read_tsv([args.data]).pairs if args.data else pairs(seed=1, count=args.sentences, split="test")
-    texts = [source for source, _ in examples[: args.sentences]]
+    texts = [source for source, _ in sentence_pairs(args.data, args.sentences)]
     with serving(args.bundle) as (address, _), Client(address) as client:
 
         def one(text: str) -> tuple[list[float], float, bool]:

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from glossa import serving
 from model.checkpoint import load_checkpoint
-from model.corpus import pairs
-from model.data import read_tsv
 from model.reference import greedy, score
 from model.reference_beam import beam_search
 from model.transformer import Transformer
 from service.client import Client
+from tests.bench.sentences import sentence_pairs
 
 TIE = 1e-5
 
@@ -35,8 +34,7 @@ def main() -> None:
     args = ask.parse_args()
     loaded = load_checkpoint(args.checkpoint)
     model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
-    examples = read_tsv([args.data]).pairs if args.data else pairs(seed=1, count=args.sentences, split="test")
-    texts = [source for source, _ in examples[: args.sentences]]
+    texts = [source for source, _ in sentence_pairs(args.data, args.sentences)]
     failed = 0
     with serving(args.bundle) as (address, _), Client(address, timeout_s=600.0) as client:
         for beam in args.beam:

@@ -22,11 +22,10 @@ from typing import Any
 
 from export.bundle import TOKENIZER
 from glossa import serving
-from model.corpus import pairs
-from model.data import read_tsv
 from model.tokenizer import Tokenizer
 from service.client import Client, ClientError
 from service.reply import Answer
+from tests.bench.sentences import sentence_pairs
 
 Check = Callable[[str], bool]
 Case = tuple[dict[str, Any], Check]
@@ -144,7 +143,7 @@ def main() -> None:
     ask.add_argument("--json", action="store_true")
     args = ask.parse_args()
     rng = random.Random(1)
-    examples = read_tsv([args.data]).pairs if args.data else pairs(seed=1, count=args.requests, split="test")
+    examples = sentence_pairs(args.data, args.requests)
     tokenizer = Tokenizer.load(args.bundle / TOKENIZER)
     work: list[tuple[str, str, Case | None]] = []
     for number in range(args.requests):

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import TOKENIZER, load_bundle
-from model.corpus import pairs
-from model.data import read_tsv
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.options import DecodingOptions
@@ -25,6 +23,7 @@ from service.request import Request
 from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
+from tests.bench.sentences import sentence_pairs
 
 ROWS = 48
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -68,11 +67,10 @@ def main() -> None:
     ask.add_argument("--mixes", type=int, default=3)
     ask.add_argument("--json", action="store_true")
     args = ask.parse_args()
-    examples = read_tsv([args.data]).pairs if args.data else pairs(seed=1, count=args.requests, split="test")
     tokenizer, manifest = Tokenizer.load(args.bundle / TOKENIZER), load_bundle(args.bundle)
     bos, eos = manifest.tokens.bos, manifest.tokens.eos
     requests = []
-    for number, (text, _) in enumerate(examples[: args.requests]):
+    for number, (text, _) in enumerate(sentence_pairs(args.data, args.requests)):
         source = (*tokenizer.encode(text), eos)
         options = DecodingOptions(**list(STRATEGIES.values())[number % len(STRATEGIES)])
         name = f"{number} {list(STRATEGIES)[number % len(STRATEGIES)]}"

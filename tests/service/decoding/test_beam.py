@@ -12,25 +12,13 @@ from service.decoding.beam import agree
 from service.decoding.phrases import Phrases
 from service.decoding.search import search_for
 from service.errors import Unsatisfiable
-from service.options import DecodingOptions
-from service.request import FinishReason, Request
+from service.request import FinishReason
 from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Hypothesis, Sequence
 from tests.fakes import EOS, ScriptedRunner, doubtful, drain
+from tests.fakes import decoding_request as request
 
 VOCABULARY = 12
-
-
-def request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **options):
-    return Request(
-        request_id=name,
-        source=source,
-        prompt=(1,),
-        max_tokens=max_tokens,
-        prefix=prefix,
-        rules=rules,
-        options=DecodingOptions(**options),
-    )
 
 
 def by_definition(asked):
