@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
@@ -34,6 +34,8 @@ class StateSpec:
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
     cross_kv: `encode` writes NAME and `decode` reads it.
+    Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
+    cache that it only reads.
     """
 
     name: str
@@ -51,12 +53,39 @@ class GraphSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """How a variant with fewer bits computes."""
+
+    form: str  # "row", "static+kv", …: the exporter's name for all of the following
+    weight_bits: int
+    block: int  # inputs that share a scale; 0: all of an output's
+    activations: Literal["row", "static", "block"]  # which share a step: a row's, all of a product's, a block's
+    cache: Literal["float32", "int8"]
+    batch_invariant: bool  # an answer is the same, bit for bit, alone and in any batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormFigures:
+    """What an exporter measured of one form, to choose among several."""
+
+    form: str
+    sentences: int
+    exact_match: float  # share of greedy answers equal to those of fp32
+    bleu: float | None  # against references; None: there were none
+    bleu_loss: float | None  # fp32 minus this
+    tokens_per_s: float
+    chosen: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """The graphs of one precision."""
 
     precision: str
     graphs: dict[str, GraphSpec]  # by role
     states: tuple[StateSpec, ...]
+    quantization: Quantization | None = None
+    comparison: tuple[FormFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def _package(name: str, *, required: bool) -> Check:
 
 def _providers(root: Path) -> Check:
     try:
-        from service.runner import available_providers  # loads onnxruntime, which may be what is missing
+        from service.sessions import available_providers  # loads onnxruntime, which may be what is missing
 
         providers = available_providers()
     except ImportError as error:

@@ -1,56 +1,26 @@
-"""The model, computed: ONNX Runtime sessions, the choice of a provider, and one engine's buffers and bindings.
+"""The model, computed: one engine's buffers and bindings around the sessions of a bundle.
 
-The only module of the service that knows ONNX Runtime. `OnnxModel` is read-only and shared by engines; `OnnxRunner` is
-one engine's own: states of its rows, token and length arrays reused in place, past and present of every cache bound to
-the same memory. Which rows there are and what they are for is the scheduler's business.
+`OnnxModel` is read-only and shared by engines; `OnnxRunner` is one engine's own: states of its rows, token and length
+arrays reused in place, past and present of every cache bound to the same memory. Which rows there are and what they are
+for is the scheduler's business.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
-from export.bundle import (
-    SESSION_CONFIG,
-    SESSION_MEM_PATTERN,
-    SESSION_OPTIMIZATION,
-    SESSION_THREADS,
-    Limits,
-    Manifest,
-    StateKind,
-    Variant,
-)
-from service.errors import StartupError
+from export.bundle import Limits, Manifest, StateKind, Variant
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
-from service.states import StateBuffers, StateLayout
+from service.sessions import CUDA, Device, ExecutionChoice, Open, Sessions, open_sessions
+from service.states import StateBuffers, StateLayout, outputs_by_state
 from service.step import Join, StepPlan, padded
-
-Device = Literal["auto", "cpu", "cuda"]
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-CPU_PRECISIONS = ("fp32",)  # best first
-CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
-
-Sessions = dict[str, Any]  # by role
-Open = Callable[[Path, list[Any]], Any]
-
-
-@dataclass(frozen=True)
-class ExecutionChoice:
-    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix."""
-
-    provider: str
-    requested: Device
-    fallback: bool
-    reason: str
-    precision: str
 
 
 class OnnxModel:
@@ -75,101 +45,13 @@ class OnnxModel:
 
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
-        open_graph = open_graph or open_session
-        available = available_providers() if available is None else available
-        obstacle = ""
-        # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
-        if device == "cuda" or (device == "auto" and CUDA in available):
-            found = _open_cuda(path, manifest, available, open_graph)
-            if not isinstance(found, str):
-                precision, sessions = found
-                return cls(manifest, ExecutionChoice(CUDA, device, False, "", precision), sessions)
-            obstacle = found
-            if device == "cuda":
-                raise StartupError(f"device cuda is required, but {obstacle}")
-        reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
-        precision, sessions = _open_cpu(path, manifest, open_graph)
-        return cls(manifest, ExecutionChoice(CPU, device, bool(obstacle), reason, precision), sessions)
+        choice, sessions = open_sessions(path, manifest, device=device, available=available, open_graph=open_graph)
+        return cls(manifest, choice, sessions)
 
     def runner(self, *, max_rows: int) -> OnnxRunner:
         """Buffers and bindings for one engine."""
         memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
         return OnnxRunner(self, memory, max_rows=max_rows)
-
-
-def available_providers() -> list[str]:
-    """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
-    names: list[str] = ort.get_available_providers()
-    return names
-
-
-def open_session(file: Path, providers: list[Any]) -> Any:
-    """A session under the settings the bundle was verified with."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
-    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
-    options.log_severity_level = 3
-    options.enable_mem_pattern = SESSION_MEM_PATTERN
-    for key, value in SESSION_CONFIG.items():
-        options.add_session_config_entry(key, value)
-    session = ort.InferenceSession(str(file), options, providers=providers)
-    session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
-    return session
-
-
-def _open_cuda(
-    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
-) -> tuple[str, Sessions] | str:
-    """Precision and sessions on CUDA, or what is in the way and how to fix it."""
-    if CUDA not in available:
-        return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
-    precision = _precision(manifest, CUDA_PRECISIONS)
-    if precision is None:
-        return (
-            "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
-            "fix: export it again with precision fp16"
-        )
-    try:
-        ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
-        # kSameAsRequested: the arena grows by what is asked for instead of doubling.
-        sessions = _open_all(
-            path,
-            manifest.variant(precision),
-            [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU],
-            open_graph,
-        )
-    except Exception as error:
-        return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
-    # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
-    if any(session.get_providers()[0] != CUDA for session in sessions.values()):
-        return (
-            "the CUDA provider is installed but did not load; "
-            "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
-        )
-    return precision, sessions
-
-
-def _open_cpu(path: Path, manifest: Manifest, open_graph: Open) -> tuple[str, Sessions]:
-    precision = _precision(manifest, CPU_PRECISIONS)
-    if precision is None:
-        there = ", ".join(variant.precision for variant in manifest.variants)
-        raise StartupError(
-            f"{path}: the bundle has no graphs for the CPU, only {there}; "
-            f"fix: export it again with precision {CPU_PRECISIONS[0]}"
-        )
-    try:
-        return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
-    except Exception as error:  # ONNX Runtime has no common error class
-        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
-
-
-def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
-    return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
-
-
-def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
-    there = {variant.precision for variant in manifest.variants}
-    return next((precision for precision in wanted if precision in there), None)
 
 
 class OnnxRunner:
@@ -184,6 +66,7 @@ class OnnxRunner:
         self._decode, self._encode = model.sessions["decode"], model.sessions.get("encode")
         self._align = model.sessions.get("align")
         self._inputs = frozenset(model.variant.graphs["decode"].inputs)
+        self._kept = outputs_by_state(model.variant)
         self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
         self._crosses = self._states.of_kind("cross_kv")
         self._tokens = np.zeros((max_rows, 1), np.int64)
@@ -354,11 +237,10 @@ class OnnxRunner:
         self._bind_feeds(binding, rows, feeds)
         for state in self._states.buffers:
             place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
-            if state.kind == "cross_kv":
-                binding.bind_input(state.spec.name, *place)
-            else:
-                binding.bind_input(f"past.{state.spec.name}", *place)
-                binding.bind_output(f"present.{state.spec.name}", *place)
+            name = state.spec.name
+            binding.bind_input(name if state.kind == "cross_kv" else f"past.{name}", *place)
+            for output in self._kept[name]:
+                binding.bind_output(output, *place)
         self._outputs.bind(binding, first, rows)
         return binding
 

@@ -40,10 +40,11 @@ from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
 from service.options import MAX_WIDTH
 from service.pool import EnginePool
-from service.runner import CPU, OnnxModel
+from service.runner import OnnxModel
 from service.scheduler import SchedulerConfig
 from service.selfcheck import golden_decode
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
+from service.sessions import CPU
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from export.bundle import StateKind, StateSpec
+from export.bundle import StateKind, StateSpec, Variant
 from service.memory import Block, Memory
 
 if TYPE_CHECKING:
@@ -244,3 +244,13 @@ class StateBuffers:
                 buffer.copy(copy.source, copy.target, copy.start, copy.stop)
             elif copy.source_len:
                 buffer.copy(copy.source, copy.target, 0, copy.source_len)
+
+
+def outputs_by_state(variant: Variant) -> dict[str, list[str]]:
+    """The outputs of `decode` that are to be bound to the memory of each state, by its name."""
+    found: dict[str, list[str]] = {state.name: [] for state in variant.states}
+    for output in variant.graphs["decode"].outputs:
+        _, dot, name = output.partition(".")
+        if dot and name in found:
+            found[name].append(output)
+    return found

@@ -31,7 +31,7 @@ MAY_IMPORT = {
 _RPC = ("service/servicer.py", "service/server.py", "service/client.py", "service/health.py", "protos/*")
 _GRAPHS = ("export/*",)
 HOMES = {
-    "onnxruntime": ("service/runner.py", "export/verify.py"),
+    "onnxruntime": ("service/sessions.py", "export/verify.py"),
     "grpc": _RPC,
     "grpc_health": _RPC,
     "grpc_reflection": _RPC,

@@ -17,7 +17,7 @@ from export.bundle import (
     Tokens,
     Variant,
 )
-from service import doctor, runner
+from service import doctor, sessions
 from service.doctor import Check, examine
 
 GIB = 1 << 30
@@ -84,9 +84,9 @@ def test_the_gpu_build_counts_as_onnxruntime(machine, monkeypatch):
 
 def test_a_gpu_that_the_runtime_cannot_use_is_noticed(machine, monkeypatch):
     write(machine, "proc/driver/nvidia/version", "NVRM version: 600")
-    monkeypatch.setattr(runner, "available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(sessions, "available_providers", lambda: ["CPUExecutionProvider"])
     assert look(machine, "execution providers").status == "warn"
-    monkeypatch.setattr(runner, "available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(sessions, "available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert look(machine, "execution providers").status == "ok"
 
 

@@ -23,10 +23,11 @@ from service.memory import CudaMemory, HostBlock, HostMemory
 from service.options import DecodingOptions
 from service.pool import EnginePool
 from service.request import Request
-from service.runner import CPU, CUDA, OnnxModel, OnnxRunner
+from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
+from service.sessions import CPU, CUDA
 from tests.fakes import FakeCuda, ask, drain
 from tests.tiny import tiny_config, tiny_model
 

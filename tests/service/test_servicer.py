@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from export.bundle import Attention
+from export.bundle import FORMAT_VERSION, Attention
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import servicer
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
@@ -467,7 +467,7 @@ async def test_models_are_described(channel):
     assert model == models[1]
     assert (model.task, model.architecture) == (pb.TASK_TRANSLATION, "encoder_decoder")
     assert (model.limits.max_prompt_tokens, model.limits.max_tokens, model.limits.max_text_bytes) == (8, 16, 16384)
-    assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", 2, "cd" * 32)
+    assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", FORMAT_VERSION, "cd" * 32)
     assert model.execution_provider.fallback
     assert model.execution_provider.reason == "no GPU; add one"
     assert model.parity.passed

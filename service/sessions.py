@@ -1,0 +1,147 @@
+"""ONNX Runtime sessions of a bundle: which graphs, on which provider, under which settings.
+
+The only module of the service that knows ONNX Runtime. What is computed with the sessions is `service.runner`'s
+business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import onnxruntime as ort
+
+from export.bundle import (
+    SESSION_CONFIG,
+    SESSION_MEM_PATTERN,
+    SESSION_OPTIMIZATION,
+    SESSION_THREADS,
+    Manifest,
+    Variant,
+)
+from service.errors import StartupError
+
+Device = Literal["auto", "cpu", "cuda"]
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PRECISIONS = ("fp32",)  # best first
+CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
+
+Sessions = dict[str, Any]  # by role
+Open = Callable[[Path, list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class ExecutionChoice:
+    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix."""
+
+    provider: str
+    requested: Device
+    fallback: bool
+    reason: str
+    precision: str
+
+
+def open_sessions(
+    path: Path,
+    manifest: Manifest,
+    *,
+    device: Device = "auto",
+    available: Sequence[str] | None = None,
+    open_graph: Open | None = None,
+) -> tuple[ExecutionChoice, Sessions]:
+    """Opens the graphs of a bundle whose files were verified. Raises StartupError.
+
+    available, open_graph: the installed providers and how a graph becomes a session, for tests.
+    """
+    open_graph = open_graph or open_session
+    available = available_providers() if available is None else available
+    obstacle = ""
+    # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
+    if device == "cuda" or (device == "auto" and CUDA in available):
+        found = _open_cuda(path, manifest, available, open_graph)
+        if not isinstance(found, str):
+            precision, sessions = found
+            return ExecutionChoice(CUDA, device, False, "", precision), sessions
+        obstacle = found
+        if device == "cuda":
+            raise StartupError(f"device cuda is required, but {obstacle}")
+    reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
+    precision, sessions = _open_cpu(path, manifest, open_graph)
+    return ExecutionChoice(CPU, device, bool(obstacle), reason, precision), sessions
+
+
+def available_providers() -> list[str]:
+    """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
+    names: list[str] = ort.get_available_providers()
+    return names
+
+
+def open_session(file: Path, providers: list[Any]) -> Any:
+    """A session under the settings the bundle was verified with."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
+    options.log_severity_level = 3
+    options.enable_mem_pattern = SESSION_MEM_PATTERN
+    for key, value in SESSION_CONFIG.items():
+        options.add_session_config_entry(key, value)
+    session = ort.InferenceSession(str(file), options, providers=providers)
+    session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
+    return session
+
+
+def _open_cuda(
+    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
+) -> tuple[str, Sessions] | str:
+    """Precision and sessions on CUDA, or what is in the way and how to fix it."""
+    if CUDA not in available:
+        return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
+    precision = _precision(manifest, CUDA_PRECISIONS)
+    if precision is None:
+        return (
+            "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
+            "fix: export it again with precision fp16"
+        )
+    try:
+        ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
+        # kSameAsRequested: the arena grows by what is asked for instead of doubling.
+        sessions = _open_all(
+            path,
+            manifest.variant(precision),
+            [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU],
+            open_graph,
+        )
+    except Exception as error:
+        return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
+    # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
+    if any(session.get_providers()[0] != CUDA for session in sessions.values()):
+        return (
+            "the CUDA provider is installed but did not load; "
+            "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
+        )
+    return precision, sessions
+
+
+def _open_cpu(path: Path, manifest: Manifest, open_graph: Open) -> tuple[str, Sessions]:
+    precision = _precision(manifest, CPU_PRECISIONS)
+    if precision is None:
+        there = ", ".join(variant.precision for variant in manifest.variants)
+        raise StartupError(
+            f"{path}: the bundle has no graphs for the CPU, only {there}; "
+            f"fix: export it again with precision {CPU_PRECISIONS[0]}"
+        )
+    try:
+        return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
+
+
+def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
+    return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
+
+
+def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
+    there = {variant.precision for variant in manifest.variants}
+    return next((precision for precision in wanted if precision in there), None)
