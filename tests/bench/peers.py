@@ -49,7 +49,7 @@ def transformers_model(model: Transformer) -> Any:
         decoder_start_token_id=config.bos_id if config.has_encoder else None,
     )
     theirs.eval()
-    _verify("transformers", model, lambda source, inputs: _transformers_logits(theirs, source, inputs))
+    verify("transformers", model, lambda source, inputs: transformers_logits(theirs, source, inputs))
     return theirs
 
 
@@ -63,7 +63,7 @@ def ctranslate2_model(model: EncoderDecoder, directory: Path) -> Any:
     translator = importlib.import_module("ctranslate2").Translator(
         str(directory), device="cpu", compute_type="float32", intra_threads=1
     )
-    _verify("CTranslate2", model, lambda source, inputs: _ctranslate2_logits(translator, source, inputs))
+    verify("CTranslate2", model, lambda source, inputs: _ctranslate2_logits(translator, source, inputs))
     return translator
 
 
@@ -255,7 +255,7 @@ def _our_logits(model: Transformer, source: Sequence[int], inputs: Sequence[int]
 
 
 @torch.inference_mode()
-def _transformers_logits(theirs: Any, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
+def transformers_logits(theirs: Any, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
     if source:
         return _array(theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([inputs])).logits[0])
     return _array(theirs(input_ids=torch.tensor([inputs])).logits[0])
@@ -274,7 +274,7 @@ def _ctranslate2_logits(translator: Any, source: Sequence[int], inputs: Sequence
     return np.stack([np.asarray(step).reshape(-1) for step in answer.logits[0]])
 
 
-def _verify(peer: str, model: Transformer, logits: Any) -> float:
+def verify(peer: str, model: Transformer, logits: Any) -> float:
     """The largest difference between a logit of ours and of theirs, over random tokens of random lengths."""
     config, generator, worst = model.config, np.random.default_rng(1), 0.0
     for row in range(VERIFIED_ROWS):
