@@ -56,6 +56,10 @@ class ServerSettings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if it works, else CPU; cuda: or refuse"
     )
+    precision: Literal["auto", "fp32", "int8", "int4"] = Field(
+        "auto",
+        description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
+    )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable processor")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")

@@ -18,7 +18,7 @@ import numpy as np
 from export.bundle import Limits, Manifest, StateKind, Variant
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
-from service.sessions import CUDA, Device, ExecutionChoice, Open, Sessions, open_sessions
+from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_sessions
 from service.states import StateBuffers, StateLayout, outputs_by_state
 from service.step import Join, StepPlan, padded
 
@@ -38,6 +38,7 @@ class OnnxModel:
         manifest: Manifest,
         *,
         device: Device = "auto",
+        precision: Precision = "auto",
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
     ) -> OnnxModel:
@@ -45,7 +46,9 @@ class OnnxModel:
 
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
-        choice, sessions = open_sessions(path, manifest, device=device, available=available, open_graph=open_graph)
+        choice, sessions = open_sessions(
+            path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
+        )
         return cls(manifest, choice, sessions)
 
     def runner(self, *, max_rows: int) -> OnnxRunner:

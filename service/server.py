@@ -93,7 +93,7 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
         tokenizer = Tokenizer.load(path / TOKENIZER)
         words = manifest.limits.vocab_size
         shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
-        model = OnnxModel.open(path, manifest, device=settings.device)
+        model = OnnxModel.open(path, manifest, device=settings.device, precision=settings.precision)
         choice = model.choice
         engines = (settings.engines or effective_cpus()) if choice.provider == CPU else 1
         runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]

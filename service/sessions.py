@@ -24,8 +24,9 @@ from export.bundle import (
 from service.errors import StartupError
 
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "int8", "int4"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-CPU_PRECISIONS = ("fp32",)  # best first
+CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
 
 Sessions = dict[str, Any]  # by role
@@ -48,28 +49,36 @@ def open_sessions(
     manifest: Manifest,
     *,
     device: Device = "auto",
+    precision: Precision = "auto",
     available: Sequence[str] | None = None,
     open_graph: Open | None = None,
 ) -> tuple[ExecutionChoice, Sessions]:
     """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
+    precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. One that is named is
+    served from the CPU, as CUDA computes in fp16 only.
     available, open_graph: the installed providers and how a graph becomes a session, for tests.
     """
     open_graph = open_graph or open_session
     available = available_providers() if available is None else available
     obstacle = ""
     # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
-    if device == "cuda" or (device == "auto" and CUDA in available):
+    if device == "cuda" and precision != "auto":
+        raise StartupError(
+            f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
+            f"{CUDA_PRECISIONS[0]}; fix: leave precision at auto, or ask for device cpu"
+        )
+    if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
         found = _open_cuda(path, manifest, available, open_graph)
         if not isinstance(found, str):
-            precision, sessions = found
-            return ExecutionChoice(CUDA, device, False, "", precision), sessions
+            taken, sessions = found
+            return ExecutionChoice(CUDA, device, False, "", taken), sessions
         obstacle = found
         if device == "cuda":
             raise StartupError(f"device cuda is required, but {obstacle}")
     reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
-    precision, sessions = _open_cpu(path, manifest, open_graph)
-    return ExecutionChoice(CPU, device, bool(obstacle), reason, precision), sessions
+    taken, sessions = _open_cpu(path, manifest, precision, open_graph)
+    return ExecutionChoice(CPU, device, bool(obstacle), reason, taken), sessions
 
 
 def available_providers() -> list[str]:
@@ -124,14 +133,18 @@ def _open_cuda(
     return precision, sessions
 
 
-def _open_cpu(path: Path, manifest: Manifest, open_graph: Open) -> tuple[str, Sessions]:
-    precision = _precision(manifest, CPU_PRECISIONS)
+def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Open) -> tuple[str, Sessions]:
+    precision = _precision(manifest, CPU_PRECISIONS if wanted == "auto" else (wanted,))
     if precision is None:
         there = ", ".join(variant.precision for variant in manifest.variants)
-        raise StartupError(
-            f"{path}: the bundle has no graphs for the CPU, only {there}; "
-            f"fix: export it again with precision {CPU_PRECISIONS[0]}"
-        )
+        if wanted == "auto":
+            problem = f"the bundle has no graphs for the CPU, only {there}; fix: export it again with precision fp32"
+        else:
+            problem = (
+                f"the bundle has no {wanted} graphs, only {there}; "
+                f"fix: export it again with precision {wanted}, or leave precision at auto"
+            )
+        raise StartupError(f"{path}: {problem}")
     try:
         return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
     except Exception as error:  # ONNX Runtime has no common error class

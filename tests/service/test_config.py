@@ -73,6 +73,7 @@ def test_unknown_yaml_key_is_refused_with_a_suggestion(yaml_file):
         ({"models": ["a=/x", "a=/y"]}, "--models: each name once, got a twice"),
         ({"models": ["a b=/x"]}, "--models: a name is .*got 'a b'"),
         ({**MODELS, "port": 99999}, "--port: .*65535, got 99999"),
+        ({**MODELS, "precision": "int2"}, "--precision: .*'auto', 'fp32', 'int8' or 'int4', got 'int2'"),
         ({**MODELS, "device": "tpu"}, "--device: .*'auto', 'cpu' or 'cuda', got 'tpu'"),
         ({**MODELS, "drain_delay_s": float("nan")}, "--drain-delay-s: .*got nan"),
         ({**MODELS, "config": "/nowhere.yaml"}, "config: /nowhere.yaml is not a file"),

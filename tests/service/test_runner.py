@@ -408,7 +408,7 @@ def with_precisions(manifest, *precisions):
     return replace(manifest, variants=tuple(replace(manifest.variants[0], precision=name) for name in precisions))
 
 
-def opened(manifest, *, device, available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
+def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
     """The choice made when sessions say that they run on `got`, or on what was asked for."""
 
     def open_graph(file, providers):
@@ -418,7 +418,9 @@ def opened(manifest, *, device, available=(CUDA, CPU), precisions=("fp32", "fp16
         return FakeSession(names if got is None or isinstance(got, Exception) else list(got))
 
     manifest = with_precisions(manifest, *precisions)
-    model = OnnxModel.open(Path("bundle"), manifest, device=device, available=available, open_graph=open_graph)
+    model = OnnxModel.open(
+        Path("bundle"), manifest, device=device, precision=precision, available=available, open_graph=open_graph
+    )
     return model.choice
 
 
@@ -468,6 +470,31 @@ def test_cuda_required_refuses_to_start_without_it(manifest, circumstances, why)
 def test_a_bundle_without_graphs_for_the_cpu_is_refused(manifest):
     with pytest.raises(StartupError, match="no graphs for the CPU, only fp16; fix: export"):
         opened(manifest, device="cpu", precisions=["fp16"])
+
+
+@pytest.mark.parametrize(
+    ("precisions", "taken"),
+    [(["fp32"], "fp32"), (["fp32", "int4"], "int4"), (["fp16", "int4", "fp32", "int8"], "int8")],
+)
+def test_the_cpu_takes_the_fastest_precision_there_is(manifest, precisions, taken):
+    assert opened(manifest, device="cpu", precisions=precisions).precision == taken
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_a_precision_that_is_named_is_served_from_the_cpu(manifest, device, precision):
+    choice = opened(manifest, device=device, precision=precision, precisions=["fp16", "fp32", "int8", "int4"])
+    assert (choice.provider, choice.fallback, choice.precision) == (CPU, False, precision)
+
+
+def test_a_named_precision_that_the_bundle_lacks_is_refused(manifest):
+    with pytest.raises(StartupError, match="bundle: the bundle has no int8 graphs, only fp32, int4; fix: export it"):
+        opened(manifest, device="cpu", precision="int8", precisions=["fp32", "int4"])
+
+
+def test_a_precision_of_the_cpu_is_refused_where_cuda_is_required(manifest):
+    with pytest.raises(StartupError, match="precision int8 is one of the CPU's, but device cuda is required"):
+        opened(manifest, device="cuda", precision="int8", precisions=["int8", "fp16"])
 
 
 def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
