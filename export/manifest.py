@@ -66,14 +66,19 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True)
 class FormFigures:
-    """What an exporter measured of one form, to choose among several."""
+    """What an exporter measured of one form, to choose among several; fp32 stands beside them. None: not of such a
+    model, or not without references."""
 
     form: str
-    sentences: int
-    exact_match: float  # share of greedy answers equal to those of fp32
-    bleu: float | None  # against references; None: there were none
+    sentences: int  # that were answered, or texts that were read
+    exact_match: float | None  # share of greedy answers equal to those of fp32
+    bleu: float | None  # against references
     bleu_loss: float | None  # fp32 minus this
-    tokens_per_s: float
+    nats_per_token: float | None  # of texts, for models that continue them
+    nats_loss: float | None  # this minus fp32
+    equal_tokens: float | None  # share of best next tokens equal to those of fp32, the text before them given
+    tokens_per_s: float  # of decode steps of 32 rows
+    tokens_per_s_alone: float  # of one row
     chosen: bool
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from export.bundle import Manifest, Shortlist, Task
+from export.bundle import FormFigures, Manifest, Quantization, Shortlist, Task, Variant
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
@@ -103,6 +103,21 @@ class ServedModel:
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         return Vocabulary.of(self.tokenizer)
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """How the graphs that run compute with fewer bits; None: they do not."""
+        return self._variant.quantization if self._variant else None
+
+    @property
+    def figures(self) -> FormFigures | None:
+        """What was measured of them against fp32 when they were exported."""
+        comparison = self._variant.comparison if self._variant else ()
+        return next((figures for figures in comparison if figures.chosen), None)
+
+    @functools.cached_property
+    def _variant(self) -> Variant | None:
+        return next((variant for variant in self.manifest.variants if variant.precision == self.precision), None)
 
     @property
     def has_source(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from export.bundle import FormFigures, Quantization
 from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.alignment import Span, alignment, source_spans, target_spans
@@ -210,6 +212,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         attention_layers=manifest.attention.layers if manifest.attention else 0,
         attention_heads=manifest.attention.heads if manifest.attention else 0,
         has_shortlist=model.shortlist is not None,
+        quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
     )
 
 
@@ -225,6 +228,14 @@ def _timings(timings: Timings) -> pb.Timings:
         first_token=timedelta(seconds=timings.first_token_s),
         total=timedelta(seconds=timings.total_s),
     )
+
+
+def _quantization(quantization: Quantization, figures: FormFigures | None) -> pb.Quantization:
+    measured: dict[str, Any] = {}
+    if figures is not None:
+        names = ("sentences", "bleu_loss", "exact_match", "nats_loss")
+        measured = {name: getattr(figures, name) for name in names}
+    return pb.Quantization(**dataclasses.asdict(quantization), **measured)
 
 
 def _parity(report: dict[str, Any]) -> pb.Parity:

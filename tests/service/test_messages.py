@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import Attention
+from export.bundle import Attention, FormFigures, Quantization, Variant
 from protos.glossa.v1 import glossa_pb2 as pb
-from service.messages import details, options_of, perplexity, score, token_texts
+from service.catalog import TextLimits
+from service.messages import describe, details, options_of, perplexity, score, token_texts
 from service.options import CHOICES, DecodingOptions
 from service.request import Finished, FinishReason, Request
 from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
@@ -146,3 +147,51 @@ def test_perplexity_of_the_impossible_is_infinite():
     assert perplexity((-0.5, -1.5)) == pytest.approx(math.e)
     assert perplexity((0.0,)) == 1.0
     assert perplexity((-1000.0,)) == perplexity((-math.inf, 0.0)) == math.inf
+
+
+def figures(form, **changes):
+    unmeasured = dict.fromkeys(("exact_match", "bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens"))
+    fields = {"form": form, "sentences": 500, **unmeasured, "tokens_per_s": 900.0, "tokens_per_s_alone": 90.0}
+    return FormFigures(**{**fields, "chosen": False, **changes})
+
+
+def described(precision, **changes):
+    """What is told of a model with fp32 and int8 graphs, of which it runs those of `precision`."""
+    quantization = Quantization(
+        form="static+kv", weight_bits=8, block=0, activations="static", cache="int8", batch_invariant=True
+    )
+    variants = (
+        Variant(precision="fp32", graphs={}, states=()),
+        Variant(precision="int8", graphs={}, states=(), **{"quantization": quantization, **changes}),
+    )
+    model = dataclasses.replace(MODEL, manifest=manifest(variants=variants), precision=precision)
+    return describe(model, TextLimits())
+
+
+def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
+    comparison = (
+        figures("row", exact_match=0.95, bleu_loss=0.0),
+        figures("static+kv", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
+    )
+    told = described("int8", comparison=comparison).quantization
+    assert told == pb.Quantization(
+        form="static+kv",
+        weight_bits=8,
+        activations="static",
+        cache="int8",
+        batch_invariant=True,
+        sentences=500,
+        bleu_loss=-0.125,
+        exact_match=0.875,
+    )
+    assert not told.HasField("nats_loss")
+
+
+def test_a_quantised_model_that_was_not_measured_says_so():
+    told = described("int8").quantization
+    assert (told.form, told.sentences) == ("static+kv", 0)
+    assert not told.HasField("exact_match")
+
+
+def test_a_model_that_runs_in_fp32_is_not_called_quantised():
+    assert not described("fp32").HasField("quantization")

@@ -482,8 +482,32 @@ class Lineage(_message.Message):
     git_commit: str
     def __init__(self, steps: _Optional[int] = ..., data_sha256: _Optional[str] = ..., git_commit: _Optional[str] = ...) -> None: ...
 
+class Quantization(_message.Message):
+    __slots__ = ("form", "weight_bits", "block", "activations", "cache", "batch_invariant", "sentences", "bleu_loss", "exact_match", "nats_loss")
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BITS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
+    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    BLEU_LOSS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_MATCH_FIELD_NUMBER: _ClassVar[int]
+    NATS_LOSS_FIELD_NUMBER: _ClassVar[int]
+    form: str
+    weight_bits: int
+    block: int
+    activations: str
+    cache: str
+    batch_invariant: bool
+    sentences: int
+    bleu_loss: float
+    exact_match: float
+    nats_loss: float
+    def __init__(self, form: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block: _Optional[int] = ..., activations: _Optional[str] = ..., cache: _Optional[str] = ..., batch_invariant: bool = ..., sentences: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
+
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -499,6 +523,7 @@ class Model(_message.Message):
     ATTENTION_LAYERS_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
     HAS_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -514,7 +539,8 @@ class Model(_message.Message):
     attention_layers: int
     attention_heads: int
     has_shortlist: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ...) -> None: ...
+    quantization: Quantization
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
