@@ -20,7 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import onnx
 import torch
@@ -39,7 +39,9 @@ from export.bundle import (
     Variant,
     write_bundle,
 )
+from export.calibrate import Ranges
 from export.optimize import name_weights, optimize, round_up_tables
+from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import sample_inputs
 from export.shortlist import learn_shortlist
 from export.verify import checkpoint_digest, limits_of, make_report, verify_variants
@@ -48,7 +50,6 @@ from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
-Precision = Literal["fp32", "fp16"]
 OPSET = 23
 INLINE_LIMIT = 1 << 30  # bytes of weights; a protocol buffer ends at 2 GiB
 HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
@@ -168,29 +169,60 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
         raise ExportError("the model is in training mode; call model.eval() first")
 
 
+class Traced(NamedTuple):
+    """The graphs of a model by role, optimised, and how each is called. Nobody changes them: `save_variant` copies."""
+
+    graphs: Mapping[Role, ModelProto]
+    signatures: Mapping[Role, graphs.Signature]
+
+
+def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
+    """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
+    named = {**dict(model.named_buffers()), **model.state_dict()}
+    weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
+    made, signatures = dict[Role, ModelProto](), graphs.signatures(model, attention=attention)
+    for role, signature in signatures.items():
+        made[role] = round_up_tables(name_weights(optimize(trace(signature)), weights), PAD_MULTIPLE)
+        check_graph(made[role], role, model.config)
+    return Traced(made, signatures)
+
+
 def save_variant(
     model: Transformer,
     directory: Path,
-    precision: Precision,
+    form: Form | Precision,
     inline_limit: int = INLINE_LIMIT,
     *,
     attention: bool = False,
+    ranges: Ranges | None = None,
+    traced: Traced | None = None,
 ) -> Variant:
-    """Trace, optimise and save every graph of a model below `directory`/`precision`."""
-    if precision == "fp16":
-        model = copy.deepcopy(model).half()
-    named = {**dict(model.named_buffers()), **model.state_dict()}
-    weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
+    """Trace, optimise, quantise and save every graph of a float32 model below `directory`/PRECISION.
+
+    form: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for forms that need them.
+    traced: what `trace_model` made of this model before, if anything; fp16 has to be traced anew.
+    """
+    form = FORMS[form] if isinstance(form, str) else form
+    if form.precision == "fp16":
+        model, traced = copy.deepcopy(model).half(), None
+    traced = traced or trace_model(model, attention=attention)
     specs = dict[str, GraphSpec]()
-    (directory / precision).mkdir()
-    for role, signature in graphs.signatures(model, attention=attention).items():
-        graph = round_up_tables(name_weights(optimize(trace(signature)), weights), PAD_MULTIPLE)
-        check_graph(graph, role, model.config)
-        file = f"{precision}/{role}.onnx"
+    (directory / form.precision).mkdir(parents=True)
+    for role, signature in traced.signatures.items():
+        graph = ModelProto()
+        graph.CopyFrom(traced.graphs[role])
+        graph = quantize(graph, role, form, ranges)
+        file = f"{form.precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)
-        specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=signature.outputs)
+        outputs = tuple(value.name for value in graph.graph.output)
+        specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=outputs)
     dtype = str(model.decoder.unembedding.weight.dtype).removeprefix("torch.")
-    return Variant(precision=precision, graphs=specs, states=graphs.states(model.config, dtype))
+    return Variant(
+        precision=form.precision,
+        graphs=specs,
+        states=graphs.states(model.config, "int8" if form.has_int8_cache else dtype),
+        quantization=form.quantization(),
+    )
 
 
 def save_shortlist(parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, directory: Path) -> dict[str, Any]:

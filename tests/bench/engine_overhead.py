@@ -74,7 +74,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
             task="translation",
             tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
             limits=limits_of(config),
-            variants=(save_variant(model, directory, precision="fp32"),),
+            variants=(save_variant(model, directory, "fp32"),),
             golden=Golden(source=source, prompt=(1,), output=tuple(greedy(model, [1], source=source, max_tokens=2))),
             lineage={},
             parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
