@@ -245,6 +245,7 @@ class Engine:
         self._send()
 
     def _sleep(self) -> None:
+        self._runner.rest()
         with self._wake:
             if not (self._arrivals or self._cancels or self._is_closing):
                 self._wake.wait(IDLE_TURN_S)

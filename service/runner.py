@@ -16,18 +16,33 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Limits, Manifest, StateKind, Variant
+from service.crowd import Crowd
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
-from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_sessions
+from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_lone_sessions, open_sessions
 from service.states import StateBuffers, StateLayout, outputs_by_state
 from service.step import Join, StepPlan, padded
+
+LONE_ROWS = 16
+"""Rows of a step that may run on all processors. More are a load that other engines share as soon as it lasts, and a
+step that keeps their processors from them for long."""
 
 
 class OnnxModel:
     """The sessions of one bundle. Sessions may run in several threads at once; nothing here changes."""
 
-    def __init__(self, manifest: Manifest, choice: ExecutionChoice, sessions: Sessions) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        choice: ExecutionChoice,
+        sessions: Sessions,
+        *,
+        lone_sessions: Sessions | None = None,
+        crowd: Crowd | None = None,
+    ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
+        self.lone_sessions: Sessions = lone_sessions or {}
+        self.crowd = crowd or Crowd()
         self.variant: Variant = manifest.variant(choice.precision)
         self.layout = StateLayout.of(self.variant.states)
 
@@ -39,17 +54,21 @@ class OnnxModel:
         *,
         device: Device = "auto",
         precision: Precision = "auto",
+        lone_threads: int = 1,
+        crowd: Crowd | None = None,
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
     ) -> OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
+        lone_threads: of a step when no other runner of `crowd` has rows; more than 1 cost a second copy of the weights.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
-        return cls(manifest, choice, sessions)
+        lone = open_lone_sessions(path, manifest, choice, threads=lone_threads)
+        return cls(manifest, choice, sessions, lone_sessions=lone, crowd=crowd)
 
     def runner(self, *, max_rows: int) -> OnnxRunner:
         """Buffers and bindings for one engine."""
@@ -66,7 +85,8 @@ class OnnxRunner:
         self.eos_id = model.manifest.tokens.eos
         self.max_rows = max_rows
         self._model, self._memory = model, memory
-        self._decode, self._encode = model.sessions["decode"], model.sessions.get("encode")
+        self._shared = self._computing = _Computing(model.sessions)
+        self._lone = _Computing(model.lone_sessions) if model.lone_sessions else None
         self._align = model.sessions.get("align")
         self._inputs = frozenset(model.variant.graphs["decode"].inputs)
         self._kept = outputs_by_state(model.variant)
@@ -88,7 +108,6 @@ class OnnxRunner:
         }
         self._scratch: dict[str, Block] = {}
         self._mean_states: dict[int, np.ndarray] = {}  # by row, of those that joined in the last run
-        self._steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
 
     @property
     def has_attention(self) -> bool:
@@ -98,10 +117,15 @@ class OnnxRunner:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""
         self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self.max_rows)
         self._crosses = self._states.of_kind("cross_kv")
-        self._steps.clear()
+        self._forget_bindings()
+        self.rest()
+
+    def rest(self) -> None:
+        self._model.crowd.leave(self)
 
     def run(self, plan: StepPlan) -> TurnOutputs:
         assert 0 < plan.rows <= self.max_rows, plan.rows
+        self._computing = self._computing_for(plan)
         started_s = time.perf_counter()
         kept = plan.rows - len(plan.joins)
         if kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
@@ -138,7 +162,17 @@ class OnnxRunner:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths)
         if self._outputs.ensure(self._states.rows, plan.top_k) or moved:
-            self._steps.clear()
+            self._forget_bindings()
+
+    def _forget_bindings(self) -> None:
+        for computing in (self._shared, self._lone):
+            if computing is not None:
+                computing.steps.clear()
+
+    def _computing_for(self, plan: StepPlan) -> _Computing:
+        """Decided for every turn: one step on threads that others need is soon over, and so is one on too few."""
+        is_alone = self._model.crowd.enter(self)
+        return self._lone if self._lone is not None and is_alone and plan.rows <= LONE_ROWS else self._shared
 
     def _padded_source(self, join: Join) -> int:
         return padded(len(join.source))
@@ -151,10 +185,10 @@ class OnnxRunner:
         width = self._padded_source(joins[0])
         if not width:
             return
-        assert self._encode is not None
+        assert self._computing.encode is not None
         lengths = np.array([len(join.source) for join in joins], np.int32)
         feeds = {"source": _block([join.source for join in joins], width), "source_lengths": lengths}
-        binding = self._encode.io_binding()
+        binding = self._computing.encode.io_binding()
         for name, array in feeds.items():
             _bind_input(binding, name, array)
         written = []
@@ -166,7 +200,7 @@ class OnnxRunner:
             written.append((state, block, pitch))
         if any(join.wants_states for join in joins):
             binding.bind_output("encoder_states", "cpu")
-        self._encode.run_with_iobinding(binding)
+        self._computing.encode.run_with_iobinding(binding)
         for place, join in enumerate(joins):
             if join.wants_states:
                 states_SM = binding.get_outputs()[-1].numpy()[place, : len(join.source)]
@@ -219,7 +253,7 @@ class OnnxRunner:
             "source_lengths": self._source_lengths[first:],
             "top_k": self._outputs.top_k,
         }
-        self._decode.run_with_iobinding(self._bind(first, len(joins), feeds))
+        self._computing.decode.run_with_iobinding(self._bind(first, len(joins), feeds))
 
     def _step(self, plan: StepPlan) -> None:
         rows = len(plan.tokens)
@@ -227,16 +261,16 @@ class OnnxRunner:
         self._starts[:rows] = plan.starts
         np.add(self._starts[:rows], 1, out=self._lengths[:rows], casting="unsafe")
         self._total_length[...] = self._states.capacities["self_kv"]
-        binding = self._steps.get(rows)
+        binding = self._computing.steps.get(rows)
         if binding is None:
-            binding = self._steps[rows] = self._bind(0, rows, self._feeds)
+            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds)
         elif self._memory.device != "cpu":
             self._bind_feeds(binding, rows, self._feeds)  # other devices copy what is bound when it is bound
-        self._decode.run_with_iobinding(binding)
+        self._computing.decode.run_with_iobinding(binding)
 
     def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray]) -> Any:
         """A binding of `decode` for rows [first, first + rows) of every buffer."""
-        binding = self._decode.io_binding()
+        binding = self._computing.decode.io_binding()
         self._bind_feeds(binding, rows, feeds)
         for state in self._states.buffers:
             place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
@@ -251,6 +285,15 @@ class OnnxRunner:
         for name, array in feeds.items():
             if name in self._inputs:
                 _bind_input(binding, name, array[:rows] if array.ndim and name != "top_k" else array)
+
+
+class _Computing:
+    """Sessions, and what is bound for them."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.decode: Any = sessions["decode"]
+        self.encode: Any = sessions.get("encode")
+        self.steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
 
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:

@@ -6,7 +6,7 @@ business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,11 @@ Precision = Literal["auto", "fp32", "int8", "int4"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
+
+LONE_ROLES = ("decode", "encode")
+LONE_SPIN_US = 100
+"""How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up,
+and two threads are as slow as one; longer gains nothing and keeps the processor from the event loop (BENCHMARKS.md)."""
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
@@ -81,20 +86,44 @@ def open_sessions(
     return ExecutionChoice(CPU, device, bool(obstacle), reason, taken), sessions
 
 
+def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
+    """The graphs of a step again, each run on `threads` threads: for an engine that has the processors to itself.
+
+    Empty where that gains nothing: one thread, or another device than the CPU. Raises StartupError. Each session packs
+    its own copy of the weights. Products divide their columns among threads and never a sum, so the bits are the same.
+    """
+    if threads == 1 or choice.provider != CPU:
+        return {}
+    graphs = manifest.variant(choice.precision).graphs
+    config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(LONE_SPIN_US)}
+    try:
+        return {
+            role: open_session(path / graphs[role].file, [CPU], threads=threads, config=config)
+            for role in LONE_ROLES
+            if role in graphs
+        }
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(
+            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: lone_threads 1"
+        ) from error
+
+
 def available_providers() -> list[str]:
     """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
     names: list[str] = ort.get_available_providers()
     return names
 
 
-def open_session(file: Path, providers: list[Any]) -> Any:
-    """A session under the settings the bundle was verified with."""
+def open_session(
+    file: Path, providers: list[Any], *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
+) -> Any:
+    """A session under the settings the bundle was verified with, but for those of `config`."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
     options.log_severity_level = 3
     options.enable_mem_pattern = SESSION_MEM_PATTERN
-    for key, value in SESSION_CONFIG.items():
+    for key, value in {**SESSION_CONFIG, **(config or {})}.items():
         options.add_session_config_entry(key, value)
     session = ort.InferenceSession(str(file), options, providers=providers)
     session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back

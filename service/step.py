@@ -129,3 +129,7 @@ class Runner(Protocol):
     def reset(self) -> None:
         """Forgets all rows, whatever happened in a run that raised."""
         ...
+
+    def rest(self) -> None:
+        """No row is left, and none is known to come: what this runner needs of the machine, others may use."""
+        ...

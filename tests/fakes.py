@@ -127,7 +127,7 @@ class ScriptedRunner:
         self.rows: list[Any] = []
         self.plans: list[Any] = []
         self.keeps_plans = True
-        self.runs = 0
+        self.runs = self.rests = 0
         self.fail_on: set[int] = set()
         self.is_broken = False
         self.gate: Any = None
@@ -136,6 +136,9 @@ class ScriptedRunner:
 
     def reset(self):
         self.rows, self.is_broken = [], False
+
+    def rest(self):
+        self.rests += 1
 
     def run(self, plan):
         assert not self.is_broken, "a failed run needs a reset"

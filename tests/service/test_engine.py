@@ -220,6 +220,16 @@ async def test_a_sink_that_raises_costs_nobody_else_anything(start, caplog):
     assert "a sink raised" in caplog.text
 
 
+async def test_an_idle_engine_lets_its_runner_rest(start, monkeypatch):
+    monkeypatch.setattr("service.engine.IDLE_TURN_S", 0.001)
+    runner = ScriptedRunner()
+    await ask(start(runner), request())
+    before = runner.rests
+    async with asyncio.timeout(10):
+        while runner.rests == before:
+            await asyncio.sleep(0)
+
+
 async def test_an_idle_engine_is_woken_by_a_request(start, monkeypatch):
     monkeypatch.setattr("service.engine.IDLE_TURN_S", 3600)
     engine = start()

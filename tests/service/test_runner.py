@@ -23,11 +23,11 @@ from service.memory import CudaMemory, HostBlock, HostMemory
 from service.options import DecodingOptions
 from service.pool import EnginePool
 from service.request import Request
-from service.runner import OnnxModel, OnnxRunner
+from service.runner import LONE_ROWS, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
-from service.sessions import CPU, CUDA
+from service.sessions import CPU, CUDA, open_lone_sessions
 from tests.fakes import FakeCuda, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
@@ -391,6 +391,70 @@ async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
         engine.close()
     assert isinstance(failed.finals[0], InternalFailure)
     assert good.tokens == reference(model, [request])[0]
+
+
+# ---- one engine alone
+
+
+class Noting(OnnxRunner):
+    """Notes of each run its rows, and whether all processors computed it."""
+
+    def __init__(self, model, *, max_rows):
+        super().__init__(model, HostMemory(), max_rows=max_rows)
+        self.noted = []
+
+    def run(self, plan):
+        outputs = super().run(plan)
+        self.noted.append((plan.rows, self._computing is self._lone))
+        return outputs
+
+
+@pytest.fixture
+def on_two_threads(path):
+    return OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2)
+
+
+def test_the_bits_of_an_answer_do_not_depend_on_the_threads_of_its_steps(model, on_two_threads):
+    requests = requests_for(model, 24)
+    runner = Noting(on_two_threads, max_rows=8)
+    one = logprobs_of(model.runner(max_rows=8), requests, max_rows=8)
+    assert_same_bits(logprobs_of(runner, requests, max_rows=8), one)
+    assert all(used_all for _, used_all in runner.noted)
+
+
+def test_all_processors_are_for_the_only_runner_that_has_rows(on_two_threads):
+    (request,) = requests_for(on_two_threads, 1)
+    first, second = Noting(on_two_threads, max_rows=1), Noting(on_two_threads, max_rows=1)
+
+    def used_all(runner):
+        runner.noted.clear()
+        logprobs_of(runner, [request])
+        return {used for _, used in runner.noted}
+
+    assert used_all(first) == {True}
+    assert used_all(second) == {False}
+    assert used_all(first) == {False}
+    first.rest()
+    assert used_all(second) == {True}
+    second.reset()
+    assert used_all(first) == {True}
+
+
+def test_a_runner_with_many_rows_leaves_the_other_processors_alone(on_two_threads):
+    requests = requests_for(on_two_threads, LONE_ROWS + 4)
+    runner = Noting(on_two_threads, max_rows=LONE_ROWS + 4)
+    logprobs_of(runner, requests)
+    assert {used for rows, used in runner.noted if rows > LONE_ROWS} == {False}
+    assert {used for rows, used in runner.noted if rows <= LONE_ROWS} == {True}
+
+
+def test_one_thread_needs_no_second_session(model):
+    assert model.lone_sessions == {}
+
+
+def test_a_second_session_that_cannot_be_opened_is_a_startup_error(tmp_path, model):
+    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: .*fix: lone_threads 1"):
+        open_lone_sessions(tmp_path, model.manifest, model.choice, threads=2)
 
 
 # ---- where it runs
