@@ -22,7 +22,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -36,6 +36,9 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 Address = Annotated[str, typer.Option(help="HOST:PORT of a server", envvar="GLOSSA_ADDRESS")]
 ModelName = Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+
+
+Number = TypeVar("Number", int, float)
 
 
 class UsageError(Exception):
@@ -376,18 +379,22 @@ FLAGS = {
 
 
 def with_decoding_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command FLAGS, and its parameter `options` what they ask for by the names of the options."""
+    """Gives a command FLAGS, and its parameter `options` what they ask for by the names of the options.
+
+    A flag that the command has itself, such as a seed of its own, is left to it.
+    """
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    added = {name: kind for name, kind in FLAGS.items() if name not in parameters}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        flags = {name: given.pop(name) for name in FLAGS}
+        flags = {name: given.pop(name) for name in added}
         with complaints():
             options = decoding_options(flags)
         command(**given, options=options)
 
-    parameters = dict(inspect.signature(command, eval_str=True).parameters)
     del parameters["options"]
-    for name, kind in FLAGS.items():
+    for name, kind in added.items():
         parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
@@ -570,6 +577,97 @@ def embed(
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
             typer.echo(json.dumps(client.embed(line.rstrip("\n"), model=model, normalize=normalize)))
+
+
+@app.command()
+@with_decoding_flags
+def bench(
+    texts: Annotated[
+        Path, typer.Option("--input", help="texts to ask, one a line; of TSV the first column; may be .gz")
+    ],
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    rate: Annotated[str, typer.Option(help="requests/s to send, such as 5,10,20: one load after another")] = "",
+    find_max: Annotated[
+        bool, typer.Option("--find-max", help="search the highest rate that meets the objectives, from --rate or 1")
+    ] = False,
+    concurrency: Annotated[
+        str,
+        typer.Option(help="instead: so many clients that each wait for their answers (a closed loop), such as 1,64"),
+    ] = "",
+    duration_s: Annotated[float, typer.Option(help="seconds of each load that count")] = 30.0,
+    warm_up_s: Annotated[float, typer.Option(help="seconds before, which do not")] = 5.0,
+    wait_s: Annotated[float, typer.Option(help="seconds to wait for answers afterwards; then they have failed")] = 30.0,
+    timeout_s: Annotated[float, typer.Option(help="deadline of each request")] = 60.0,
+    stream: Annotated[bool, typer.Option("--stream/--unary", help="unary calls tell no times of tokens")] = True,
+    slo_e2e_ms: Annotated[float, typer.Option(help="objective: a whole answer within so many milliseconds")] = 1000.0,
+    slo_ttft_ms: Annotated[float | None, typer.Option(help="objective: the first token")] = None,
+    slo_itl_ms: Annotated[float | None, typer.Option(help="objective: the wait for each further token")] = None,
+    percentile: Annotated[float, typer.Option(help="percentage of requests that must meet the objectives")] = 99.0,
+    burstiness: Annotated[float, typer.Option(help="1: Poisson arrivals; below 1 in bursts, above 1 even")] = 1.0,
+    within_s: Annotated[float, typer.Option(help="most seconds of --find-max")] = 600.0,
+    precision: Annotated[float, typer.Option(help="--find-max ends when the answer is known so well")] = 0.05,
+    connections: Annotated[int, typer.Option(help="connections that take turns; each carries some 256 calls")] = 4,
+    seed: Annotated[int, typer.Option(help="of arrivals and texts; of sampling: --option seed=N")] = 0,
+    as_json: AsJson = False,
+    plot: Annotated[Path | None, typer.Option(help="latency over load, as .png or .svg")] = None,
+    *,
+    options: dict[str, Any],
+) -> None:
+    """Load a server as independent users would, and tell latencies, goodput and the highest rate it sustains.
+
+    Requests are sent at random moments that do not depend on the answers; every time counts from the moment at which a
+    request was to be sent.
+    """
+    from service.bench import Bench, BenchError, read_texts
+    from service.bench import run as measure
+    from service.client import ClientError
+    from service.load import Window
+    from service.load_report import Objectives, ReportError, check_plot, draw
+
+    def seconds(milliseconds: float | None) -> float | None:
+        return None if milliseconds is None else milliseconds / 1000
+
+    with complaints(BenchError, ClientError, ReportError, ValueError):
+        if plot is not None:
+            check_plot(plot)
+        asked = Bench(
+            address=address,
+            texts=read_texts(texts),
+            model=model,
+            rates=numbers("--rate", rate, float),
+            concurrencies=numbers("--concurrency", concurrency, int),
+            is_search=find_max,
+            precision=precision,
+            within_s=within_s,
+            window=Window(warm_up_s=warm_up_s, duration_s=duration_s),
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+            is_streamed=stream,
+            objectives=Objectives(
+                end_to_end_s=slo_e2e_ms / 1000,
+                first_token_s=seconds(slo_ttft_ms),
+                inter_token_s=seconds(slo_itl_ms),
+                percentile=percentile,
+            ),
+            burstiness=burstiness,
+            connections=connections,
+            seed=seed,
+            options=options,
+        )
+        measured = measure(asked, functools.partial(typer.echo, err=as_json))
+        if plot is not None:
+            draw(plot, f"{measured.model.name} at {address}", measured.loads, asked.objectives)
+    if as_json:
+        typer.echo(json.dumps(measured.as_json(), ensure_ascii=False))
+
+
+def numbers(flag: str, text: str, kind: type[Number]) -> list[Number]:
+    """5,10,20 as numbers. Raises UsageError."""
+    try:
+        return [kind(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise UsageError(f"{flag}: must be numbers separated by commas, got {text!r}") from None
 
 
 @app.command()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -49,6 +50,8 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", 4 << 20),
 ]
+NO_RETRIES = ("grpc.enable_retries", 0)
+OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)  # or channels to one address share one
 
 
 class ClientError(Exception):
@@ -320,12 +323,22 @@ class Client:
 class AsyncClient:
     """The same calls for asyncio. Leave a stream early with `contextlib.aclosing`, so that the server stops at once."""
 
-    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-        self._stubs, self._timeout_s = _Stubs(self._channel), timeout_s
+    def __init__(
+        self, address: str, *, timeout_s: float = TIMEOUT_S, connections: int = 1, retries: bool = True
+    ) -> None:
+        """connections: calls take turns on so many; one of them carries `max_concurrent_streams` of the server at once,
+        and further calls wait in this process. retries: False tells every refusal, for those who measure."""
+        options = [*OPTIONS, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        self._channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(connections)]
+        self._turns, self._timeout_s = itertools.cycle([_Stubs(channel) for channel in self._channels]), timeout_s
+
+    @property
+    def _stubs(self) -> _Stubs:
+        return next(self._turns)
 
     async def close(self) -> None:
-        await self._channel.close()
+        for channel in self._channels:
+            await channel.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -62,6 +62,14 @@ class Window:
         return self.warm_up_s <= at_s < self.ends_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """A load is cut short as soon as `misses` of the counted requests have failed or taken longer than `limit_s`."""
+
+    limit_s: float
+    misses: int
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of a request. Moments are seconds after the start of the load."""
@@ -115,7 +123,7 @@ class Load:
     most_outstanding: int  # requests at once
     cpu_s: float  # processor time of this process
     wall_s: float
-    is_cut_short: bool = False  # `give_up` ended it
+    is_cut_short: bool = False  # patience was over
 
     @property
     def counted(self) -> list[Outcome]:
@@ -150,14 +158,14 @@ async def run_load(
     *,
     window: Window,
     wait_s: float,
-    give_up: Callable[[Outcome], bool] | None = None,
+    patience: Patience | None = None,
 ) -> Load:
     """Sends every request at its moment. Returns when all are answered, or `wait_s` after the end of the window.
 
-    plan: in the order of sending. give_up: asked about each counted request that ended; True ends the load at once.
+    plan: in the order of sending. patience: None measures to the end.
     What `send` raises other than SendFailed is a defect, and is raised.
     """
-    running = _Running(send, window, wait_s, give_up)
+    running = _Running(send, window, wait_s, patience)
     async with running.requests():
         for at_s, text in plan:
             if (delay_s := at_s - running.now()) > 0:
@@ -187,10 +195,9 @@ async def run_closed_loop(send: Send, texts: Iterator[str], *, concurrency: int,
 class _Running:
     """A load under way."""
 
-    def __init__(
-        self, send: Send, window: Window, wait_s: float, give_up: Callable[[Outcome], bool] | None = None
-    ) -> None:
-        self._send, self._window, self._wait_s, self._give_up = send, window, wait_s, give_up
+    def __init__(self, send: Send, window: Window, wait_s: float, patience: Patience | None = None) -> None:
+        self._send, self._window, self._wait_s, self._patience = send, window, wait_s, patience
+        self._missed = 0
         self._loop = asyncio.get_running_loop()
         self._began_s, self._began_cpu_s = self._loop.time(), time.process_time()
         self._outcomes: list[Outcome] = []
@@ -225,6 +232,7 @@ class _Running:
         self._outcomes.append(outcome)
         self._outstanding += 1
         self._most_outstanding = max(self._most_outstanding, self._outstanding)
+        alarm = self._alarm(intended_s)
         try:
             async with contextlib.aclosing(self._send(text)) as answer:
                 async for count in answer:
@@ -236,10 +244,22 @@ class _Running:
         finally:
             outcome.ended_s = self.now()
             self._outstanding -= 1
-        if self._give_up and self._window.contains(intended_s) and not self.is_cut_short and self._give_up(outcome):
+            if alarm and outcome.is_answered:
+                alarm.cancel()
+        return outcome
+
+    def _alarm(self, intended_s: float) -> asyncio.TimerHandle | None:
+        """Counts a request as missed when its time is over; an answer before that turns it off."""
+        if not self._patience or not self._window.contains(intended_s):
+            return None
+        return self._loop.call_at(self._began_s + intended_s + self._patience.limit_s, self._miss)
+
+    def _miss(self) -> None:
+        assert self._patience
+        self._missed += 1
+        if self._missed == self._patience.misses:
             self.is_cut_short = True
             self._cancel()
-        return outcome
 
     def _cancel(self) -> None:
         for task in self._tasks - {asyncio.current_task()}:

@@ -9,6 +9,7 @@ from service.load import (
     OK,
     UNFINISHED,
     Outcome,
+    Patience,
     Planned,
     SendFailed,
     Window,
@@ -181,19 +182,26 @@ def test_a_defect_of_the_sender_is_raised_and_ends_the_load():
         load(send, [Planned(1.0, "good"), Planned(2.0, "bad"), Planned(3.0, "good")])
 
 
-def test_a_load_is_given_up_when_it_is_told_to():
-    asked = []
+def test_a_load_is_cut_short_when_patience_is_over():
+    window = Window(warm_up_s=1, duration_s=8)
+    slow = load(steady(100.0), plan(*range(9)), window, patience=Patience(limit_s=2.5, misses=2))
+    assert slow.is_cut_short  # when the second counted one, to be sent at 2 s, has taken 2.5 s
+    assert [outcome.status for outcome in slow.outcomes] == [UNFINISHED] * 5
+    assert [outcome.ended_s for outcome in slow.outcomes] == pytest.approx([4.5] * 5)
+    quick = load(steady(2.25), plan(*range(9)), window, patience=Patience(limit_s=2.5, misses=1))
+    assert not quick.is_cut_short
+    assert [outcome.status for outcome in quick.outcomes] == [OK] * 9
 
-    def give_up(outcome):
-        asked.append(outcome.intended_s)
-        return len(asked) == 2
 
-    moments = plan(*range(9))
-    done = load(steady(2.5), moments, Window(warm_up_s=1, duration_s=8), give_up=give_up)
-    assert asked == [1.0, 2.0]  # not of the warm-up, and not of those that were cancelled
+def test_failures_are_missed_however_soon_they_come():
+    async def send(text):
+        raise SendFailed("UNAVAILABLE")
+        yield 1
+
+    window = Window(warm_up_s=1, duration_s=8)
+    done = load(send, plan(*range(9)), window, patience=Patience(limit_s=0.5, misses=3))
     assert done.is_cut_short
-    assert [outcome.status for outcome in done.outcomes] == [OK, OK, OK, UNFINISHED, UNFINISHED]
-    assert [outcome.ended_s for outcome in done.outcomes[3:]] == pytest.approx([4.5, 4.5])
+    assert len(done.outcomes) == 4
 
 
 # ---- closed loop
