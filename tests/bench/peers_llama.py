@@ -22,11 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from export.bundle import TOKENIZER, Golden, Manifest, Tokens, write_bundle
-from export.to_onnx import save_variant
+from export.calibrate import calibrate
+from export.quantize import FORMS, Form
+from export.to_onnx import Traced, save_variant, trace_model
 from export.verify import limits_of
 from model.config import ModelConfig
 from model.layers import Block
@@ -150,9 +153,10 @@ def save_peer(theirs: Any, tokenizer: Tokenizer, directory: Path) -> None:
     fast(tokenizer_file=str(directory / TOKENIZER), **names).save_pretrained(directory)
 
 
-def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: str) -> None:
-    """A bundle of one form; its graphs are not compared with PyTorch."""
+def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, traced: Traced) -> None:
+    """A bundle of one form; its graphs are not compared with PyTorch. traced: what `trace_model` made of the model."""
     config = model.config
+    ranges = calibrate(model, [((), text) for text in random_texts(model)]) if form.needs_ranges else None
 
     def fill(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -161,7 +165,7 @@ def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: str) -> 
             task="generation",
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
             limits=limits_of(config),
-            variants=(save_variant(model, directory, form),),  # type: ignore[arg-type]
+            variants=(save_variant(model, directory, form, ranges=ranges, traced=traced),),
             golden=Golden(source=(), prompt=(1,), output=tuple(greedy(model, [1], max_tokens=2))),
             lineage={},
             parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
@@ -169,6 +173,11 @@ def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: str) -> 
         )
 
     write_bundle(path, fill)
+
+
+def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[list[int]]:
+    draw = np.random.default_rng(1)
+    return [[1, *draw.integers(len(SPECIAL), model.config.vocab_size, length - 1).tolist()] for _ in range(count)]
 
 
 def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
@@ -180,9 +189,10 @@ def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
     model, tokenizer = random_llama(shape), random_tokenizer(shape.words)
     if not peer.exists():
         save_peer(llama_model(model), tokenizer, peer)
+    traced = trace_model(model)
     for form, path in paths.items():
         if not path.exists():
-            save_bundle(model, tokenizer, path, form)
+            save_bundle(model, tokenizer, path, FORMS[form], traced)
 
 
 def main() -> None:
