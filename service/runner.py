@@ -160,7 +160,7 @@ class OnnxRunner:
 
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
-        moved = self._states.ensure(plan.rows, live=live, lengths=lengths)
+        moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
         if self._outputs.ensure(self._states.rows, plan.top_k) or moved:
             self._forget_bindings()
 

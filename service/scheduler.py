@@ -13,13 +13,14 @@ there the source's keys and values are right already, and so are all positions u
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from export.bundle import Limits
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
-from service.states import StateLayout
+from service.states import Extent, StateLayout
 from service.step import Copy, Join, StepPlan, padded
 
 
@@ -56,13 +57,20 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.live: list[Sequence] = []
         self.rows: list[tuple[Sequence, Hypothesis]] = []
-        self.reserved_bytes = 0  # the worst case of the live sequences
-        self.reserved_rows = 0
+        self.reserved = Extent()  # the worst case of the live sequences
 
     @property
     def has_prefill(self) -> bool:
         """The decoder reads whole blocks; otherwise prompts are fed token by token, as ordinary steps."""
         return self.limits.max_block != 1
+
+    @property
+    def reserved_rows(self) -> int:
+        return self.reserved.rows
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self._bytes_for(self.reserved)
 
     @property
     def is_idle(self) -> bool:
@@ -89,7 +97,7 @@ class Scheduler:
             raise InvalidRequest(
                 "options", f"the request needs {width} rows, the server has {self.config.max_rows}; ask for fewer"
             )
-        worst = self._bytes_for([(width, positions, prompt, source)])
+        worst = self._bytes_for(self._extent_of(request, width))
         if worst > self.config.state_bytes:
             raise InvalidRequest(
                 "max_tokens",
@@ -109,7 +117,7 @@ class Scheduler:
         copies: list[Copy] = []
         if not self._is_settled():
             copies = self._lay_out()
-            self._reserve()
+            self.reserved = self._with(Extent(), self.live)
         admitted = self._admit()
         return Plan(self._step(held, copies, admitted), tuple(self.live), tuple(admitted), tuple(ended))
 
@@ -124,7 +132,7 @@ class Scheduler:
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences, after a turn failed. The caller ends them."""
         dropped, self.live, self.rows = self.live, [], []
-        self.reserved_bytes = self.reserved_rows = 0
+        self.reserved = Extent()
         for sequence in dropped:
             sequence.rows = ()
         return dropped
@@ -213,15 +221,12 @@ class Scheduler:
             cost += self._join_tokens(sequence)
             if admitted and cost > self.config.join_tokens:
                 break
-            if self.reserved_rows + sequence.width > self.config.max_rows:
-                break
-            wanted = self._bytes_for([*map(self._needs, self.live), self._needs(sequence)])
-            if wanted > self.config.state_bytes:
+            wanted = self._with(self.reserved, [sequence])
+            if wanted.rows > self.config.max_rows or self._bytes_for(wanted) > self.config.state_bytes:
                 break
             admitted.append(self.waiting.popleft())
             self.live.append(sequence)
-            self.reserved_bytes = wanted
-            self.reserved_rows += sequence.width
+            self.reserved = wanted
         admitted.sort(key=self._join_tokens)  # rows of one padded length are read together
         for sequence in admitted:
             (hypothesis,) = sequence.hypotheses
@@ -244,6 +249,7 @@ class Scheduler:
             held=held,
             longest=max([start + 1 for start in starts] + blocks, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
+            room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
         )
 
@@ -259,26 +265,35 @@ class Scheduler:
     def _padded_prompt(self, sequence: Sequence) -> int:
         return padded(len(sequence.request.prompt))
 
-    def _needs(self, sequence: Sequence) -> _Needs:
-        request = sequence.request
-        return sequence.width, sequence.longest, len(request.prompt), len(request.source)
+    def _with(self, extent: Extent, sequences: Iterable[Sequence]) -> Extent:
+        """What is needed at most when `sequences` are live beside those that need `extent`."""
+        for sequence in sequences:
+            own = self._extent_of(sequence.request, sequence.width)
+            extent = Extent(
+                extent.rows + own.rows,
+                max(extent.target_len, own.target_len),
+                max(extent.source_len, own.source_len),
+            )
+        return extent
 
-    def _reserve(self) -> None:
-        """Sets the worst case of what is live."""
-        self.reserved_rows = sum([sequence.width for sequence in self.live])
-        self.reserved_bytes = self._bytes_for(list(map(self._needs, self.live)))
+    def _extent_of(self, request: Request, width: int) -> Extent:
+        """What a request with so many hypotheses needs at most. The very last token is never an input."""
+        longest = len(request.prompt) + request.max_tokens - 1
+        if self.has_prefill:
+            longest = max(longest, padded(len(request.prompt)))
+        return Extent(width, longest, len(request.source))
 
-    def _bytes_for(self, needs: list[_Needs]) -> int:
-        """Bytes that sequences with such needs can come to take."""
-        if not needs:
+    def _bytes_for(self, extent: Extent) -> int:
+        """Bytes of the buffers that hold so much."""
+        if not extent.rows:
             return 0
-        widths, longest, prompts, sources = zip(*needs, strict=True)
-        target_len = max(*longest, padded(max(prompts)) if self.has_prefill else 0)
-        return self.layout.bytes_for(sum(widths), target_len, max(sources), max_rows=self.config.max_rows)
+        return self.layout.bytes_for(extent.rows, extent.target_len, extent.source_len, max_rows=self.config.max_rows)
 
-
-_Needs = tuple[int, int, int, int]
-"""Rows, positions, prompt tokens and source tokens of a sequence, at most."""
+    def _room(self) -> Extent:
+        """What memory is taken for, when more of it is needed: for all rows, if that is allowed, so that rows that come
+        later find their place."""
+        everything = replace(self.reserved, rows=self.config.max_rows)
+        return everything if self._bytes_for(everything) <= self.config.state_bytes else self.reserved
 
 
 def _common_positions(sequence: Sequence, old: Hypothesis, new: Hypothesis) -> int:

@@ -7,13 +7,13 @@ and a runner can be replaced by a script. Live rows are the dense prefix [0, row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from export.bundle import PAD_MULTIPLE, Limits
-from service.states import StateLayout
+from service.states import Extent, StateLayout
 
 
 def padded(length: int) -> int:
@@ -58,6 +58,7 @@ class StepPlan:
     tokens, starts: input token and its position, for the first rows, which step; the rows behind are prefilled.
     held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
+    room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
     top_k: how many of the likeliest tokens are wanted of each row.
     """
 
@@ -69,6 +70,7 @@ class StepPlan:
     held: int = 0
     longest: int = 0
     longest_source: int = 0
+    room: Extent = field(default_factory=Extent)
     top_k: int = 1
 
 

@@ -338,7 +338,7 @@ def test_buffers_stay_within_what_may_be_reserved(model):
 
     def look(plan, outputs):
         assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
-        assert len(runner._steps) <= 16
+        assert len(runner._shared.steps) <= 16
         rows.add(plan.step.rows)
 
     drain(scheduler, runner, on_run=look)

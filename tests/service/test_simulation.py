@@ -119,7 +119,7 @@ def test_every_promise_holds_at_saturation(turns):
         if rng.random() < 0.002:
             runner.fail_on = {runner.runs + 1}
         plan = scheduler.plan(float(turn))
-        planned_rows = scheduler.reserved_rows
+        planned = scheduler.reserved
         steps = {sequence: sequence.steps for sequence in plan.live if sequence.has_read_prompt or sequence.cached == 0}
         try:
             model = runner.run(plan.step)
@@ -136,9 +136,8 @@ def test_every_promise_holds_at_saturation(turns):
         assert check_invariants(scheduler) == []
         if scheduler.waiting:
             head = scheduler.waiting[0]
-            needs = [*map(scheduler._needs, plan.live), scheduler._needs(head)]
-            has_rows = planned_rows + head.width <= config.max_rows
-            fits = has_rows and scheduler._bytes_for(needs) <= config.state_bytes
+            needed = scheduler._with(planned, [head])
+            fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.state_bytes
             waited[head] = waited.get(head, 0) + fits
             longest_wait = max(longest_wait, waited[head])
         if len(recent) > 60:

@@ -6,7 +6,7 @@ import pytest
 
 from export.bundle import StateSpec
 from service.memory import CudaMemory, HostMemory
-from service.states import StateBuffer, StateBuffers, StateLayout, capacity_for, row_capacity_for
+from service.states import Extent, StateBuffer, StateBuffers, StateLayout, capacity_for, row_capacity_for
 from service.step import Copy
 from tests.fakes import FakeCuda, bytes_of
 
@@ -56,6 +56,25 @@ def test_resizing_keeps_live_rows(make, spec):
             assert np.array_equal(array(buffer, 2), before)
         else:
             assert np.array_equal(array(buffer, 2)[:, :, :kept], before[:, :, :kept])
+
+
+@memories
+@pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
+@pytest.mark.parametrize("live", [0, 1, 5, 40])
+def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live):
+    buffer = StateBuffer(spec, make())
+    buffer.resize(40, 8, live=0, size=buffer.size_for(64, 128))
+    address = buffer.address(0)
+    array(buffer)[:] = np.random.default_rng(1).integers(1, 99, array(buffer).shape)
+    before, kept = array(buffer, live).copy(), 8
+    for capacity in (16, 24, 32, 128, 96, 64, 16, 7, 8, 9):
+        buffer.reshape(40, capacity, live=live)
+        kept = min(kept, capacity)
+        assert buffer.address(0) == address
+        if spec is RECURRENT:
+            assert np.array_equal(array(buffer, live), before)
+        else:
+            assert np.array_equal(array(buffer, live)[:, :, :kept], before[:, :, :kept])
 
 
 @memories
@@ -165,6 +184,20 @@ def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
     assert held == sum(buffer.size_for(buffer.rows, buffer.capacity) for buffer in states.buffers)
 
 
+def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = Extent(rows=20, target_len=60, source_len=30)
+    states.ensure(1, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    assert [buffer.block.size for buffer in states.buffers] == [
+        buffer.size_for(24, capacity) for buffer, capacity in zip(states.buffers, (64, 32), strict=True)
+    ]
+    assert states.buffers[0].shape(1) == (1, 2, 8, 4), "a roomy cache is slow"
+    addresses = [buffer.address(0) for buffer in states.buffers]
+    for rows, longest in ((20, 1), (20, 60), (3, 20)):
+        assert states.ensure(rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
+        assert [buffer.address(0) for buffer in states.buffers] == addresses
+
+
 def test_growing_and_moving_at_random_never_loses_a_value():
     rng = np.random.default_rng(5)
     states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=20)
@@ -183,7 +216,8 @@ def test_growing_and_moving_at_random_never_loses_a_value():
         if not truth:
             continue
         lengths = [max(row[kind].shape[1] for row in truth) for kind in (0, 1)]
-        states.ensure(len(truth), live=kept, lengths={"self_kv": lengths[0], "cross_kv": lengths[1]})
+        most = Extent(len(truth), *[length + int(rng.integers(0, 40)) for length in lengths])
+        states.ensure(len(truth), live=kept, lengths={"self_kv": lengths[0], "cross_kv": lengths[1]}, most=most)
         for row, kind in itertools.product(range(kept, len(truth)), (0, 1)):
             values = truth[row][kind]
             array(states.buffers[kind])[row, :, : values.shape[1]] = values
