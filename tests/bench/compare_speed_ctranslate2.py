@@ -37,7 +37,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 QUICK = ("as it comes", "AVX512, huge pages")
 KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
 FORMS_OF = {"alone": ["static+kv", "b32", "b128", "fp32"], "offline": ["static+kv", "fp32"], "beam": ["static+kv"]}
-ROWS = {"alone": (64,), "offline": (64, 96, 128), "beam": (64, 96, 128)}
+ROWS = (64, 96, 128)
 COUNTS = {"alone": 10, "offline": 512, "beam": 512}
 TRIED = {"alone": 4, "offline": 128, "beam": 64}  # sentences of the single try
 KEPT = 2
@@ -105,16 +105,19 @@ class Comparison:
         best = sorted(jobs, key=lambda name: self.tried[name], reverse=True)[:KEPT]
         return {name: self._job(*jobs[name]) for name in best}
 
-    def ours(self, form: str) -> dict[str, Callable[[], float]]:
-        """The job for our best number of rows, all of them tried once."""
+    def ours(self, form: str, processors: int) -> dict[str, Callable[[], float]]:
+        """The job for our best number of rows, or of threads for one row, all of them tried once."""
         worker = self._stack.enter_context(Worker("glossa", self._model.bundle(form), self.work, HUGE_PAGES))
-        tried = {}
-        for rows in ROWS[self._part]:
-            worker.rate(count=2, rows=rows, **self._order)
-            tried[rows] = worker.rate(count=self._count, rows=rows, **self._order)
-            self.tried[f"Glossa {form}, {rows} rows an engine"] = tried[rows]
-        rows = max(tried, key=lambda rows: tried[rows])
-        return {f"Glossa {form}": self._job(worker, {"rows": rows, **self._order})}
+        settings = [{"lone_threads": threads} for threads in sorted({1, processors})]
+        if self._part != "alone":
+            settings = [{"rows": rows} for rows in ROWS]
+        tried = []
+        for setting in settings:
+            worker.rate(count=2, **setting, **self._order)
+            tried.append(worker.rate(count=self._count, **setting, **self._order))
+            self.tried[f"Glossa {form}, {', '.join(f'{name} {value}' for name, value in setting.items())}"] = tried[-1]
+        best = settings[tried.index(max(tried))]
+        return {f"Glossa {form}": self._job(worker, {**best, **self._order})}
 
     def served(self, form: str) -> dict[str, Callable[[], float]]:
         """The job for our server, with a client in a process of its own."""
@@ -157,13 +160,14 @@ def measure(options: argparse.Namespace) -> None:
     model, part = chosen_model(options), options.part
     forms = options.forms or FORMS_OF[part]
     count = options.count or (COUNTS[part] // 4 if options.quick else COUNTS[part])
+    processors = options.processors or machine()["processors"]
     with contextlib.ExitStack() as stack:
         run = Comparison(model, part, count, QUICK if options.quick else ENVIRONMENTS, stack)
         jobs: dict[str, Callable[[], float]] = {}
         for kind in sorted({KINDS[FORMS[form].precision] for form in forms}):
-            jobs |= run.peers(kind, options.processors or machine()["processors"])
+            jobs |= run.peers(kind, processors)
         for form in forms:
-            jobs |= run.ours(form)
+            jobs |= run.ours(form, processors)
         if part == "alone":
             jobs |= next((run.served(form) for form in forms if FORMS[form].precision == "int8"), {})
         figures = interleaved(jobs, options.repetitions)

@@ -70,9 +70,8 @@ class SpeedModel:
     def __init__(self, cache: Path = CACHE, checkpoint: Path | None = None, data: Path | None = None) -> None:
         """checkpoint: None: the random model. data: TSV of sentence pairs; None: the embedded corpus."""
         self.is_random, self._data = checkpoint is None, data
-        self.checkpoint = (
-            checkpoint or cache / f"random-{_digest([ROOT / 'model', ROOT / 'tests/bench/random_model.py'])}"
-        )
+        digest = _digest([ROOT / "model", ROOT / "tests/bench/random_model.py"])
+        self.checkpoint = checkpoint or cache / f"random-{digest}"
         if checkpoint is None and not self.checkpoint.exists():
             _save_random(self.checkpoint)
         self.path = cache / self.checkpoint.name if checkpoint else self.checkpoint
@@ -113,12 +112,9 @@ class SpeedModel:
     def sentences(self, count: int) -> Workload:
         """Real sentences; of the random model, SOURCE_TOKENS tokens each, for TARGET_TOKENS."""
         if self.is_random:
-            rng = random.Random(3)
-            return Workload(
-                tuple(random_source(self.model.config, rng, SOURCE_TOKENS, ENDLESS) for _ in range(count)),
-                TARGET_TOKENS,
-                is_exact=True,
-            )
+            rng, config = random.Random(3), self.model.config
+            sources = (random_source(config, rng, SOURCE_TOKENS, ENDLESS) for _ in range(count))
+            return Workload(tuple(sources), TARGET_TOKENS, is_exact=True)
         texts = [source for source, _ in sentence_pairs(self._data, count)]
         return Workload(self._encoded(texts), LONGEST_REAL, is_exact=False)
 

@@ -5,7 +5,7 @@ A process of its own, because what decides an engine's speed is read once, when 
 answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
 many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
 
-    glossa        rows, engines                       over its graphs, without gRPC
+    glossa        rows, engines, lone_threads         over its graphs, without gRPC
     client        streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import itertools
 import json
@@ -123,18 +124,21 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     from service.scheduler import SchedulerConfig
 
     bundle = Path(path)
-    model = OnnxModel.open(bundle, load_bundle(bundle), device="cpu")
-    tokenizer = Tokenizer.load(bundle / TOKENIZER)
-    pools: dict[tuple[int, int], EnginePool] = {}
+    manifest, tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
+    pools: dict[tuple[int, int, int], EnginePool] = {}
 
-    def pool_of(rows: int, engines: int) -> EnginePool:
-        if (rows, engines) not in pools:
+    @functools.cache
+    def model(lone_threads: int) -> OnnxModel:
+        return OnnxModel.open(bundle, manifest, device="cpu", lone_threads=lone_threads)
+
+    def pool_of(rows: int, engines: int, lone_threads: int) -> EnginePool:
+        key = rows, engines, lone_threads
+        if key not in pools:
             config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, state_bytes=1 << 33), max_queue=1 << 20)
-            pools[rows, engines] = EnginePool(
-                [Engine(model.runner(max_rows=rows), tokenizer, config) for _ in range(engines)]
-            )
-            pools[rows, engines].start()
-        return pools[rows, engines]
+            runners = [model(lone_threads).runner(max_rows=rows) for _ in range(engines)]
+            pools[key] = EnginePool([Engine(runner, tokenizer, config) for runner in runners])
+            pools[key].start()
+        return pools[key]
 
     async def answer(pool: EnginePool, requests: Sequence[Request]) -> Lengths:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -159,7 +163,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
         return list(itertools.chain(*[await answer(pool, [request]) for request in requests]))
 
     def do(order: Order, work: Workload) -> Lengths:
-        pool = pool_of(order.get("rows", 64), order.get("engines", 0) or effective_cpus())
+        pool = pool_of(order.get("rows", 64), order.get("engines", 0) or effective_cpus(), order.get("lone_threads", 1))
         options = DecodingOptions(beam_size=order["beam"])
         requests = [
             Request(request_id=str(place), source=source, prompt=(1,), max_tokens=work.max_tokens, options=options)
@@ -306,7 +310,7 @@ def serve(engine: str, model: str) -> None:
         except Exception as error:
             told = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(told), file=answers, flush=True)
-        if order.get("intra_threads", 1) > 1 or order.get("threads", 1) > 1:
+        if max(order.get(name, 1) for name in ("intra_threads", "lone_threads", "threads")) > 1:
             time.sleep(OPENMP_SPINS_S)
 
 
