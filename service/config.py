@@ -61,6 +61,12 @@ class ServerSettings(BaseSettings):
         description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable processor")
+    lone_threads: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="threads of a step while one engine alone has work; 0: the usable processors, at most 8; 1: none more, saves memory",
+    )
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
     max_queue: Positive = Field(

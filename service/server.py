@@ -19,6 +19,7 @@ import socket
 import time
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from service import logs
 from service.catalog import SERVICES as SERVICE_OF_TASK
 from service.catalog import Catalog, Provider, ServedModel, TextLimits
 from service.config import ServerSettings, effective_cpus
+from service.crowd import Crowd
 from service.engine import Engine, EngineConfig
 from service.errors import StartupError
 from service.health import Health
@@ -40,12 +42,13 @@ from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
 from service.options import MAX_WIDTH
 from service.pool import EnginePool
-from service.runner import OnnxModel
+from service.runner import OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
 from service.selfcheck import golden_decode
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
 from service.sessions import CPU
 
+MOST_LONE_THREADS = 8  # unless set: a step is short, and more threads wait for each other longer than they compute
 BEAT_S = 0.5  # how often the event loop shows that it turns
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
 
@@ -83,9 +86,12 @@ async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
         await server.stop()
 
 
-def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
+def open_model(
+    name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, crowd: Crowd | None = None
+) -> ServedModel:
     """A model that answers: files checked, sessions made, golden decode repeated, engines started. Blocks.
 
+    crowd: of all engines that share the processors, when other models have some, too.
     Raises StartupError naming the model and what is wrong with it.
     """
     try:
@@ -93,11 +99,19 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
         tokenizer = Tokenizer.load(path / TOKENIZER)
         words = manifest.limits.vocab_size
         shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
-        model = OnnxModel.open(path, manifest, device=settings.device, precision=settings.precision)
+        cpus = effective_cpus()
+        model = OnnxModel.open(
+            path,
+            manifest,
+            device=settings.device,
+            precision=settings.precision,
+            lone_threads=settings.lone_threads or min(cpus, MOST_LONE_THREADS),
+            crowd=crowd,
+        )
         choice = model.choice
-        engines = (settings.engines or effective_cpus()) if choice.provider == CPU else 1
+        engines = (settings.engines or cpus) if choice.provider == CPU else 1
         runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
-        golden_decode(runners[0], manifest)
+        _check_answers(model, runners[0])
     except (BundleError, TokenizerError, StartupError) as error:
         raise StartupError(f"model {name}: {error}") from error
     except Exception as error:  # what a device's libraries raise has no common class
@@ -141,13 +155,25 @@ def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics
     )
 
 
+_open_model = open_model  # `Server.__init__` has an argument of this name
+
+
+def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
+    """Repeats the golden decode in all sessions: in those of an engine alone, and in those it shares."""
+    golden_decode(runner, model.manifest)  # it is alone, unless other models answer already
+    if model.lone_sessions:
+        model.crowd.enter(model)
+        golden_decode(runner, model.manifest)
+        model.crowd.leave(model)
+
+
 class Server:
     """One serving process, without its signals. `start` and `stop` run on the event loop that has gRPC in it."""
 
-    def __init__(self, settings: ServerSettings, *, open_model: OpenModel = open_model) -> None:
+    def __init__(self, settings: ServerSettings, *, open_model: OpenModel | None = None) -> None:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
-        self._open_model = open_model
+        self._open_model = open_model or partial(_open_model, crowd=Crowd())
         self._version = version()
         self._metrics = Metrics(RPCS, version=self._version, commit=settings.commit)
         self._models: list[ServedModel] = []

@@ -10,8 +10,10 @@ from grpc_health.v1 import health_pb2
 
 from service.client import AsyncClient, ClientError
 from service.errors import StartupError
+from service.metrics import Metrics
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, open_model, server_options, version
+from service.step import StepPlan
 from tests.edge import TIMINGS, health, running, settings
 
 TEXT = "the small red house"
@@ -61,6 +63,21 @@ async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
     message = await refused(Server(settings(models={"en-de": tmp_path}), open_model=open_model))
     assert message.startswith("model en-de: ")
     assert "manifest.json" in message
+
+
+@pytest.mark.parametrize(("lone_threads", "checks"), [(1, 1), (2, 2)])
+def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle, monkeypatch, lone_threads, checks):
+    asked = []
+
+    def noting(runner, manifest):
+        asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
+        runner.reset()
+
+    monkeypatch.setattr("service.server.golden_decode", noting)
+    wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=lone_threads, device="cpu")
+    model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
+    model.pool.close()
+    assert asked == [True, False][-checks:]
 
 
 async def test_alive_but_not_ready_while_models_are_opened():
