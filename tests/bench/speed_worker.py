@@ -67,7 +67,7 @@ class Worker:
         )
 
     def __call__(self, **order: Any) -> dict[str, Any]:
-        """Does one order: {"seconds", "tokens", "sentences", "resident_mb"}. Raises WorkerFailed."""
+        """Does one order: {"seconds", "cpu_s", "tokens", "sentences", "resident_mb"}. Raises WorkerFailed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         work = str(order.pop("work", self._work))
@@ -301,9 +301,10 @@ def serve(engine: str, model: str) -> None:
             workloads[file] = Workload.load(Path(file))
         work = workloads[file]
         try:
-            began_s = time.perf_counter()
+            began_s, began_cpu_s = time.perf_counter(), time.process_time()
             lengths = do(order, work)
             told: dict[str, Any] = {"seconds": time.perf_counter() - began_s}
+            told["cpu_s"] = time.process_time() - began_cpu_s
             if work.is_exact and set(lengths) != {work.max_tokens}:
                 raise WorkerFailed(f"every answer must have {work.max_tokens} tokens, got {sorted(set(lengths))}")
             told |= {"sentences": len(lengths), "tokens": sum(lengths), "resident_mb": resident_mb()}

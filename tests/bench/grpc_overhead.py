@@ -1,0 +1,106 @@
+"""What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
+
+    overhead   all sentences at once through a real server and a client in another process, unary and streaming every
+               token, against the engines without gRPC. The client's processor time is told too: it has no machine of
+               its own here.
+    memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, after both
+               have answered the same load
+
+usage: python -m tests.bench.grpc_overhead overhead|memory [--form static+kv] [--count 512] [--repetitions 5] [--quick]
+           [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from export.quantize import FORMS
+from tests.bench.measure import Verdict, interleaved, machine, report
+from tests.bench.peer_server import ctranslate2_server, glossa_server, resident_mb
+from tests.bench.speed_models import SpeedModel, add_model_options, chosen_model
+from tests.bench.speed_worker import HUGE_PAGES, Worker
+
+BARS = {"unary": 0.08, "streaming": 0.20}  # of the time
+ROWS = 64  # a server's default
+SETTLE_S = 1.0  # until a server that has answered everything is read
+
+
+def _load(model: SpeedModel, count: int) -> tuple[Path, Path]:
+    """Files of the sentences, as ids and as texts."""
+    sentences = model.sentences(count)
+    work = sentences.save(model.path / "overhead.work.json")
+    texts = work.with_suffix(".texts.json")
+    texts.write_text(json.dumps(model.texts(sentences)))
+    return work, texts
+
+
+def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+    work, texts = _load(model, count)
+    client_s: dict[str, list[float]] = {name: [] for name in BARS}
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(Worker("glossa", model.bundle(form), work, HUGE_PAGES))
+        address, _ = stack.enter_context(glossa_server(model.bundle(form), HUGE_PAGES))
+        client = stack.enter_context(Worker("client", address, work))
+
+        def ask(name: str) -> float:
+            answer = client(count=count, texts=str(texts), streams=name == "streaming")
+            client_s[name].append(answer["cpu_s"] / answer["seconds"])
+            return float(answer["sentences"] / answer["seconds"])
+
+        jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS)}
+        figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in BARS}}, repetitions)  # type: ignore[misc]
+    verdicts, told = [], dict[str, Any](figures)
+    for name, limit in BARS.items():
+        share = 1 - figures[name].median / figures["in-process"].median
+        told[f"processors that the client took, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
+        verdicts.append(
+            Verdict(f"gRPC and Python, {name}, client on the same cores", round(share, 4), limit, "", is_limit=True)
+        )
+    return {"unit": "sentences/s", "form": form, "sentences": count, **told}, verdicts
+
+
+def memory(model: SpeedModel, form: str, count: int) -> tuple[dict[str, Any], list[Verdict]]:
+    work, texts = _load(model, count)
+    found = {}
+    processors = machine()["processors"]
+    servers = {
+        "Glossa": glossa_server(model.bundle(form), HUGE_PAGES),
+        "Glossa, ordinary pages": glossa_server(model.bundle(form)),
+        "CTranslate2": ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
+    }
+    for name, server in servers.items():
+        with server as (address, process), Worker("client", address, work) as client:
+            before = resident_mb(process)
+            client(count=count, texts=str(texts))
+            time.sleep(SETTLE_S)
+            found[name] = {"ready_mb": round(before, 1), "after_load_mb": round(resident_mb(process), 1)}
+    ratio = found["Glossa"]["after_load_mb"] / found["CTranslate2"]["after_load_mb"]
+    verdict = Verdict(f"resident memory, {form} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
+    return {"form": form, "sentences": count, **found}, [verdict]
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("part", choices=["overhead", "memory"])
+    add_model_options(ask)
+    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--count", type=int, default=512)
+    ask.add_argument("--repetitions", type=int, default=5)
+    ask.add_argument("--quick", action="store_true", help="a quarter of the sentences")
+    ask.add_argument("--json", action="store_true")
+    options = ask.parse_args()
+    model, count = chosen_model(options), options.count // 4 if options.quick else options.count
+    if options.part == "memory":
+        figures, verdicts = memory(model, options.form, count)
+    else:
+        figures, verdicts = overhead(model, options.form, count, options.repetitions)
+    report(figures, verdicts, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()
