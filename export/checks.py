@@ -4,12 +4,16 @@ Rows are ragged, stand in the first rows of larger buffers, and the buffers are 
 Every check compares with PyTorch where it is simplest (`export.expected`), or a row in a batch with the same row alone,
 bit for bit. A graph that cannot be run fails the check that tried.
 
+A quantised graph is compared with a PyTorch model that rounds what it rounds (`export.rounded`), its integers with the
+checkpoint's weights, and its logits with those of the float32 model as well, which shows less and assumes nothing.
+
 How a graph is run is `export.verify`'s business; what the results mean for a bundle is `export.to_onnx`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -17,19 +21,30 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import PAD_MULTIPLE, Golden
+from export.bundle import PAD_MULTIPLE, Golden, Quantization
 from export.expected import Expected
+from export.rounded import Roundings, rounded_model, weights_off
 from export.samples import Ids, Samples
 from model.reference import greedy, next_logits
 from model.transformer import Transformer
 
 GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
+INT8_GARBAGE = -128  # the same of int8 caches, whose largest value is 127 times their step
 GREEDY_TOKENS = 24
 TOP_K = (16, 1, 0)  # how many best tokens are asked for, in turns
 
 # Largest error of an output, as a share of its largest value. fp32: some 50 times what models of 20 million parameters
 # show. fp16 is held against the float32 model, and the liveliest random model shows half of it.
-TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2}
+# int8, int4: the root of the mean squared error of a row as a share of the row's standard deviation, against the model
+# with the same roundings. Most rows show 1e-6, but a sum that differs in its last bit can fall on the other side of
+# half a step, and what follows moves by a step: of 20 random models the liveliest shows 0.07, most show 0.01.
+TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
+# The same measure, of logits against the model without any rounding, in the median row. The liveliest random models
+# show half of it: they are decided by little.
+PLAIN_TOLERANCES = {"int8": 0.6, "int4": 1.1}
+TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps between two tokens of which either is right
+HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 adds
+SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps that other processors decide alike
 ONE_TOLERANCE = 5e-5  # of the sum of a row's probabilities, in any precision: log-softmax is always computed in float32
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 
@@ -62,6 +77,10 @@ class Graphs(Protocol):
     @property
     def roles(self) -> Collection[str]:
         """Which graphs there are."""
+        ...
+
+    def roundings(self, *, aligning: bool = False) -> Roundings:
+        """What `encode` and `decode` round, or `encode` and `align`."""
         ...
 
     def encode(self, sources: Sequence[Ids]) -> Arrays:
@@ -98,8 +117,9 @@ class Graphs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value; for
-    checks of equality the number of values or sequences that differ, and tolerance 0."""
+    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value, or
+    for quantised graphs the largest error of any row as a share of its deviation; for checks of equality the number of
+    values or sequences that differ, and tolerance 0."""
 
     name: str
     precision: str
@@ -111,9 +131,61 @@ class Check:
 
 
 @dataclass(frozen=True)
+class RightAnswer:
+    """A greedy answer that the reference gives as well, and whether another processor would give it for sure."""
+
+    golden: Golden
+    is_sure: bool
+    smallest_gap: float
+
+    @property
+    def merit(self) -> tuple[bool, int, float]:
+        """The richest answer of those that would be the same on another processor is the best."""
+        return self.is_sure, len(set(self.golden.output)), self.smallest_gap
+
+
+@dataclass(frozen=True)
 class Verification:
     checks: tuple[Check, ...]
-    golden: Golden | None  # None when no greedy answer was right
+    answers: tuple[RightAnswer, ...]  # at most one for each question
+
+    @property
+    def golden(self) -> Golden | None:
+        """The best answer; None when none was right."""
+        return common_golden([self])
+
+
+def common_golden(verifications: Sequence[Verification]) -> Golden | None:
+    """A question that all variants answered right and alike, or as far as they answer it alike; None if there is none.
+
+    Variants of fewer bits answer some questions otherwise than float32, and rightly: the beginning of an answer is a
+    question of its own. Whole answers come first, then those that are richest and decided most clearly.
+    """
+    questions = [
+        {(a.golden.source, a.golden.prompt): a for a in verification.answers} for verification in verifications
+    ]
+    best: tuple[tuple[bool, tuple[bool, int, float]], Golden] | None = None
+    for key in set(questions[0]).intersection(*questions[1:]):
+        answers = [answered[key] for answered in questions]
+        outputs = [answer.golden.output for answer in answers]
+        is_whole = len(set(outputs)) == 1
+        output = common_start(outputs)
+        if not output:
+            continue
+        merged = RightAnswer(
+            Golden(source=key[0], prompt=key[1], output=output),
+            all(answer.is_sure for answer in answers),
+            min(answer.smallest_gap for answer in answers),
+        )
+        if best is None or (is_whole, merged.merit) > best[0]:
+            best = (is_whole, merged.merit), merged.golden
+    return best[1] if best else None
+
+
+def common_start(sequences: Sequence[Ids]) -> Ids:
+    """The tokens with which all of them begin."""
+    places = zip(*sequences, strict=False)
+    return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, places))
 
 
 @dataclass(frozen=True)
@@ -153,15 +225,24 @@ def answer_greedily(
 class _Worst:
     """The largest error of any output so far, and where it was."""
 
-    def __init__(self) -> None:
-        self.error, self.note = 0.0, ""
+    def __init__(self, *, by_deviation: bool = False) -> None:
+        """by_deviation: the root of an output's mean squared error as a share of its standard deviation, instead of
+        its largest error as a share of its largest value."""
+        self.error, self.note, self.by_deviation = 0.0, "", by_deviation
 
     def add(self, name: str, actual: Array, expected: Array) -> None:
         if actual.shape != expected.shape:
             error, note = float("inf"), f"{name}: shape {actual.shape} instead of {expected.shape}"
+        elif not expected.size:
+            error, note = 0.0, ""
         else:
-            difference = np.abs(actual.astype(np.float64) - expected).max(initial=0.0)
-            error, note = float(difference / max(np.abs(expected).max(initial=0.0), 1e-6)), f"worst in {name}"
+            difference = np.abs(actual.astype(np.float64) - expected)
+            if self.by_deviation:
+                deviation = expected.std() if expected.size > 1 else np.abs(expected).max()
+                size, scale = float(np.sqrt(np.square(difference).mean())), float(deviation)
+            else:
+                size, scale = float(difference.max()), float(np.abs(expected).max())
+            error, note = size / max(scale, 1e-6), f"worst in {name}"
         if not error <= self.error:  # also when it is not a number
             self.error, self.note = error if np.isfinite(error) else float("inf"), note
 
@@ -177,10 +258,19 @@ class _Played:
 class Suite:
     """All checks of one variant. Rows of `sources` and `targets` are ordered so that steps can always use a prefix."""
 
-    def __init__(self, served: Graphs, precision: str, model: Transformer, samples: Samples) -> None:
+    def __init__(
+        self,
+        served: Graphs,
+        precision: str,
+        model: Transformer,
+        samples: Samples,
+        quantization: Quantization | None = None,
+    ) -> None:
         self.served, self.precision, self.samples = served, precision, samples
-        self.model, self.config, self.expected = model, model.config, Expected(model)
+        self.plain_model, self.config, self.quantization = model, model.config, quantization
         self.tolerance = TOLERANCES[precision]
+        is_invariant = quantization is None or quantization.batch_invariant
+        self.alone_tolerance = 0.0 if is_invariant else self.tolerance
         sources = samples.sources or ((),) * len(samples.targets)
         # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
         least = 0 if self.config.has_encoder else 1
@@ -190,24 +280,53 @@ class Suite:
         self.targets = tuple(samples.targets[i] for i in order)
         self.heads = tuple(heads[i] for i in order)
         self.top_k = tuple(min(count, self.config.vocab_size) for count in TOP_K)
-        self.golden: Golden | None = None
+        self.answers: list[RightAnswer] = []
+
+    @cached_property
+    def roundings(self) -> Roundings:
+        return self.served.roundings() if self.quantization else Roundings()
+
+    @cached_property
+    def aligning(self) -> Roundings:
+        """Those of `align`, which keeps no caches of its own and reads what `encode` writes for `decode`."""
+        found = self.served.roundings(aligning=True)
+        found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
+        return found
+
+    @cached_property
+    def model(self) -> Transformer:
+        """The model, with the roundings of the graphs if they have any."""
+        return rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+
+    @cached_property
+    def expected(self) -> Expected:
+        return Expected(self.model)
+
+    def _worst(self) -> _Worst:
+        return _Worst(by_deviation=self.quantization is not None)
 
     def run(self) -> Verification:
         checks = [
             ("prefill against PyTorch", self.prefill, self.tolerance),
-            ("prefill in a batch as alone", self.prefill_alone, 0.0),
+            ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
             ("block after a prefill against PyTorch", self.later_block, self.tolerance),
         ]
         if self.config.has_encoder:
             checks = [
                 ("encode against PyTorch", self.encode, self.tolerance),
-                ("encode in a batch as alone", self.encode_alone, 0.0),
+                ("encode in a batch as alone", self.encode_alone, self.alone_tolerance),
+            ]
+        if self.quantization:
+            checks = [
+                ("weights against the checkpoint", self.weights, HALF_A_STEP),
+                ("logits against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.precision]),
+                *checks,
             ]
         checks += [
             ("cached steps against the full sequence", self.steps, self.tolerance),
             ("caches against PyTorch", self.caches, self.tolerance),
             ("caches written nowhere else", self.untouched, 0.0),
-            ("steps in a batch as alone", self.steps_alone, 0.0),
+            ("steps in a batch as alone", self.steps_alone, self.alone_tolerance),
             ("normaliser against PyTorch", self.normaliser, self.tolerance),
             ("probabilities of a row add up to one", self.sums, ONE_TOLERANCE),
             ("best tokens are those of the sorted row", self.best, 0.0),
@@ -219,7 +338,7 @@ class Suite:
                 ("attention against PyTorch", self.attention, self.tolerance),
                 ("attention stays within the source", self.attention_within, 0.0),
             ]
-        return Verification(tuple(self._check(*check) for check in checks), self.golden)
+        return Verification(tuple(self._check(*check) for check in checks), tuple(self.answers))
 
     def _check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
         try:
@@ -236,6 +355,42 @@ class Suite:
             note=note,
         )
 
+    # -- roundings
+
+    def weights(self) -> tuple[float, str]:
+        """Of every graph, `align` among them."""
+        found = [weights_off(self.plain_model, self.roundings)]
+        if "align" in self.served.roles:
+            found.append(weights_off(self.plain_model, self.aligning, is_whole=False))
+        return max(found)
+
+    def plain(self) -> tuple[float, str]:
+        """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model
+        some rows are decided by what is rounded away."""
+        errors, expected = list[float](), Expected(self.plain_model)
+        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            logits = expected.logits(source, target)
+            for position in self._positions(row):
+                worst = self._worst()
+                worst.add("logits", self.played.predictions[row, position].logits[0], logits[position])
+                errors.append(worst.error)
+        return float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}"
+
+    def _dtype(self, name: str) -> str:
+        return "int8" if name in self.roundings.steps else DTYPES.get(self.precision, "float32")
+
+    def _alone(self, pairs: Iterable[tuple[Array, Array]]) -> tuple[float, str]:
+        """How far rows in a batch are from the same rows alone: in how many values, unless a form is known for it."""
+        if not self.alone_tolerance:
+            return float(sum(_differing(*pair) for pair in pairs)), "values that differ in any bit"
+        worst, differ = self._worst(), 0
+        for together, alone in pairs:
+            worst.add("a row", together, alone)
+            differ += _differing(together, alone)
+        assert self.quantization is not None
+        note = f"bits not compared: answers in blocks of {self.quantization.block} may depend on the batch"
+        return worst.error, f"{note}; {differ} values differ"
+
     # -- encoder
 
     @cached_property
@@ -244,22 +399,23 @@ class Suite:
 
     def encode(self) -> tuple[float, str]:
         """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest source."""
-        worst = _Worst()
+        worst = self._worst()
         for outputs, sources in (
             (self.encoded, self.sources),
             (self.served.encode([self.samples.longest_source]), [self.samples.longest_source]),
         ):
             for row, source in enumerate(sources):
                 for name, expected in self.expected.source(source).items():
-                    worst.add(name, _valid(outputs[name][row], len(source)), expected[0])
+                    actual = self.roundings.values(name, outputs[name][row])
+                    worst.add(name, _valid(actual, len(source)), expected[0])
         return worst.error, worst.note
 
     def encode_alone(self) -> tuple[float, str]:
-        differ = 0
-        for row, source in enumerate(self.sources):
-            for name, alone in self.served.encode([source]).items():
-                differ += _differing(_valid(self.encoded[name][row], len(source)), _valid(alone[0], len(source)))
-        return float(differ), "values that differ in any bit"
+        return self._alone(
+            (_valid(self.encoded[name][row], len(source)), _valid(alone[0], len(source)))
+            for row, source in enumerate(self.sources)
+            for name, alone in self.served.encode([source]).items()
+        )
 
     def cross(self, rows: Sequence[int]) -> Arrays:
         """PyTorch's keys and values of the sources of these rows, garbage behind their ends."""
@@ -272,9 +428,9 @@ class Suite:
             for name, array in self.expected.source(source).items():
                 if name != "encoder_states":
                     shape = (len(rows), array.shape[1], length, array.shape[3])
-                    arrays.setdefault(name, np.full(shape, GARBAGE, DTYPES[self.precision]))[row, :, : len(source)] = (
-                        array[0]
-                    )
+                    if name not in arrays:
+                        arrays[name] = garbage(shape, self._dtype(name))
+                    arrays[name][row, :, : len(source)] = self.roundings.kept(name, array[0])
         return arrays
 
     # -- decoder: prefill
@@ -292,7 +448,7 @@ class Suite:
 
     def prefill(self) -> tuple[float, str]:
         """A ragged, right-padded batch of prompts; and the longest prompt."""
-        worst = _Worst()
+        worst = self._worst()
         longest = [self.samples.longest_target]
         buffers = self.served.buffers(1, _capacity(longest))
         for (prediction, caches), targets in (
@@ -302,17 +458,19 @@ class Suite:
             for row, target in enumerate(targets):
                 worst.add("logprobs", prediction.logprobs[row], self.expected.logprobs((), target)[-1])
                 for name, expected in self.expected.caches((), target).items():
-                    worst.add(f"present.{name}", _valid(caches[name][row], len(target)), expected)
+                    actual = self.roundings.values(name, _valid(caches[name][row], len(target)))
+                    worst.add(f"present.{name}", actual, expected)
         return worst.error, worst.note
 
     def prefill_alone(self) -> tuple[float, str]:
         together = self.prefilled[0]
-        differ = sum(_parted(together.row(row), alone) for row, alone in enumerate(self.prefilled_alone))
-        return float(differ), "values that differ in any bit"
+        return self._alone(
+            pair for row, alone in enumerate(self.prefilled_alone) for pair in _pairs(together.row(row), alone)
+        )
 
     def later_block(self) -> tuple[float, str]:
         """One row in two blocks: the second finds the first in the cache."""
-        worst = _Worst()
+        worst = self._worst()
         for target in self.targets:
             cut = max(1, len(target) // 3)
             if len(target) - cut > 1:
@@ -361,7 +519,7 @@ class Suite:
         return alone
 
     def steps(self) -> tuple[float, str]:
-        worst = _Worst()
+        worst = self._worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             expected = self.expected.logprobs(source, target)
             for position in self._positions(row):
@@ -373,10 +531,11 @@ class Suite:
         return [position for own, position in self.played.predictions if own == row]
 
     def caches(self) -> tuple[float, str]:
-        worst = _Worst()
+        worst = self._worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             for name, expected in self.expected.caches(source, target).items():
-                worst.add(f"present.{name}", self.played.buffers[name][row, :, : len(target)], expected)
+                actual = self.roundings.values(name, self.played.buffers[name][row, :, : len(target)])
+                worst.add(f"present.{name}", actual, expected)
         return worst.error, worst.note
 
     def untouched(self) -> tuple[float, str]:
@@ -386,16 +545,17 @@ class Suite:
                 used = len(self.targets[row]) if row < len(self.targets) else 0
                 if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
-                differ += _differing(rest[:, used:], np.full_like(rest[:, used:], GARBAGE))
+                differ += _differing(rest[:, used:], garbage(rest[:, used:].shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
     def steps_alone(self) -> tuple[float, str]:
-        differ = sum(_parted(self.played.predictions[key], alone) for key, alone in self.played_alone.items())
-        return float(differ), "values that differ in any bit"
+        return self._alone(
+            pair for key, alone in self.played_alone.items() for pair in _pairs(self.played.predictions[key], alone)
+        )
 
     def normaliser(self) -> tuple[float, str]:
         """What the normaliser is for: the logits, from it and the log-probabilities."""
-        worst = _Worst()
+        worst = self._worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             expected = self.expected.logits(source, target)
             for position in self._positions(row):
@@ -425,11 +585,11 @@ class Suite:
 
     def last_position(self) -> tuple[float, str]:
         """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
-        worst, target = _Worst(), self.samples.longest_target
+        worst, target = self._worst(), self.samples.longest_target
         source, last = self.sources[0], len(target) - 1
         buffers = self.served.buffers(1, _capacity([target]))
         for name, cache in self.expected.caches(source, target).items():
-            buffers[name][0, :, :last] = cache[:, :last]
+            buffers[name][0, :, :last] = self.roundings.kept(name, cache[:, :last])
         prediction = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
         worst.add(f"logprobs at {last}", prediction.logprobs[0], self.expected.logprobs(source, target)[last])
         return worst.error, worst.note
@@ -443,16 +603,18 @@ class Suite:
 
     def attention(self) -> tuple[float, str]:
         """Every layer and head; and the longest target alone, with a source that leaves it a choice."""
-        worst, longest = _Worst(), [self.samples.longest_target]
+        worst, longest, expected = self._worst(), [self.samples.longest_target], self.expected
+        if self.quantization:
+            expected = Expected(rounded_model(self.plain_model, self.aligning))
         row = max(range(len(self.sources)), key=lambda row: len(self.sources[row]))
         for aligned, sources, targets in (
             (self.aligned, self.sources, self.targets),
             (self.served.align(longest, self.cross([row])), [self.sources[row]], longest),
         ):
             for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-                for layer, expected in enumerate(self.expected.attention(source, target)):
+                for layer, weights in enumerate(expected.attention(source, target)):
                     actual = aligned[layer, row, :, : len(target), : len(source)]
-                    worst.add(f"layer {layer + 1} of {self.config.num_decoder_layers}", actual, expected)
+                    worst.add(f"layer {layer + 1} of {self.config.num_decoder_layers}", actual, weights)
         return worst.error, worst.note
 
     def attention_within(self) -> tuple[float, str]:
@@ -469,17 +631,16 @@ class Suite:
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
         answers = answer_greedily(self.served, sources, prompts, self.config.eos_id, max_tokens)
-        wrong, ties, best = list[str](), list[str](), (False, 0, 0.0)
+        wrong, ties = list[str](), list[str]()
         for source, prompt, answer in zip(self.sources, prompts, answers, strict=True):
             reference = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))
             if answer.tokens == reference:
-                # The richest answer of those that would be the same on another processor.
-                merit = (answer.smallest_gap > 20 * self.tolerance, len(set(reference)), answer.smallest_gap)
-                if merit > best:
-                    best, self.golden = merit, Golden(source=source, prompt=prompt, output=reference)
+                golden = Golden(source=source, prompt=prompt, output=reference)
+                is_sure = answer.smallest_gap > SURE_CHOICES[self.precision]
+                self.answers.append(RightAnswer(golden, is_sure, answer.smallest_gap))
                 continue
             gap = self._gap(source, prompt, answer.tokens, reference)
-            (ties if gap <= self.tolerance else wrong).append(f"{gap:.1e}")
+            (ties if gap <= TIES[self.precision] else wrong).append(f"{gap:.1e}")
         closest = min(answer.smallest_gap for answer in answers)
         note = f"{len(answers)} answers of up to {max_tokens} tokens, closest choice {closest:.1e}"
         note += f"; near-ties: {', '.join(ties)}" if ties else ""
@@ -506,9 +667,14 @@ def _differing(actual: Array, expected: Array) -> int:
     return int((actual != expected).sum())
 
 
-def _parted(one: Prediction, other: Prediction) -> int:
-    """In how many values two predictions of a row differ; how many best tokens they name is their own affair."""
-    return _differing(one.logprobs, other.logprobs) + _differing(one.normaliser, other.normaliser)
+def _pairs(one: Prediction, other: Prediction) -> list[tuple[Array, Array]]:
+    """What two predictions of a row must agree in; how many best tokens they name is their own affair."""
+    return [(one.logprobs, other.logprobs), (one.normaliser, other.normaliser)]
+
+
+def garbage(shape: Sequence[int], dtype: Any) -> Array:
+    """What buffers hold before they are written."""
+    return np.full(shape, INT8_GARBAGE if np.dtype(dtype) == np.int8 else GARBAGE, dtype)
 
 
 def _rows(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:

@@ -65,23 +65,19 @@ class Expected:
 
     @torch.inference_mode()
     def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
-        """How every layer and head attends to the source, (L, H, T, S): a softmax of our own, in float64, over what the
-        projections of an ordinary forward pass were seen to return."""
+        """How every layer and head attends to the source, (L, H, T, S): a softmax of our own, in float64, over the
+        source's keys and what the query projections of an ordinary forward pass were seen to return."""
         assert isinstance(self.model, EncoderDecoder)
-        config, seen = self.model.config, dict[str, NDArray[Any]]()
+        config, seen, keys = self.model.config, dict[int, NDArray[Any]](), self.source(source)
         hooks = []
         for i, block in enumerate(self.model.decoder.blocks):
             assert isinstance(block, Block)
             assert block.cross_attention is not None
-            for part, linear in (
-                ("query", block.cross_attention.query),
-                ("key_value", block.cross_attention.key_value),
-            ):
 
-                def keep(_module: Any, _inputs: Any, output: Tensor, name: str = f"{part}.{i}") -> None:
-                    seen[name] = output[0].double().numpy()
+            def keep(_module: Any, _inputs: Any, output: Tensor, layer: int = i) -> None:
+                seen[layer] = output[0].double().numpy()
 
-                hooks.append(linear.register_forward_hook(keep))
+            hooks.append(block.cross_attention.query.register_forward_hook(keep))
         try:
             self.model(*self._encoder_inputs(source), torch.tensor([target]))
         finally:
@@ -90,8 +86,8 @@ class Expected:
         heads, kv_heads, head_dim = config.num_heads, config.attention_kv_heads, config.attention_head_dim
         layers = []
         for i in range(config.num_decoder_layers):
-            query_THD = seen[f"query.{i}"].reshape(len(target), heads, head_dim)
-            key_SKD = seen[f"key_value.{i}"][:, : kv_heads * head_dim].reshape(len(source), kv_heads, head_dim)
+            query_THD = seen[i].reshape(len(target), heads, head_dim)
+            key_SKD = keys[f"cross_key.{i}"][0].astype(np.float64).transpose(1, 0, 2)
             key_SHD = np.repeat(key_SKD, heads // kv_heads, axis=1)
             scores_HTS = np.einsum("thd,shd->hts", query_THD, key_SHD) / np.sqrt(head_dim)
             powers_HTS = np.exp(scores_HTS - scores_HTS.max(-1, keepdims=True))

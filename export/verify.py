@@ -8,13 +8,14 @@ Same session settings, provider and memory as the server's: past and present are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from export.bundle import (
@@ -25,13 +26,12 @@ from export.bundle import (
     SESSION_THREADS,
     Golden,
     Limits,
+    Role,
     Variant,
     load_bundle,
     load_shortlist,
 )
 from export.checks import (
-    GARBAGE,
-    TOLERANCES,
     Array,
     Arrays,
     Check,
@@ -39,10 +39,13 @@ from export.checks import (
     Suite,
     Verification,
     answer_greedily,
+    common_golden,
+    garbage,
     lengths,
     padded,
     round_up,
 )
+from export.rounded import Roundings, read_roundings
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -63,7 +66,7 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 def verify_graphs(directory: Path, variant: Variant, model: Transformer, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
     served = Served(directory, variant, limits_of(model.config))
-    return Suite(served, variant.precision, model, samples).run()
+    return Suite(served, variant.precision, model, samples, variant.quantization).run()
 
 
 def verify_variants(
@@ -72,8 +75,7 @@ def verify_variants(
     """Every check of several variants, and a golden answer that all of them give; None where there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
-    coarsest = max(range(len(variants)), key=lambda i: TOLERANCES[variants[i].precision])
-    golden = verified[coarsest].golden
+    golden = common_golden(verified)
     if golden is not None:
         limits, eos_id = limits_of(model.config), model.config.eos_id
         checks += [_check_golden(Served(directory, variant, limits), golden, eos_id) for variant in variants]
@@ -149,6 +151,11 @@ class Served:
     def roles(self) -> Collection[str]:
         return self.variant.graphs.keys()
 
+    def roundings(self, *, aligning: bool = False) -> Roundings:
+        roles: tuple[Role, ...] = ("encode", "align" if aligning else "decode")
+        graphs = {role: self.variant.graphs[role].file for role in roles if role in self.variant.graphs}
+        return read_roundings({role: onnx.load(self.directory / file) for role, file in graphs.items()})
+
     def encode(self, sources: Sequence[Ids]) -> Arrays:
         length = round_up(max(map(len, sources)), PAD_MULTIPLE)
         feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
@@ -159,7 +166,7 @@ class Served:
         sizes = {"batch": rows, "capacity": capacity}
         states = [state for state in self.variant.states if state.kind == "self_kv"]
         shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states]
-        return {state.name: np.full(shape, GARBAGE, state.dtype) for state, shape in zip(states, shapes, strict=True)}
+        return {state.name: garbage(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)}
 
     def decode(
         self,
@@ -170,6 +177,20 @@ class Served:
         *,
         top_k: int = 1,
     ) -> Prediction:
+        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k)
+        run()
+        return prediction
+
+    def step(
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        top_k: int = 1,
+    ) -> tuple[Callable[[], None], Prediction]:
+        """`decode`, bound but not run yet, and where its answer will stand; running it twice does the same twice."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = next(iter(buffers.values())).shape[2]
@@ -179,7 +200,6 @@ class Served:
             "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(length if is_prefill else capacity, np.int32),
             "top_k": np.array([top_k], np.int64),
-            **cross,
         }
         rows = len(blocks)
         prediction = Prediction(
@@ -190,16 +210,21 @@ class Served:
         )
         session = self.sessions["decode"]
         binding, value = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, value(array))
-        for name, array in buffers.items():
-            memory = value(array)
-            binding.bind_ortvalue_input(f"past.{name}", memory)
-            binding.bind_ortvalue_output(f"present.{name}", memory)
-        for name, array in prediction._asdict().items():
-            binding.bind_ortvalue_output(name, value(array))
-        session.run_with_iobinding(binding)
-        return prediction
+        states = {name: value(array) for name, array in {**buffers, **cross}.items()}
+        inputs = {name: value(array) for name, array in feeds.items()}
+        inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
+        outputs = {name: value(array) for name, array in prediction._asdict().items()}
+        for name, memory in inputs.items():
+            binding.bind_ortvalue_input(name, memory)
+        for name in self.variant.graphs["decode"].outputs:
+            # present.X and whatever else hands the state X through are its memory.
+            binding.bind_ortvalue_output(name, outputs[name] if name in outputs else states[name.partition(".")[2]])
+        bound = inputs, outputs, states  # values that lend the binding memory of arrays
+
+        def run(_bound: Any = bound) -> None:
+            session.run_with_iobinding(binding)
+
+        return run, prediction
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))

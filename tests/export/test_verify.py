@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from export import checks, verify
-from export.bundle import SESSION_CONFIG, DamagedFileError, ShortlistError, load_bundle
-from export.checks import TOLERANCES, Answer, Check, Suite
+from export.bundle import SESSION_CONFIG, DamagedFileError, Golden, ShortlistError, load_bundle
+from export.checks import TOLERANCES, Answer, Check, RightAnswer, Suite, Verification, common_golden
 from export.samples import sample_inputs
 from export.to_onnx import save_variant
 from export.verify import Served, make_report, verify_bundle, verify_graphs
@@ -158,7 +158,7 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
     assert wrong == (0.0 if is_tie else 1.0)
     assert ("near-ties: " in note) == is_tie
     assert ("wrong choices by: " in note) != is_tie
-    assert suite.golden is None
+    assert suite.answers == []
 
 
 def test_errors_are_measured_as_a_share_of_the_output():
@@ -181,3 +181,44 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
     variant = save_variant(model, tmp_path, "fp32")
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(model.config))
     assert [check for check in verification.checks if not check.passed] == []
+
+
+def test_errors_of_rounded_rows_are_measured_as_a_share_of_their_deviation():
+    worst = checks._Worst(by_deviation=True)
+    expected = torch.tensor([-101.0, -99.0]).numpy()
+    worst.add("row", expected + 0.1, expected)
+    assert worst.error == pytest.approx(0.1, rel=1e-4)
+    worst.add("one value", expected[:1] * 1.2, expected[:1])
+    assert worst.error == pytest.approx(0.2, rel=1e-5)
+
+
+def answered(*outputs, is_sure=True):
+    """What one variant answered to the questions 4, 5, …"""
+    answers = [
+        RightAnswer(Golden(source=(4 + i, 2), prompt=(1,), output=output), is_sure, 0.5)
+        for i, output in enumerate(outputs)
+        if output
+    ]
+    return Verification((), tuple(answers))
+
+
+def test_the_golden_answer_is_one_that_all_variants_give():
+    golden = common_golden([answered((5, 6, 7, 2), (8, 9, 2)), answered((5, 6, 8, 2), (8, 9, 2))])
+    assert golden == Golden(source=(5, 2), prompt=(1,), output=(8, 9, 2))
+
+
+def test_where_variants_part_everywhere_the_golden_answer_ends_before_they_do():
+    golden = common_golden([answered((5, 6, 7, 2), (8, 9, 2)), answered((5, 6, 8, 2), (9, 2))])
+    assert golden == Golden(source=(4, 2), prompt=(1,), output=(5, 6))
+
+
+def test_what_one_variant_answered_wrongly_is_not_golden():
+    assert common_golden([answered((5, 6, 7, 2), ()), answered((), (8, 9, 2))]) is None
+
+
+def test_a_clear_short_answer_is_preferred_to_a_rich_one_that_another_processor_might_not_give():
+    sure, unsure = answered((), (8, 2)), answered((5, 6, 7, 2), is_sure=False)
+    both = Verification((), (*sure.answers, *unsure.answers))
+    golden = common_golden([both, both])
+    assert golden is not None
+    assert golden.output == (8, 2)
