@@ -65,7 +65,7 @@ class ServerSettings(BaseSettings):
         0,
         ge=0,
         le=256,
-        description="threads of a step while one engine alone has work; 0: the usable processors, at most 8; 1: none more, saves memory",
+        description="threads of a step while one engine alone has work; 0: all usable, at most 8; 1: saves memory",
     )
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
