@@ -98,9 +98,8 @@ serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 	$(BIN)/glossa serve $(PRESET)=$(BUNDLE) $(ARGS)
 
 .PHONY: bench
-bench: $(STAMP)  ## measure the engine with random weights, and BUNDLE's start and memory if there is one
-	$(BIN)/python -m tests.bench.engine_overhead
-	@if [ -d $(BUNDLE) ]; then $(BIN)/python -m tests.bench.footprint $(BUNDLE); fi
+bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 minutes on an idle machine, and rewrite BENCHMARKS.md (ARGS="--checkpoint runs/demo/checkpoint" for a trained model, too)
+	$(BIN)/python -m tests.bench.speed --write BENCHMARKS.md $(ARGS)
 
 IMAGE ?= glossa
 TARGET ?= cpu
