@@ -192,13 +192,13 @@ def _warnings(
     late_s = percentile(lags, 99)
     if late_s > LAG_LIMIT_S and (end_to_end is None or late_s > LAG_SHARE * end_to_end.p50 / MS):
         yield (
-            f"the generator itself was {late_s * MS:.0f} ms late (p99): it, not the server, may be the bottleneck; "
-            "use --unary, a lower rate, or several of them on other machines"
+            f"the generator itself was {late_s * MS:.0f} ms late (p99), and that is in all latencies: the bottleneck "
+            "may be here, not in the server; give it another machine, a higher priority (nice -n -10) or a lower rate"
         )
     if load.wall_s and load.cpu_s > CPU_LIMIT * load.wall_s:
         yield (
-            f"the generator kept {load.cpu_s / load.wall_s:.2f} cores busy: it, not the server, may be the bottleneck; "
-            "use --unary, a lower rate, or several of them on other machines"
+            f"the generator kept {load.cpu_s / load.wall_s:.2f} cores busy, and has one: the bottleneck may be "
+            "here, not in the server; use --unary, a lower rate, or several generators"
         )
     if load.most_outstanding > connections * STREAMS_PER_CONNECTION:
         yield (
@@ -300,7 +300,7 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(9, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     is_open = all(load.rate is not None for load in loads)
@@ -324,7 +324,7 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     axes.set_ylabel("ms")
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=100)
 
 

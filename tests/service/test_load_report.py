@@ -172,7 +172,7 @@ def test_a_late_generator_is_named():
     assert (told.lag_p99_ms, told.lag_max_ms) == pytest.approx((20.0, 20.0))
     (warning,) = told.warnings
     assert "20 ms late" in warning
-    assert "--unary" in warning
+    assert "nice" in warning
     slow = [outcome(10 + 0.1 * number, first_s=0.7, lag_s=0.02) for number in range(150)]
     assert made(*slow).warnings == ()  # 20 of 900 ms
 
