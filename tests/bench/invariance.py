@@ -1,9 +1,10 @@
 """Are answers the same alone and in any company? 1,000 requests of every strategy, bit for bit.
 
-usage: python -m tests.bench.invariance BUNDLE [TEST.tsv] [--requests 1000] [--mixes 3] [--json]
+usage: python -m tests.bench.invariance BUNDLE [TEST.tsv] [--precision auto] [--requests 1000] [--mixes 3] [--json]
 
-In process, with the engine's own scheduler, runner and searches: every request alone, then all together in random
-order, arriving at random, in as many mixes. Tokens, log-probabilities and scores must be equal to the last bit.
+In process, with the engine's own scheduler, runner and searches: every request alone, on two threads, then all together
+in random order, arriving at random, in as many mixes. Tokens, log-probabilities and scores must be equal to the last
+bit.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("bundle", type=Path)
     ask.add_argument("data", type=Path, nargs="?")
+    ask.add_argument("--precision", choices=["auto", "fp32", "int8", "int4"], default="auto")
     ask.add_argument("--requests", type=int, default=1000)
     ask.add_argument("--mixes", type=int, default=3)
     ask.add_argument("--json", action="store_true")
@@ -84,7 +86,7 @@ def main() -> None:
                 seed=number,
             )
         )
-    model = OnnxModel.open(args.bundle, manifest, device="cpu")
+    model = OnnxModel.open(args.bundle, manifest, device="cpu", precision=args.precision, lone_threads=2)
     alone: dict[str, Any] = {}
     runner = model.runner(max_rows=ROWS)
     for request in requests:
@@ -97,7 +99,9 @@ def main() -> None:
         for name, answers in decode(model.runner(max_rows=ROWS), some, rng).items():
             different[name.partition(" ")[2]] += answers != alone[name]
             tokens += sum(len(answer[0]) for answer in answers)
-    figures = {"requests": len(requests), "mixes": args.mixes, "tokens": tokens, "different": different}
+    quantization = model.variant.quantization
+    form = quantization.form if quantization else model.choice.precision
+    figures = {"form": form, "requests": len(requests), "mixes": args.mixes, "tokens": tokens, "different": different}
     print(json.dumps(figures) if args.json else "\n".join(f"{name:12}{value}" for name, value in figures.items()))
     sys.exit(any(different.values()))
 
