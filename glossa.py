@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from export.bundle import FormFigures, Manifest, Variant
     from model.config import Preset
     from model.data import Examples
     from service.reply import Alignment, Answer, TokenLogprob
@@ -224,13 +227,42 @@ def translations(subject: str, texts: list[str], options: dict[str, Any]) -> lis
         return [answer.text for answer in client.translate_batch(texts, **options)]
 
 
+PRECISIONS = ("fp32", "fp16", "int8", "int4")
+
+
 @app.command()
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
     bundle: Annotated[Path, typer.Argument(help="directory to write")],
     precision: Annotated[
-        Literal["fp32", "fp16"], typer.Option(help="fp16 adds the half-precision graphs that CUDA needs")
+        str,
+        typer.Option(help="one or several of fp32, int8, int4 (CPU) and fp16 (CUDA needs it), such as fp32,int8"),
     ] = "fp32",
+    form: Annotated[
+        str,
+        typer.Option(
+            help="how int8 or int4 computes: row, static, row+kv, static+kv, 8b64 (int8), b32, b128 (int4; answers "
+            "depend on the batch); auto: the fastest that loses little"
+        ),
+    ] = "auto",
+    development: Annotated[
+        Path | None,
+        typer.Option(
+            help="text on which int8 and int4 are compared with fp32: .tsv of sources and references, or one text a "
+            "line; models of an embedded corpus bring their own"
+        ),
+    ] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="what int8 and int4 may lose there: BLEU points [0.3]; without references the share of answers that "
+            "differ [0.25]; nats per token of a model that continues text [0.05]"
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="text like --development that sets the steps of int8; the development text if not given"),
+    ] = None,
     attention: Annotated[bool, typer.Option(help="add the graph that aligns words with their source")] = False,
     shortlist: Annotated[
         Path | None,
@@ -241,21 +273,51 @@ def export(
 ) -> None:
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
     from export.bundle import BundleError
-    from export.to_onnx import ExportError, export_bundle
+    from export.choose import Development
+    from export.to_onnx import ExportError, FormChoice, export_bundle
     from model.checkpoint import CheckpointError
     from model.data import DataError, read_tsv
 
-    precisions: tuple[Literal["fp32", "fp16"], ...] = ("fp32",) if precision == "fp32" else ("fp32", "fp16")
     with complaints(BundleError, ExportError, CheckpointError, DataError):
+        precisions: list[Any] = [name.strip() for name in precision.split(",") if name.strip()]
+        if not set(precisions) <= set(PRECISIONS):
+            raise UsageError(f"--precision: must be of {', '.join(PRECISIONS)}, with commas between, got {precision}")
+        measured = None
+        if development is not None:
+            pairs = sample_pairs(checkpoint, development)
+            has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
+            texts = [source or target for source, target in pairs]
+            references = [target for _, target in pairs] if has_references else []
+            measured = Development(texts, references, development.name)
         manifest = export_bundle(
             checkpoint,
             bundle,
             precisions=precisions,
+            forms=FormChoice(
+                form=form,
+                development=measured,
+                calibration=sample_pairs(checkpoint, calibration) if calibration else (),
+                max_loss=max_loss,
+            ),
             attention=attention,
             parallel=read_tsv([shortlist]).pairs if shortlist else (),
             replace=replace,
         )
-    show_parity(manifest.parity, as_json)
+    show_parity(manifest.parity, manifest, as_json)
+
+
+def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
+    """Text for a model: pairs of a .tsv; else lines, which are sources or, for a decoder-only model, texts."""
+    from model.checkpoint import load_checkpoint
+    from model.data import read_text, read_tsv
+
+    if ".tsv" in file.suffixes:
+        return read_tsv([file]).pairs
+    loaded = load_checkpoint(checkpoint)
+    if loaded.config.has_encoder:
+        return [(text, "") for _, text in read_text([file], documents="lines").pairs]
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    return read_text([file], documents=config["train"]["documents"]).pairs
 
 
 @app.command()
@@ -265,21 +327,30 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a bundle: digests, golden answer and, with its checkpoint, every output."""
-    from export.bundle import BundleError
+    from export.bundle import BundleError, load_bundle
     from export.verify import verify_bundle
     from model.checkpoint import CheckpointError
 
     with complaints(BundleError, CheckpointError):
         report = verify_bundle(bundle, checkpoint)
-    show_parity(report, as_json)
+        manifest = load_bundle(bundle)
+    show_parity(report, manifest, as_json)
     if not report["passed"]:
         raise typer.Exit(1)
 
 
-def show_parity(report: dict[str, Any], as_json: bool) -> None:
-    """The parity report as a table, or as JSON."""
+def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> None:
+    """The parity report and what is known of quantised variants as tables, or as JSON."""
     if as_json:
-        typer.echo(json.dumps(report))
+        quantized = {
+            variant.precision: {
+                "quantization": dataclasses.asdict(variant.quantization),
+                "comparison": [dataclasses.asdict(figures) for figures in variant.comparison],
+            }
+            for variant in manifest.variants
+            if variant.quantization is not None
+        }
+        typer.echo(json.dumps({**report, "quantized": quantized}))
         return
     from rich.console import Console
     from rich.table import Table
@@ -295,7 +366,49 @@ def show_parity(report: dict[str, Any], as_json: bool) -> None:
             "none" if is_exact else f"{check['tolerance']:.0e}",
             "passed" if check["passed"] else "FAILED",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for variant in manifest.variants:
+        if variant.quantization is not None:
+            console.print(form_table(variant))
+
+
+def form_table(variant: Variant) -> Table:
+    """The forms that were measured for a quantised variant."""
+    from rich.table import Table
+
+    kind = variant.quantization
+    assert kind is not None
+    place = f"blocks of {kind.block}" if kind.block else "scales by output"
+    kind_told = (
+        f"{kind.form}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, {kind.cache} caches"
+    )
+    if not kind.batch_invariant:
+        kind_told += "; answers may depend on the batch"
+    columns: dict[str, Callable[[FormFigures], str]] = {
+        "form": lambda figures: figures.form,
+        "texts": lambda figures: str(figures.sentences),
+        "BLEU": lambda figures: shown(figures.bleu, ".2f"),
+        "BLEU lost": lambda figures: shown(figures.bleu_loss, "+.2f"),
+        "answers equal": lambda figures: shown(figures.exact_match, ".1%"),
+        "nats per token": lambda figures: shown(figures.nats_per_token, ".3f"),
+        "nats lost": lambda figures: shown(figures.nats_loss, "+.3f"),
+        "tokens equal": lambda figures: shown(figures.equal_tokens, ".1%"),
+        "tokens/s": lambda figures: f"{figures.tokens_per_s:.0f}",
+        "alone": lambda figures: f"{figures.tokens_per_s_alone:.0f}",
+        "taken": lambda figures: "yes" if figures.chosen else "",
+    }
+    told = {name: [tell(figures) for figures in variant.comparison] for name, tell in columns.items()}
+    told = {name: column for name, column in told.items() if any(column)}
+    table = Table(*told, title=f"{variant.precision}: {kind_told}")
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def shown(value: float | None, form: str) -> str:
+    """A figure, or nothing where there is none."""
+    return "" if value is None else format(value, form)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -307,7 +420,7 @@ def serve(
     """Serve bundles over gRPC. A setting is a flag (--max-queue 64), a GLOSSA_… variable or a key of --config FILE."""
     from service.config import ServerSettings, load_settings
     from service.errors import StartupError
-    from service.server import serve as run
+    from service.pages import take_huge_pages
 
     if settings:
         for name, known in ServerSettings.model_fields.items():
@@ -315,8 +428,12 @@ def serve(
         return
     with complaints(StartupError):
         arguments = [*(models or []), *context.args]
-        flags = setting_flags(arguments)
-        run(load_settings(flags))
+        wanted = load_settings(setting_flags(arguments))
+        if wanted.huge_pages:
+            take_huge_pages()  # before anything of weight is imported: the program begins anew
+        from service.server import serve as run
+
+        run(wanted)
 
 
 def setting_flags(arguments: Sequence[str]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class ServerSettings(BaseSettings):
         le=256,
         description="threads of a step while one engine alone has work; 0: all usable, at most 8; 1: saves memory",
     )
+    huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
     max_queue: Positive = Field(
