@@ -276,7 +276,7 @@ def summary(loads: Sequence[Figures]) -> str:
         rates = (f"{load.achieved_rps:.1f}", f"{load.goodput_rps:.1f}", f"{load.tokens_per_s:.0f}", f"{load.failed}")
         ends = (f"{end.p50:.0f}", f"{end.p95:.0f}", f"{end.p99:.0f}") if end else ("-", "-", "-")
         rows.append((load.load, *rates, *ends, f"{first.p99:.0f}" if first else "-"))
-    marks = ["", *("sustained" if load.sustained else "" for load in ordered)]
+    marks = ["", *("cut short" if load.cut_short else "sustained" if load.sustained else "" for load in ordered)]
     return "\n".join(
         "".join(f"{cell:>10}" for cell in row) + (f"  {mark}" if mark else "")
         for row, mark in zip(rows, marks, strict=True)
@@ -296,7 +296,10 @@ def check_plot(path: Path) -> None:
 
 
 def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objectives) -> None:
-    """Writes p50, p95 and p99 of end-to-end and first token over the offered load."""
+    """Writes p50, p95 and p99 of end-to-end and first token over the offered load.
+
+    Of a load that was cut short only the quick answers are known, so it is a line at its rate instead of a point.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -311,11 +314,17 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     )
     for name, label, style in latencies:
         for colour, point in zip(("C0", "C1", "C3"), ("p50", "p95", "p99"), strict=True):
-            values = [(load.offered_rps if is_open else load.concurrency, getattr(load, name)) for load in ordered]
+            whole = [load for load in ordered if not load.cut_short]
+            values = [(load.offered_rps if is_open else load.concurrency, getattr(load, name)) for load in whole]
             points = [(x, getattr(value, point)) for x, value in values if value is not None]
             if points:
                 xs, ys = zip(*points, strict=True)
                 axes.plot(xs, ys, style, color=colour, marker=".", label=f"{label} {point}")
+    label = "cut short, not sustained"
+    for load in ordered:
+        if load.cut_short:
+            axes.axvline(load.offered_rps, color="C3", linewidth=1, linestyle=":", label=label)
+            label = "_"  # once in the legend
     if math.isfinite(objectives.end_to_end_s):
         label = f"limit of end-to-end p{objectives.percentile:g}"
         axes.axhline(objectives.end_to_end_s * MS, color="0.5", linewidth=1, linestyle=":", label=label)

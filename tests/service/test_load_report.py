@@ -241,6 +241,14 @@ def test_the_summary_has_a_line_for_each_load_the_lightest_first():
     assert closed[1].split()[-1] == "-"
 
 
+def test_loads_cut_short_are_marked_and_drawn_as_lines(tmp_path):
+    cut = [figures(load(outcome(12.0), is_cut_short=True, wall_s=12.5), Objectives(), rate=rate) for rate in (8.0, 9.0)]
+    whole = made(outcome(12.0), outcome(13.0))
+    assert [line.endswith("  cut short") for line in summary([whole, *cut]).splitlines()] == [False, False, True, True]
+    draw(tmp_path / "load.svg", "a title", [whole, *cut], Objectives())
+    assert (tmp_path / "load.svg").read_text().count("cut short, not sustained") == 1
+
+
 def test_every_figure_is_json():
     told = as_json(made(*(outcome(12.0, status=status) for status in (OK, "INTERNAL"))))
     assert json.loads(json.dumps(told, allow_nan=False)) == {**told, "warnings": list(told["warnings"])}
