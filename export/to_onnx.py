@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import datetime
 import importlib.metadata
 import logging
 import math
+import shutil
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,18 +42,28 @@ from export.bundle import (
     Variant,
     write_bundle,
 )
-from export.calibrate import Ranges
+from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
+from export.calibrate import Ranges, calibrate
+from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
 from export.optimize import name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import sample_inputs
 from export.shortlist import learn_shortlist
-from export.verify import checkpoint_digest, limits_of, make_report, verify_variants
+from export.verify import Served, checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
+from model.data import unseen_examples
+from model.evaluate import greedy_batch
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
 OPSET = 23
+# What a precision's form is chosen from unless one is named. Blocks of 8 bits are for one to four rows, and with blocks
+# of 4 bits larger than these answers depend on the batch.
+AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
+    "int8": ("row", "static", "row+kv", "static+kv"),
+    "int4": ("b32",),
+}
 INLINE_LIMIT = 1 << 30  # bytes of weights; a protocol buffer ends at 2 GiB
 HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
 
@@ -69,11 +82,27 @@ class ParityError(ExportError):
         self.report = report
 
 
+@dataclass(frozen=True, kw_only=True)
+class FormChoice:
+    """How the forms of int8 and int4 are chosen.
+
+    form: one of `export.quantize.FORMS`, or "auto" for the fastest of `AUTOMATIC`. development: text to measure on;
+    None: there is none. calibration: pairs of source and target text, the source empty for models without one; none:
+    the development text. max_loss: see `export.choose.choose`.
+    """
+
+    form: str = "auto"
+    development: Development | None = None
+    calibration: Sequence[tuple[str, str]] = ()
+    max_loss: float | None = None
+
+
 def export_bundle(
     checkpoint: Path,
     out: Path,
     *,
     precisions: Sequence[Precision] = ("fp32",),
+    forms: FormChoice | None = None,
     texts: Sequence[str] = (),
     attention: bool = False,
     parallel: Sequence[tuple[str, str]] = (),
@@ -81,24 +110,38 @@ def export_bundle(
 ) -> Manifest:
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
-    attention: also a graph that tells how a target attends to its source. parallel: pairs of source and target text
-    from which to learn a shortlist; none: no shortlist.
+    forms: how the form of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others must be
+    given some. attention: also a graph that tells how a target attends to its source. parallel: pairs of source and
+    target text from which to learn a shortlist; none: no shortlist.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
+    forms = forms or FormChoice()
+    if forms.development is None and any(precision in AUTOMATIC for precision in precisions):
+        forms = dataclasses.replace(forms, development=own_development(loaded.lineage))
     return export_model(
         loaded.model,
         loaded.tokenizer,
         out,
         lineage=lineage,
         precisions=precisions,
+        forms=forms,
         texts=texts,
         attention=attention,
         parallel=parallel,
         replace=replace,
     )
+
+
+def own_development(lineage: Mapping[str, Any]) -> Development | None:
+    """Text to measure on that a checkpoint's lineage leads to: only that of embedded corpora is at hand."""
+    examples = unseen_examples(str(lineage.get("data")), MAX_SENTENCES)
+    if examples is None:
+        return None
+    sources, targets = [source for source, _ in examples.pairs], [target for _, target in examples.pairs]
+    return Development(sources, targets, examples.name) if any(sources) else Development(targets, (), examples.name)
 
 
 def export_model(
@@ -108,6 +151,7 @@ def export_model(
     *,
     lineage: Mapping[str, Any] | None = None,
     precisions: Sequence[Precision] = ("fp32",),
+    forms: FormChoice | None = None,
     texts: Sequence[str] = (),
     attention: bool = False,
     parallel: Sequence[tuple[str, str]] = (),
@@ -117,10 +161,14 @@ def export_model(
     """Export a model in memory: float32, on the CPU, in evaluation mode; it is not changed.
 
     Each of the precisions becomes a variant and is verified on the CPU against the float32 model; CUDA needs fp16.
+    int8 and int4 take the fastest form that `forms` allows, measured against fp32, whether that is asked for or not.
     Graphs with more than `inline_limit` bytes of weights keep them in a file beside them.
     """
-    config = model.config
+    config, forms = model.config, forms or FormChoice()
     check_exportable(model, tokenizer)
+    check_forms(precisions, forms)
+    if forms.development is None and texts:
+        forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
         if is_asked and not config.has_encoder:
             raise ExportError(f"{name}: a decoder-only model has no source; export it without {name}")
@@ -130,8 +178,8 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if parallel:
             origin["shortlist"] = save_shortlist(parallel, tokenizer, directory)
-        variants = tuple(
-            save_variant(model, directory, precision, inline_limit, attention=attention) for precision in precisions
+        variants = save_variants(
+            model, tokenizer, directory, precisions, forms, inline_limit=inline_limit, attention=attention
         )
         samples = sample_inputs(config, tokenizer, texts)
         checks, golden = verify_variants(directory, variants, model, samples)
@@ -167,6 +215,96 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
         raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
     if model.training:
         raise ExportError("the model is in training mode; call model.eval() first")
+
+
+def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
+    """Refuses precisions and a form that do not fit together. Raises ExportError."""
+    if not precisions or len(set(precisions)) != len(precisions):
+        raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
+    if forms.form == "auto":
+        return
+    form = FORMS.get(forms.form)
+    if form is None or not form.is_quantized:
+        known = [name for name, form in FORMS.items() if form.is_quantized]
+        raise ExportError(f"form: must be auto, {' or '.join(known)}, got {forms.form}")
+    if form.precision not in precisions:
+        raise ExportError(
+            f"form: {form.name} is one of {form.precision}, which is not among the precisions {', '.join(precisions)}; "
+            f"fix: ask for {form.precision} as well"
+        )
+
+
+def save_variants(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    directory: Path,
+    precisions: Sequence[Precision],
+    forms: FormChoice,
+    *,
+    inline_limit: int = INLINE_LIMIT,
+    attention: bool = False,
+) -> tuple[Variant, ...]:
+    """A variant of each precision below `directory`, those of int8 and int4 in the forms that were chosen."""
+    traced = trace_model(model, attention=attention)
+    scratch, variants = directory / "candidates", dict[Precision, Variant]()
+
+    def save(form: Form, place: Path, ranges: Ranges | None = None) -> Variant:
+        return save_variant(model, place, form, inline_limit, attention=attention, ranges=ranges, traced=traced)
+
+    for precision in precisions:
+        if precision not in AUTOMATIC:
+            variants[precision] = save(FORMS[precision], directory)
+    quantized = [precision for precision in precisions if precision in AUTOMATIC]
+    if quantized:
+        development = forms.development
+        if development is None:
+            raise ExportError(
+                f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
+                "fix: give development text, --development FILE"
+            )
+        asked = {precision: _form_names(precision, forms.form) for precision in quantized}
+        is_calibrated = any(FORMS[name].needs_ranges for names in asked.values() for name in names)
+        ranges = calibrate(model, calibration_ids(model, tokenizer, forms)) if is_calibrated else None
+        place = directory if "fp32" in variants else scratch / "fp32"
+        plain = variants["fp32"] if "fp32" in variants else save(FORMS["fp32"], place)
+        yardstick = Served(place, plain, limits_of(model.config))
+        for precision, names in asked.items():
+            saved = {name: save(FORMS[name], scratch / name, ranges) for name in names}
+            served = {name: Served(scratch / name, saved[name], limits_of(model.config)) for name in names}
+            try:
+                choice = choose(yardstick, served, development, tokenizer, model.config, max_loss=forms.max_loss)
+            except ChoiceError as error:
+                raise ExportError(f"{precision}: {error}") from None
+            (scratch / choice.form / precision).rename(directory / precision)
+            variants[precision] = dataclasses.replace(saved[choice.form], comparison=choice.figures)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return tuple(variants[precision] for precision in precisions)
+
+
+def _form_names(precision: Precision, form: str) -> tuple[str, ...]:
+    """The forms of a precision that are measured: the one named, if it is one of this precision."""
+    return (form,) if form in FORMS and FORMS[form].precision == precision else AUTOMATIC[precision]
+
+
+def calibration_ids(model: Transformer, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
+    """Token ids of the calibration text, or of the development text; sources without a reference are answered."""
+    config, pairs, development = model.config, list(forms.calibration[:MAX_CALIBRATION]), forms.development
+    if not pairs and development is not None:
+        texts = development.texts[:MAX_CALIBRATION]
+        references = development.references or ("",) * len(texts)
+        pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
+    sources = tokenizer.encode_batch([source for source, _ in pairs])
+    targets = tokenizer.encode_batch([target for _, target in pairs])
+    most = config.max_target_len - 1
+    if not config.has_encoder:
+        pieces = [ids[start : start + most] for ids in targets for start in range(0, len(ids), max(most, 1))]
+        return [([], [config.bos_id, *piece]) for piece in pieces[:MAX_CALIBRATION]]
+    framed = [[*source[: config.max_source_len - 1], config.eos_id] for source in sources]
+    if not any(targets):
+        prompts, enough = [[config.bos_id]] * len(framed), 2 * max(map(len, framed)) + 16
+        answers = greedy_batch(model, prompts, sources=framed, max_tokens=min(config.max_target_len, enough))
+        targets = [[token for token in answer if token != config.eos_id] for answer in answers]
+    return [(source, [config.bos_id, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
 
 
 class Traced(NamedTuple):

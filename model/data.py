@@ -28,6 +28,7 @@ from model.tokenizer import Tokenizer
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches' worth of shuffled text
 EMBEDDED_PAIRS, EMBEDDED_SCENES, EMBEDDED_COPIES = 60_000, 40_000, 5_000
+EMBEDDED_NAMES = {"pairs": "embedded scene grammar", "scenes": "embedded scenes", "copy": "copy task, seed 1"}
 MAX_SOURCE_SHARE = 4  # a batch holds at most this many source tokens per target token of the budget
 
 
@@ -97,12 +98,23 @@ def copy_examples(count: int, *, seed: int) -> Examples:
 def embedded_examples(kind: Embedded) -> Examples:
     """The training text that comes with the code, for presets that train on no file."""
     if kind == "pairs":
-        return Examples(corpus.pairs(1, EMBEDDED_PAIRS, "train"), "embedded scene grammar")
+        return Examples(corpus.pairs(1, EMBEDDED_PAIRS, "train"), EMBEDDED_NAMES[kind])
     if kind == "scenes":
-        return Examples([("", text) for text in corpus.scenes(1, EMBEDDED_SCENES, "train")], "embedded scenes")
+        return Examples([("", text) for text in corpus.scenes(1, EMBEDDED_SCENES, "train")], EMBEDDED_NAMES[kind])
     if kind == "copy":
         return copy_examples(EMBEDDED_COPIES, seed=1)
     raise DataError("there is no embedded corpus without a name; give data")
+
+
+def unseen_examples(name: str, count: int) -> Examples | None:
+    """Text like the embedded text of this name that was kept from training, or None if there is none of that name."""
+    if name == EMBEDDED_NAMES["pairs"]:
+        return Examples(corpus.pairs(2, count, "test"), f"{name}, unseen")
+    if name == EMBEDDED_NAMES["scenes"]:
+        return Examples([("", text) for text in corpus.scenes(2, count, "test")], f"{name}, unseen")
+    if name == EMBEDDED_NAMES["copy"]:
+        return copy_examples(count, seed=2)
+    return None
 
 
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
