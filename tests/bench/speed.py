@@ -51,11 +51,13 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("bandwidth", f"bandwidth --forms {options.form} b32 b128 fp32", "One row beside the memory's speed"),
         Part("alone", f"{speed} alone --forms {options.form} b32 b128 fp32", "One request at a time", peer),
         Part("offline", f"{speed} offline --forms {options.form} --count 512", "All sentences at once", peer),
-        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 256", "The same in fp32", peer),
-        Part("beam", f"{speed} beam --quick --forms {options.form} --count 512", "Beams of 4", peer),
+        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 128", "The same in fp32", peer),
+        Part("beam", f"{speed} beam --quick --forms {options.form} --count 256", "Beams of 4", peer),
         Part("transformers-alone", f"{face} alone {form}", "Hugging Face, one at a time", faces),
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
-        Part("goodput", f"compare_goodput {form} --quick", "Goodput under Poisson arrivals", peer),
+        Part(
+            "goodput", f"compare_goodput {form} --quick --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer
+        ),
         Part("overhead", f"grpc_overhead overhead {form}", "gRPC and Python with all rows busy"),
         Part("memory", f"grpc_overhead memory {form}", "Memory", peer),
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
@@ -71,7 +73,12 @@ def parts(options: argparse.Namespace) -> list[Part]:
             Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, one at a time", peer),
             Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, all at once", peer),
             Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
-            Part("real-goodput", f"compare_goodput {form} {real} --quick --rate 80", "Goodput, real sentences", peer),
+            Part(
+                "real-goodput",
+                f"compare_goodput {form} {real} --quick --rate 160 --within-s 50",
+                "Goodput, real sentences",
+                peer,
+            ),
         ]
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
