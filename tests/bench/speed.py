@@ -46,6 +46,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
     peer, faces = ("ctranslate2",), ("transformers",)
     speed, face = "compare_speed_ctranslate2", "compare_speed_transformers"
     form = f"--form {options.form}"
+    goodput = f"compare_goodput {form} --quick"
     found = [
         Part("models", f"speed_models --form fp32 {options.form} b32 b128", "what is measured"),
         Part("bandwidth", f"bandwidth --forms {options.form} b32 b128 fp32", "One row beside the memory's speed"),
@@ -55,9 +56,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("beam", f"{speed} beam --quick --forms {options.form} --count 256", "Beams of 4", peer),
         Part("transformers-alone", f"{face} alone {form}", "Hugging Face, one at a time", faces),
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
-        Part(
-            "goodput", f"compare_goodput {form} --quick --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer
-        ),
+        Part("goodput", f"{goodput} --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer),
         Part("overhead", f"grpc_overhead overhead {form}", "gRPC and Python with all rows busy"),
         Part("memory", f"grpc_overhead memory {form}", "Memory", peer),
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
