@@ -70,6 +70,12 @@ class ServerSettings(BaseSettings):
     huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
+    join_tokens: Positive = Field(
+        256, description="tokens of sources and prompts read between two tokens of running requests, at most"
+    )
+    prefix_cache_bytes: int = Field(
+        1 << 27, ge=0, description="most bytes of a model's recent prompt beginnings, beside the KV cache; 0: none"
+    )
     max_queue: Positive = Field(
         256, description="requests of one model that may wait for a row; then RESOURCE_EXHAUSTED"
     )

@@ -272,10 +272,13 @@ class Engine:
             self._fail(plan)
             return
         self._failures_in_a_row = 0
-        if plan.admitted:
+        if plan.step.joins or plan.step.blocks:
             self._metrics.joined(model.join_s)
-            for sequence in plan.admitted:
-                self._answers[sequence].join_s = model.join_s
+            for sequence in {*plan.admitted, *plan.readers}:
+                self._answers[sequence].join_s += model.join_s
+        if plan.looked_up:
+            hits = len({load.row for load in plan.step.loads})
+            self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
         if plan.step.tokens:
             self._metrics.stepped(model.step_s, len(plan.step.tokens))
         self._metrics.generated(produced)

@@ -167,6 +167,15 @@ class _ModelFamilies:
         self.step = histogram("glossa_step_seconds", "Time of one decode step of an engine.", "model")
         self.rows = histogram("glossa_step_rows", "Rows in a decode step.", "model", buckets=ROW_BUCKETS)
         self.prompt_tokens = counter("glossa_prompt_tokens", "Tokens read, of sources and prompts.", "model")
+        self.looked_up_tokens = counter(
+            "glossa_prefix_looked_up_tokens", "Tokens of prompts that were looked up among recent ones.", "model"
+        )
+        self.prefix_hits = counter(
+            "glossa_prefix_hits", "Prompts whose first tokens were copied from a recent one.", "model"
+        )
+        self.reused_tokens = counter(
+            "glossa_prefix_reused_tokens", "Tokens of prompts copied from recent ones, not read.", "model"
+        )
         self.generated_tokens = counter("glossa_generated_tokens", "Tokens produced.", "model")
         self.wasted_tokens = counter(
             "glossa_wasted_tokens", "Tokens produced for requests that were cancelled, late or failed.", "model"
@@ -215,6 +224,9 @@ class EngineReport:
         self.kv_ratio = 0.0
         self._queue = families.queue.labels(model)
         self._prompt_tokens = families.prompt_tokens.labels(model)
+        self._looked_up = families.looked_up_tokens.labels(model)
+        self._prefix_hits = families.prefix_hits.labels(model)
+        self._reused = families.reused_tokens.labels(model)
         self._encode = families.encode.labels(model)
         self._step = families.step.labels(model)
         self._rows = families.rows.labels(model)
@@ -230,6 +242,11 @@ class EngineReport:
 
     def joined(self, seconds: float) -> None:
         self._encode.observe(seconds)
+
+    def looked_up(self, tokens: int, *, hits: int, reused: int) -> None:
+        self._looked_up.inc(tokens)
+        self._prefix_hits.inc(hits)
+        self._reused.inc(reused)
 
     def stepped(self, seconds: float, rows: int) -> None:
         self._step.observe(seconds)

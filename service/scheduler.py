@@ -8,6 +8,14 @@ Rows are laid out anew when hypotheses came or went. The first hypothesis that c
 those whose row lies behind the new end, are copied into rows that nobody continues. So a copy never reads what another
 one writes, and a beam's copies are as few as they can be. A hypothesis goes first of all into a row of its own request:
 there the source's keys and values are right already, and so are all positions up to where both hypotheses part.
+
+Reading never keeps running rows waiting for long. In every turn each running row steps once, and beside it at most
+`join_tokens` tokens of sources and prompts are read: between two tokens of a row lie one step and so much reading. (One
+source, or one block of a prompt, is always read, even if it is longer.) Sources are read whole, in the order they came.
+Prompts are read in blocks of `block` tokens from position 0 on. The split depends on nothing else, so neither do the
+bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt gets one of them in every turn,
+so that it ends, and the shortest ones get the others, so that a long one does not hold them up. While nothing runs,
+`idle_join_tokens` may be read in a turn: nobody waits but those that are read.
 """
 
 from __future__ import annotations
@@ -16,34 +24,51 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from export.bundle import Limits
+from export.bundle import PAD_MULTIPLE, Limits
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
+from service.prefixes import PrefixIndex
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
 from service.states import Extent, StateLayout
-from service.step import Copy, Join, StepPlan, padded
+from service.step import Copy, Join, Keep, PromptBlock, StepPlan, padded
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
     max_rows: int = 64  # sequences decoded at once
     state_bytes: int = 1 << 30  # most bytes of key-value caches and other states
-    join_tokens: int = 512  # source and prompt tokens read in one turn, padding included; bounds how long rows wait
+    join_tokens: int = 256  # source and prompt tokens read beside a step, padding included: bounds how long rows wait
+    idle_join_tokens: int = 1024  # the same in a turn in which no row steps
+    block: int = 64  # prompt tokens read at once; larger ones are hardly faster on a CPU, and reuse needs whole ones
+    prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside state_bytes; 0: none are kept
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "state_bytes", "join_tokens"):
+        for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.block % PAD_MULTIPLE:
+            raise ValueError(f"block: must be a multiple of {PAD_MULTIPLE}, got {self.block}")
+        if self.prefix_bytes < 0:
+            raise ValueError(f"prefix_bytes: must be at least 0, got {self.prefix_bytes}")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a turn does, for `live` sequences; `admitted` ones are new there, `ended` ones gave up."""
+    """What a turn does, for `live` sequences; `admitted` ones are new there, `ended` ones gave up.
+
+    readers: live ones that read blocks of their prompts.
+    reading: live ones whose prompts will not have been read yet, but for the last token.
+    looked_up, reused: tokens of new prompts, and how many of them need not be read, because they were kept.
+    """
 
     step: StepPlan
     live: tuple[Sequence, ...]
     admitted: tuple[Sequence, ...]
     ended: tuple[Sequence, ...]
+    readers: frozenset[Sequence] = frozenset()
+    reading: frozenset[Sequence] = frozenset()
+    looked_up: int = 0
+    reused: int = 0
 
 
 class Scheduler:
@@ -58,6 +83,10 @@ class Scheduler:
         self.live: list[Sequence] = []
         self.rows: list[tuple[Sequence, Hypothesis]] = []
         self.reserved = Extent()  # the worst case of the live sequences
+        self.block = min(config.block, limits.max_block) if limits.max_block else config.block
+        # What has no positions cannot be kept block by block.
+        slots = 0 if layout.row_bytes or not self.has_prefill else config.prefix_bytes // layout.bytes_per(self.block)
+        self.prefixes = PrefixIndex(slots, self.block)
 
     @property
     def has_prefill(self) -> bool:
@@ -88,8 +117,6 @@ class Scheduler:
             )
         if source > limits.max_source_len or (source == 0) != (limits.max_source_len == 0):
             raise InvalidRequest("source", f"must have 1..{limits.max_source_len} tokens, got {source}")
-        if limits.max_block > 1 and prompt > limits.max_block:
-            raise InvalidRequest("prompt", f"must have at most {limits.max_block} tokens, got {prompt}")
         if any(not 0 <= token < limits.vocab_size for token in request.source + request.prompt + request.prefix):
             raise InvalidRequest("source", f"token ids must be 0..{limits.vocab_size - 1}")
         width = request.options.width
@@ -118,21 +145,36 @@ class Scheduler:
         if not self._is_settled():
             copies = self._lay_out()
             self.reserved = self._with(Extent(), self.live)
-        admitted = self._admit()
-        return Plan(self._step(held, copies, admitted), tuple(self.live), tuple(admitted), tuple(ended))
+        readers = self._readers()
+        admitted = self._admit(readers)
+        loads = self._load(admitted) if self.has_prefill else []
+        blocks = self._read(readers, admitted) if self.has_prefill else []
+        reading = frozenset(self._readers(blocks))
+        return Plan(
+            self._step(held, copies, admitted, loads, blocks, reading),
+            tuple(self.live),
+            tuple(admitted),
+            tuple(ended),
+            frozenset([self.rows[block.row][0] for block in blocks]),
+            reading,
+            looked_up=sum([len(sequence.request.prompt) for sequence in admitted]) if self.prefixes.slots else 0,
+            reused=sum([load.count for load in loads]),
+        )
 
     def commit(self, plan: Plan) -> list[Sequence]:
         """The inputs of `plan`, the last one made, are cached. Returns the sequences that have read their prompts: the
         distribution behind each of their rows is about a new token."""
-        prefilled = set(plan.admitted) if self.has_prefill else ()
+        for block in plan.step.blocks:
+            self.rows[block.row][0].cached += len(block.tokens)
         for sequence in plan.live:
-            sequence.cached += len(sequence.request.prompt) if sequence in prefilled else 1
+            sequence.cached += sequence not in plan.reading
         return [sequence for sequence in plan.live if sequence.has_read_prompt]
 
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences, after a turn failed. The caller ends them."""
         dropped, self.live, self.rows = self.live, [], []
         self.reserved = Extent()
+        self.prefixes.clear()
         for sequence in dropped:
             sequence.rows = ()
         return dropped
@@ -213,13 +255,35 @@ class Scheduler:
         for sequence, own in taken.items():
             sequence.rows = tuple(own)
 
-    def _admit(self) -> list[Sequence]:
+    def _readers(self, blocks: Iterable[PromptBlock] = ()) -> list[Sequence]:
+        """Live sequences with prompts that are not read but for the last token, when `blocks` are; oldest first."""
+        if not self.has_prefill:
+            return []
+        read: dict[Sequence, int] = {}
+        for block in blocks:
+            sequence = self.rows[block.row][0]
+            read[sequence] = read.get(sequence, 0) + len(block.tokens)
+        return [
+            sequence
+            for sequence in self.live
+            if sequence.cached + read.get(sequence, 0) < len(sequence.request.prompt) - 1
+        ]
+
+    def _budget(self, readers: list[Sequence]) -> int:
+        """How many tokens may be read in this turn."""
+        config = self.config
+        is_running = len(self.live) > len(readers)
+        return config.join_tokens if is_running else max(config.join_tokens, config.idle_join_tokens)
+
+    def _admit(self, readers: list[Sequence]) -> list[Sequence]:
+        """New sequences, in the order they came, as many as there is something to be read of in this turn."""
         admitted: list[Sequence] = []
-        cost = 0
+        budget = self._budget(readers)
+        cost = sum([padded(self._next_block(sequence)) for sequence in readers])
         while self.waiting:
             sequence = self.waiting[0]
-            cost += self._join_tokens(sequence)
-            if admitted and cost > self.config.join_tokens:
+            cost += padded(len(sequence.request.source)) + padded(self._next_block(sequence))
+            if (admitted or readers) and cost > budget:
                 break
             wanted = self._with(self.reserved, [sequence])
             if wanted.rows > self.config.max_rows or self._bytes_for(wanted) > self.config.state_bytes:
@@ -227,7 +291,7 @@ class Scheduler:
             admitted.append(self.waiting.popleft())
             self.live.append(sequence)
             self.reserved = wanted
-        admitted.sort(key=self._join_tokens)  # rows of one padded length are read together
+        admitted.sort(key=lambda new: (padded(len(new.request.source)), padded(self._next_block(new))))
         for sequence in admitted:
             (hypothesis,) = sequence.hypotheses
             hypothesis.row = len(self.rows)
@@ -235,19 +299,90 @@ class Scheduler:
             self.rows.append((sequence, hypothesis))
         return admitted
 
-    def _step(self, held: int, copies: list[Copy], admitted: list[Sequence]) -> StepPlan:
-        prefilled = len(admitted) if self.has_prefill else 0
-        stepping = self.rows[: len(self.rows) - prefilled]
-        starts = tuple([sequence.cached for sequence, _ in stepping])
-        blocks = [self._padded_prompt(sequence) for sequence in admitted] if prefilled else []
+    def _load(self, admitted: list[Sequence]) -> list[Keep]:
+        """What of the new prompts was kept and is only copied."""
+        loads = []
+        for sequence in admitted:
+            for slot in self.prefixes.find(sequence.request.prompt):
+                loads.append(Keep(sequence.rows[0], sequence.cached, self.block, slot))
+                sequence.cached += self.block
+        return loads
+
+    def _read(self, readers: list[Sequence], admitted: list[Sequence]) -> list[PromptBlock]:
+        """The blocks of this turn, ordered so that equal first ones are neighbours."""
+        counts = self._share(readers, admitted)
+        blocks = [block for sequence, count in counts.items() for block in self._blocks(sequence, count)]
+        firsts = [block for block in blocks if block.start == 0]
+        firsts.sort(key=lambda block: (padded(len(block.tokens)), block.row))
+        return [*firsts, *[block for block in blocks if block.start]]
+
+    def _share(self, readers: list[Sequence], admitted: list[Sequence]) -> dict[Sequence, int]:
+        """How many blocks of each prompt this turn has: one of the oldest, then all of the shortest ones."""
+        budget = self._budget([*readers, *admitted])
+        by_rest = sorted([*readers, *admitted], key=lambda sequence: len(sequence.request.prompt) - sequence.cached)
+        counts: dict[Sequence, int] = {}
+        cost = 0
+        for sequence, is_sure in [*((oldest, True) for oldest in readers[:1]), *((other, False) for other in by_rest)]:
+            while size := self._next_block(sequence, counts.get(sequence, 0)):
+                cost += padded(size)
+                if counts and cost > budget:
+                    return counts
+                counts[sequence] = counts.get(sequence, 0) + 1
+                if is_sure:
+                    break
+        return counts
+
+    def _next_block(self, sequence: Sequence, after: int = 0) -> int:
+        """Tokens of the block that is to be read behind the next `after` ones; 0: the prompt has no more."""
+        if not self.has_prefill:
+            return 0
+        rest = len(sequence.request.prompt) - 1 - sequence.cached - after * self.block
+        return max(0, min(self.block, rest))
+
+    def _blocks(self, sequence: Sequence, count: int) -> list[PromptBlock]:
+        """The next `count` blocks of a prompt; the last token of all is left to a step."""
+        prompt, (row,) = sequence.request.prompt[:-1], sequence.rows
+        starts = range(sequence.cached, len(prompt), self.block)[:count]
+        return [PromptBlock(row, start, prompt[start : start + self.block]) for start in starts]
+
+    def _save(self, blocks: Iterable[PromptBlock]) -> list[Keep]:
+        """Whole blocks that are worth keeping, and where."""
+        saves = []
+        for block in blocks:
+            if len(block.tokens) == self.block:
+                slot = self.prefixes.keep(self.rows[block.row][0].request.prompt, block.start)
+                if slot is not None:
+                    saves.append(Keep(block.row, block.start, self.block, slot))
+        return saves
+
+    def _step(
+        self,
+        held: int,
+        copies: list[Copy],
+        admitted: list[Sequence],
+        loads: list[Keep],
+        blocks: list[PromptBlock],
+        reading: frozenset[Sequence],
+    ) -> StepPlan:
+        starts = [sequence.cached for sequence, _ in self.rows]
+        for block in blocks:
+            starts[block.row] = block.start + len(block.tokens)
+        tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
+        steps = len(reading) < len(self.live)
+        ends = [block.start + padded(len(block.tokens)) for block in blocks]
         return StepPlan(
             rows=len(self.rows),
             copies=tuple(copies),
             joins=tuple([self._join(sequence) for sequence in admitted]),
-            tokens=tuple([sequence.next_input(hypothesis) for sequence, hypothesis in stepping]),
-            starts=starts,
+            loads=tuple(loads),
+            blocks=tuple(blocks),
+            saves=tuple(self._save(blocks)),
+            slots=self.prefixes.slots,
+            tokens=tuple(tokens if steps else ()),
+            starts=tuple(starts if steps else ()),
+            reading=frozenset([row for sequence in reading for row in sequence.rows]),
             held=held,
-            longest=max([start + 1 for start in starts] + blocks, default=0),
+            longest=max([start + 1 for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
@@ -255,15 +390,7 @@ class Scheduler:
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
-        request = sequence.request
-        return Join(row, request.source, request.prompt if self.has_prefill else (), wants_states=request.embeds)
-
-    def _join_tokens(self, sequence: Sequence) -> int:
-        prompt = self._padded_prompt(sequence) if self.has_prefill else 0
-        return padded(len(sequence.request.source)) + prompt
-
-    def _padded_prompt(self, sequence: Sequence) -> int:
-        return padded(len(sequence.request.prompt))
+        return Join(row, sequence.request.source, wants_states=sequence.request.embeds)
 
     def _with(self, extent: Extent, sequences: Iterable[Sequence]) -> Extent:
         """What is needed at most when `sequences` are live beside those that need `extent`."""
@@ -280,7 +407,8 @@ class Scheduler:
         """What a request with so many hypotheses needs at most. The very last token is never an input."""
         longest = len(request.prompt) + request.max_tokens - 1
         if self.has_prefill:
-            longest = max(longest, padded(len(request.prompt)))
+            last = max(0, len(request.prompt) - 2) // self.block * self.block  # where the last block begins
+            longest = max(longest, last + padded(len(request.prompt) - 1 - last))
         return Extent(width, longest, len(request.source))
 
     def _bytes_for(self, extent: Extent) -> int:

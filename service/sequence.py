@@ -98,9 +98,10 @@ class Sequence:
     def has_read_prompt(self) -> bool:
         return self.cached >= len(self.request.prompt)
 
-    def next_input(self, hypothesis: Hypothesis) -> int:
+    def input_at(self, position: int, hypothesis: Hypothesis) -> int:
+        """The token at the first position that is not cached."""
         prompt = self.request.prompt
-        return prompt[self.cached] if self.cached < len(prompt) else hypothesis.tokens[-1]
+        return prompt[position] if position < len(prompt) else hypothesis.tokens[-1]
 
     def finish(self, end: End) -> None:
         """The one way to end. The first end counts; its rows are free from the next plan on."""

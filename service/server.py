@@ -119,7 +119,12 @@ def open_model(
             f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
         ) from error
     config = EngineConfig(
-        scheduler=SchedulerConfig(max_rows=settings.max_rows, state_bytes=max(1, settings.kv_cache_bytes // engines)),
+        scheduler=SchedulerConfig(
+            max_rows=settings.max_rows,
+            state_bytes=max(1, settings.kv_cache_bytes // engines),
+            join_tokens=settings.join_tokens,
+            prefix_bytes=settings.prefix_cache_bytes // engines,
+        ),
         max_queue=math.ceil(settings.max_queue / engines),
     )
     report = metrics.model(

@@ -24,7 +24,7 @@ from export.bundle import StateKind, StateSpec, Variant
 from service.memory import Block, Memory
 
 if TYPE_CHECKING:
-    from service.step import Copy
+    from service.step import Copy, Keep
 
 CAPACITIES = (8, 16, 24, 32, 48, 64)
 
@@ -70,6 +70,10 @@ class StateLayout:
             axes = _Axes.of(spec)
             totals[spec.kind] = totals.get(spec.kind, 0) + axes.outer * axes.inner * axes.itemsize
         return cls(totals.pop("self_kv", 0), totals.pop("cross_kv", 0), sum(totals.values()))
+
+    def bytes_per(self, positions: int) -> int:
+        """Bytes of so many target positions of a row."""
+        return self.target_bytes * positions
 
     def bytes_for(self, rows: int, target_len: int, source_len: int, *, max_rows: int) -> int:
         """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
@@ -191,15 +195,21 @@ class StateBuffer:
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
         """Copies positions start .. stop of row `source` over those of row `target`; all of it if nothing grows."""
-        first = start * self.axes.inner * self.axes.itemsize if self.axes.grows else 0
+        self.copy_to(self, source, target, source_start=start, target_start=start, count=stop - start)
+
+    def copy_to(
+        self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
+    ) -> None:
+        """Copies `count` positions of row `source`, from `source_start` on, into row `target` of another buffer of the
+        same state, from `target_start` on."""
         self.memory.copy(
+            other.block,
             self.block,
-            self.block,
-            target_offset=target * self._row_bytes + first,
-            source_offset=source * self._row_bytes + first,
-            target_pitch=self._pitch,
+            target_offset=target * other._row_bytes + (other.pitch_for(target_start) if self.axes.grows else 0),
+            source_offset=source * self._row_bytes + (self.pitch_for(source_start) if self.axes.grows else 0),
+            target_pitch=other._pitch,
             source_pitch=self._pitch,
-            width=self.pitch_for(stop - start),
+            width=self.pitch_for(count),
             height=self.axes.outer,
         )
 
@@ -291,6 +301,25 @@ class StateBuffers:
                 buffer.copy(copy.source, copy.target, copy.start, copy.stop)
             elif copy.source_len:
                 buffer.copy(copy.source, copy.target, 0, copy.source_len)
+
+
+class KeptBlocks:
+    """Blocks of `self_kv` that were copied out of rows, one in each of some slots."""
+
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
+        self.buffers = [StateBuffer(spec, memory) for spec in specs if spec.kind == "self_kv"]
+
+    def save(self, rows: StateBuffers, keep: Keep, *, slots: int) -> None:
+        """Copies a block of a row into its slot. Memory for all `slots` is taken once; it costs what is written."""
+        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
+            if (kept.rows, kept.capacity) != (slots, keep.count):
+                kept.resize(slots, keep.count, live=0)
+            buffer.copy_to(kept, keep.row, keep.slot, source_start=keep.start, target_start=0, count=keep.count)
+
+    def load(self, rows: StateBuffers, keep: Keep) -> None:
+        """Copies a kept block into its row."""
+        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
+            kept.copy_to(buffer, keep.slot, keep.row, source_start=0, target_start=keep.start, count=keep.count)
 
 
 def outputs_by_state(variant: Variant) -> dict[str, list[str]]:

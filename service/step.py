@@ -37,25 +37,49 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new row. `source` goes through the encoder; `prompt` is prefilled as one block. Either may be empty.
+    """A new row. `source` goes through the encoder; empty for models without one.
 
     wants_states: the mean of the encoder's states is asked for.
     """
 
     row: int
     source: tuple[int, ...]
-    prompt: tuple[int, ...]
     wants_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One turn, done in this order: copies and growth, encoding, prefill, step.
+class PromptBlock:
+    """Tokens of a prompt that are read at once, the first at position `start` of a row. Nobody asks what the model says
+    behind them: the last token of a prompt is an ordinary step."""
 
-    rows: live rows after copies and joins; the turn yields a distribution for each of them.
+    row: int
+    start: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """`count` positions of `row` from `start` on, and the slot where they are kept for other prompts."""
+
+    row: int
+    start: int
+    count: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One turn, done in this order: copies and growth, encoding, kept blocks into rows, prompts, blocks that are to be
+    kept, step.
+
+    rows: live rows after copies and joins.
     copies: no row is the source of one and the target of another, so their order does not matter.
     joins: the last rows, ordered by padded length, so that equal ones are neighbours.
-    tokens, starts: input token and its position, for the first rows, which step; the rows behind are prefilled.
+    loads, saves: from slots into rows, and from rows into slots. slots: how many slots there are.
+    blocks: in the order in which they are read; those of one row follow each other.
+    tokens, starts: input token and its position of each row; empty when nothing can step.
+    reading: rows whose prompts are not read yet: their step is there to keep the others together, says nothing, and
+        what it caches is written over by the next block.
     held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
@@ -65,8 +89,13 @@ class StepPlan:
     rows: int
     copies: tuple[Copy, ...] = ()
     joins: tuple[Join, ...] = ()
+    loads: tuple[Keep, ...] = ()
+    blocks: tuple[PromptBlock, ...] = ()
+    saves: tuple[Keep, ...] = ()
+    slots: int = 0
     tokens: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
+    reading: frozenset[int] = frozenset()
     held: int = 0
     longest: int = 0
     longest_source: int = 0

@@ -125,6 +125,7 @@ class ScriptedRunner:
         self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
         self.rule = rule
         self.rows: list[Any] = []
+        self.kept: dict[int, list[int]] = {}  # by slot: all tokens up to the end of the block that is kept there
         self.plans: list[Any] = []
         self.keeps_plans = True
         self.runs = self.rests = 0
@@ -156,21 +157,47 @@ class ScriptedRunner:
         for join in plan.joins:
             assert join.row == len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
-            assert bool(join.prompt) == (self.limits.max_block != 1)
-            self.rows.append((join.source, list(join.prompt)))
+            self.rows.append((join.source, []))
         assert len(self.rows) == plan.rows
-        for (_, fed), token, start in zip(self.rows, plan.tokens, plan.starts, strict=False):
+        self._read(plan)
+        assert len(plan.tokens) == len(plan.starts) == (plan.rows if len(plan.reading) < plan.rows else 0)
+        for row, (token, start) in enumerate(zip(plan.tokens, plan.starts, strict=True)):
+            _, fed = self.rows[row]
             assert len(fed) == start, "a row is fed a token that is not its next"
-            fed.append(token)
-        assert all(fed for _, fed in self.rows), "a row was neither stepped nor prefilled"
+            if row not in plan.reading:
+                fed.append(token)
         assert plan.longest >= max(len(fed) for _, fed in self.rows)
         assert plan.longest_source == max(len(source) for source, _ in self.rows)
-        said = [self.rule(source, fed, self.limits.vocab_size) for source, fed in self.rows]
-        logprobs_RV = np.stack(
-            [certain(what, self.limits.vocab_size) if isinstance(what, int) else what for what in said]
-        )
+        words = self.limits.vocab_size
+        said = [
+            words - 1 if row in plan.reading else self.rule(source, fed, words)
+            for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
+        ]
+        logprobs_RV = np.array([certain(what, words) if isinstance(what, int) else what for what in said])
+        logprobs_RV = logprobs_RV.reshape(len(said), words)
         sources = [source for source, _ in self.rows]
-        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, 0.001 if plan.joins else 0.0, 0.002)
+        return ScriptedOutputs(
+            logprobs_RV, sources, plan.top_k, 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
+        )
+
+    def _read(self, plan):
+        for load in plan.loads:
+            _, fed = self.rows[load.row]
+            kept = self.kept[load.slot]
+            assert (len(fed), len(kept)) == (load.start, load.start + load.count)
+            assert kept[: load.start] == fed, "what is kept followed something else"
+            fed += kept[load.start :]
+        for block in plan.blocks:
+            assert self.limits.max_block != 1
+            assert 0 < len(block.tokens) <= (self.limits.max_block or 10**6)
+            _, fed = self.rows[block.row]
+            assert len(fed) == block.start, "a block does not follow what its row holds"
+            fed += block.tokens
+        for save in plan.saves:
+            assert save.slot < plan.slots
+            _, fed = self.rows[save.row]
+            assert len(fed) >= save.start + save.count
+            self.kept[save.slot] = fed[: save.start + save.count]
 
     def _copy(self, plan):
         assert plan.held <= len(self.rows)

@@ -29,7 +29,7 @@ class Rows:
             return tuple(rng.randrange(4, limits.vocab_size) for _ in range(count))
 
         self._inputs = tokens(rows)
-        joins = tuple(Join(row=row, source=tokens(source_tokens), prompt=()) for row in range(rows))
+        joins = tuple(Join(row=row, source=tokens(source_tokens)) for row in range(rows))
         self.join_s = self._run(0, joins)[0]
         self._context = context
         self.step()

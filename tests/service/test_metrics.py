@@ -130,6 +130,7 @@ def test_refusals_are_counted_by_reason(metrics):
 def test_an_engine_reports_to_its_model(metrics, report):
     report.admitted(0.002, 7)
     report.joined(0.004)
+    report.looked_up(70, hits=2, reused=64)
     report.stepped(0.001, 3)
     report.first_token(0.01)
     report.generated(3)
@@ -140,9 +141,11 @@ def test_an_engine_reports_to_its_model(metrics, report):
             *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
             *("glossa_queue_seconds_sum", "glossa_encode_seconds_sum", "glossa_step_seconds_sum"),
             *("glossa_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
+            *("glossa_prefix_looked_up_tokens_total", "glossa_prefix_hits_total"),
+            *("glossa_prefix_reused_tokens_total",),
         )
     }
-    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01]
+    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64]
     assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(ENDS)
 

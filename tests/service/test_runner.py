@@ -85,7 +85,8 @@ def logprobs_of(runner, requests, *, arrivals=(), **config):
         if plan.live:
             outputs = runner.run(plan.step)
             for sequence in plan.live:
-                said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
+                if sequence not in plan.reading:
+                    said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
             advance(scheduler.commit(plan), outputs)
         assert check_invariants(scheduler) == []
         turn += 1
@@ -202,6 +203,62 @@ def test_what_was_in_a_row_before_does_not_matter(model, dirt):
         assert isinstance(block, HostBlock)
         block.bytes.view(np.float32)[:] = dirt
     assert_same_bits(clean, logprobs_of(runner, requests, max_rows=16))
+
+
+# ---- prompts in blocks, and beginnings that were read before
+
+
+@pytest.fixture
+def reader(tiny_generation_bundle):
+    return OnnxModel.open(tiny_generation_bundle, load_bundle(tiny_generation_bundle), device="cpu")
+
+
+def prompts_that_begin_alike(model, count, seed):
+    """Long prompts with one of three beginnings, cut at every length."""
+    rng, words = random.Random(seed), model.manifest.limits.vocab_size
+    beginnings = [tuple(rng.randrange(4, words) for _ in range(48)) for _ in range(3)]
+    made = []
+    for number in range(count):
+        end = tuple(rng.randrange(4, words) for _ in range(rng.randrange(9)))
+        prompt = (1, *rng.choice(beginnings)[: rng.randrange(10, 49)], *end)
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 8)))
+    return made
+
+
+@pytest.mark.parametrize(("max_rows", "join_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
+@pytest.mark.parametrize("prefix_bytes", [0, 1 << 20, 40_000])
+def test_distributions_are_the_same_bits_however_prompts_are_read(reader, max_rows, join_tokens, spread, prefix_bytes):
+    """Block by block over many turns beside running rows, or copied from others; against all blocks at once, alone."""
+    requests = prompts_that_begin_alike(reader, 40, seed=max_rows)
+    rng = random.Random(spread)
+    together = logprobs_of(
+        reader.runner(max_rows=max_rows),
+        requests,
+        arrivals=[rng.randrange(spread) for _ in requests],
+        max_rows=max_rows,
+        join_tokens=join_tokens,
+        idle_join_tokens=join_tokens,
+        block=16,
+        prefix_bytes=prefix_bytes,
+    )
+    apart: dict[str, np.ndarray] = {}
+    for request in requests:
+        apart |= logprobs_of(reader.runner(max_rows=1), [request], block=16)
+    assert_same_bits(apart, together)
+
+
+def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reader):
+    requests = prompts_that_begin_alike(reader, 20, seed=5)
+    settings = SchedulerConfig(max_rows=8, block=16, prefix_bytes=1 << 20)
+    runner = reader.runner(max_rows=8)
+    scheduler = Scheduler(settings, runner.limits, runner.layout)
+    sequences = [sequence_for(runner, request) for request in requests]
+    reused = []
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    drain(scheduler, runner, on_turn=lambda plan: reused.append(plan.reused))
+    assert [sequence.answers[0].tokens for sequence in sequences] == reference(reader, requests)
+    assert sum(reused) > 100
 
 
 # ---- every strategy on real graphs

@@ -8,7 +8,7 @@ from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
 from service.states import StateLayout
-from service.step import Copy, Join
+from service.step import Copy, Join, PromptBlock
 from tests.fakes import EOS, ScriptedRunner, scripted_answer
 
 
@@ -64,7 +64,7 @@ def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole()
     a, b, c = bench.submit(request("a"), request("b", max_tokens=1), request("c"))
     plan = bench.turn()
     assert [sequence.rows for sequence in (a, b, c)] == [(0,), (1,), (2,)]
-    assert plan.step.joins == tuple(Join(row, (5, 6, 2), ()) for row in range(3))
+    assert plan.step.joins == tuple(Join(row, (5, 6, 2)) for row in range(3))
     plan = bench.turn()
     assert plan.step.copies == (Copy(source=2, target=1, start=0, stop=1, source_len=3),)
     assert (a.rows, c.rows) == ((0,), (1,))
@@ -112,21 +112,153 @@ def test_a_prompt_is_fed_token_by_token_where_the_decoder_takes_one():
     assert len(tokens_of(row)) == 2
 
 
-def test_a_prompt_is_prefilled_where_the_decoder_takes_blocks():
-    bench = Bench(ScriptedRunner(has_source=False, max_block=0, rule=never_ends))
+def reader(runner=None, **config):
+    """A bench for a decoder that takes blocks."""
+    return Bench(runner or ScriptedRunner(has_source=False, max_block=0, rule=never_ends, max_len=400), **config)
+
+
+def read(plan):
+    """(row, start, length) of the blocks of a turn."""
+    return [(block.row, block.start, len(block.tokens)) for block in plan.step.blocks]
+
+
+def test_a_prompt_is_read_as_a_block_but_for_its_last_token_which_is_a_step():
+    bench = reader()
     (row,) = bench.submit(generation(prompt=(1, 7, 8)))
     plan = bench.turn()
-    assert plan.step.joins == (Join(0, (), (1, 7, 8)),)
-    assert plan.step.tokens == ()
-    assert plan.step.longest == 16, "a prefilled block is padded"
+    assert plan.step.blocks == (PromptBlock(0, 0, (1, 7)),)
+    assert (plan.step.tokens, plan.step.starts) == ((8,), (2,))
+    assert plan.step.longest == 16, "a block is padded"
     assert len(tokens_of(row)) == 1
     assert bench.turn().step.starts == (3,)
 
 
-def test_rows_that_join_are_ordered_by_padded_length():
-    bench = Bench(ScriptedRunner(has_source=False, max_block=0, rule=never_ends))
+def test_a_prompt_of_one_token_is_a_step():
+    bench = reader()
+    bench.submit(generation(prompt=(1,)))
+    plan = bench.turn()
+    assert (plan.step.blocks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
+
+
+def test_first_blocks_are_ordered_by_padded_length():
+    bench = reader()
     bench.submit(*(generation(str(n), prompt=(1,) * n) for n in (20, 3, 40, 16)))
-    assert [len(join.prompt) for join in bench.turn().step.joins] == [3, 16, 20, 40]
+    assert read(bench.turn()) == [(0, 0, 2), (1, 0, 15), (2, 0, 19), (3, 0, 39)]
+
+
+@pytest.mark.parametrize("length", [31, 32, 33, 34, 48, 49, 150])
+def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
+    splits = set()
+    for others, join_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
+        bench = reader(block=32, join_tokens=join_tokens, idle_join_tokens=join_tokens)
+        bench.submit(*(generation(f"other {n}", prompt=(1, 5, 9) * (n + 1), max_tokens=30) for n in range(others)))
+        bench.turn()
+        (row,) = bench.submit(generation("it", prompt=(1,) * length, max_tokens=2))
+        blocks = []
+        while row.end is None:
+            plan = bench.turn()
+            blocks += [one for one in plan.step.blocks if one.row in row.rows]
+        splits.add(tuple((block.start, len(block.tokens)) for block in blocks))
+        bench.drain()
+    expected = [(start, min(32, length - 1 - start)) for start in range(0, length - 1, 32)]
+    assert splits == {tuple(expected)}
+
+
+def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_pieces():
+    bench = reader(block=32, join_tokens=64)
+    (early,) = bench.submit(generation("early", max_tokens=60))
+    bench.turn()
+    (late,) = bench.submit(generation("late", prompt=(1,) * 300, max_tokens=9))
+    turns = 0
+    while not tokens_of(late):
+        before, plan = len(tokens_of(early)), bench.turn()
+        assert len(tokens_of(early)) == before + 1
+        assert sum(length for _, _, length in read(plan)) <= 64
+        turns += 1
+    assert turns == 5, "299 tokens, 64 in a turn"
+
+
+def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
+    bench = reader(block=32, join_tokens=96)
+    bench.submit(generation("running", max_tokens=99))
+    bench.turn()
+    (long,) = bench.submit(generation("long", prompt=(1,) * 330))
+    for turn in range(1, 9):
+        (short,) = bench.submit(generation("short", prompt=(1,) * 60, max_tokens=1))
+        bench.turn()
+        assert long.cached == 32 * turn, "a block of the long one"
+        assert short.end is not None, "and both of the short one"
+
+
+def test_nothing_steps_while_all_rows_are_reading():
+    bench = reader(block=32, join_tokens=32, idle_join_tokens=64)
+    (row,) = bench.submit(generation(prompt=(1,) * 100))
+    plan = bench.turn()
+    assert (read(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
+    assert plan.reading == {row}
+    assert read(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
+    assert len(tokens_of(row)) == 1
+
+
+def test_a_row_that_is_reading_moves_with_what_it_has_read():
+    bench = reader(block=32, join_tokens=32, idle_join_tokens=32)
+    short, long = bench.submit(generation("short", prompt=(1,), max_tokens=2), generation("long", prompt=(1,) * 100))
+    bench.turn()
+    bench.turn()
+    plan = bench.turn()
+    assert plan.step.copies == (Copy(1, 0, 0, 64, 0),)
+    assert (short.end, long.rows) == (FinishReason.LENGTH, (0,))
+    bench.drain()
+    assert len(tokens_of(long)) == 5
+
+
+# ---- beginnings of prompts
+
+
+def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
+    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    prompt = tuple(3 + n % 20 for n in range(60))
+    bench.submit(generation("first", prompt=prompt))
+    first = bench.turn()
+    assert (first.looked_up, first.reused) == (60, 0)
+    assert [(keep.start, keep.count) for keep in first.step.saves] == [(0, 16), (16, 16), (32, 16)]
+    bench.drain()
+    bench.submit(generation("second", prompt=(*prompt[:40], 4, 4, 4, 4)))
+    second = bench.turn()
+    assert (second.looked_up, second.reused) == (44, 32)
+    assert [(keep.start, keep.slot) for keep in second.step.loads] == [(0, 0), (16, 1)]
+    assert read(second) == [(0, 32, 11)]
+    bench.drain()
+
+
+def test_the_last_token_of_a_prompt_is_never_copied():
+    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    prompt = tuple(range(3, 3 + 17))
+    for expected in (0, 16, 16):
+        (row,) = bench.submit(generation(prompt=prompt))
+        assert bench.turn().reused == expected
+        bench.drain()
+        assert len(tokens_of(row)) == 5
+
+
+def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_what_has_no_positions():
+    for layout, prefix_bytes in ((None, 0), (StateLayout(target_bytes=10, row_bytes=4), 10_000)):
+        runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
+        bench = reader(runner, block=16, prefix_bytes=prefix_bytes)
+        for _ in range(2):
+            bench.submit(generation(prompt=(1,) * 40))
+            plan = bench.turn()
+            assert (plan.looked_up, plan.reused, plan.step.saves) == (0, 0, ())
+            bench.drain()
+
+
+def test_what_was_kept_is_forgotten_when_a_turn_fails():
+    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    for _ in range(2):
+        bench.submit(generation(prompt=(1,) * 40))
+        assert bench.turn().reused == 0
+        bench.scheduler.drop_live()
+        bench.runner.reset()
 
 
 def test_a_request_that_comes_in_mid_flight_has_its_first_token_a_turn_later():
@@ -154,12 +286,18 @@ def test_requests_are_admitted_in_the_order_they_came():
 
 
 def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
-    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
+    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=32)
     bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
     assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
-    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32)
+    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=32)
     bench.submit(*(request(str(n)) for n in range(3)))
     assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
+
+
+def test_more_is_read_while_nothing_runs():
+    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=160)
+    bench.submit(*(request(str(n), max_tokens=99 // 9) for n in range(20)))
+    assert [len(bench.turn().admitted) for _ in range(4)] == [10, 2, 2, 2]
 
 
 def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
@@ -199,10 +337,12 @@ def test_what_can_never_run_is_refused_at_once(bad, problem):
         Bench(state_bytes=700).scheduler.check(bad)
 
 
-def test_a_prompt_longer_than_a_block_is_refused():
-    bench = Bench(ScriptedRunner(has_source=False, max_block=8))
-    with pytest.raises(InvalidRequest, match="at most 8 tokens, got 9"):
-        bench.scheduler.check(generation(prompt=(1,) * 9))
+def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
+    bench = Bench(ScriptedRunner(has_source=False, max_block=16, rule=never_ends))
+    (row,) = bench.submit(generation(prompt=(1,) * 40))
+    assert [len(block.tokens) for block in bench.turn().step.blocks] == [16, 16, 7]
+    bench.drain()
+    assert len(tokens_of(row)) == 5
 
 
 def test_the_longest_possible_request_fits():
@@ -212,10 +352,17 @@ def test_the_longest_possible_request_fits():
     assert len(tokens_of(row)) == 64
 
 
-@pytest.mark.parametrize("field", ["max_rows", "state_bytes", "join_tokens"])
+@pytest.mark.parametrize("field", ["max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block"])
 def test_limits_below_one_are_refused(field):
     with pytest.raises(ValueError, match=f"{field}: must be at least 1, got 0"):
         SchedulerConfig(**{field: 0})
+
+
+def test_blocks_are_of_a_length_that_does_not_change_bits():
+    with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
+        SchedulerConfig(block=40)
+    with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
+        SchedulerConfig(prefix_bytes=-1)
 
 
 # ---- leaving early
@@ -296,13 +443,23 @@ def test_random_traffic_keeps_every_promise(seed):
     rng = random.Random(seed)
     has_source = seed % 2 == 0
     runner = ScriptedRunner(has_source=has_source, max_block=1 if has_source else 0)
-    bench = Bench(runner, max_rows=rng.choice([1, 3, 8]), state_bytes=rng.choice([1300, 8000]), join_tokens=48)
+    bench = Bench(
+        runner,
+        max_rows=rng.choice([1, 3, 8]),
+        state_bytes=rng.choice([1300, 8000]),
+        join_tokens=rng.choice([16, 48]),
+        idle_join_tokens=48,
+        block=16,
+        prefix_bytes=rng.choice([0, 160, 1600]),
+    )
     scheduler, failures = bench.scheduler, 0
     sequences: list[Sequence] = []
     ended: list[Sequence] = []
     for turn in range(1500):
         for _ in range(rng.choice([0, 0, 1, 3]) if len(scheduler.waiting) < 12 else 0):
             tokens = [rng.randrange(3, 24) for _ in range(rng.randrange(1, 30))]
+            if not has_source:  # some begin alike
+                tokens = [*[5] * rng.choice([0, 15, 20, 31]), *tokens][:34]
             asked = Request(
                 request_id=str(len(sequences)),
                 source=tuple(tokens) if has_source else (),

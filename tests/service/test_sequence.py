@@ -12,13 +12,12 @@ def sequence(prompt=(1,), max_tokens=3):
 def test_the_next_input_is_the_prompt_then_the_last_token():
     asked = sequence(prompt=(1, 7))
     (hypothesis,) = asked.hypotheses
-    inputs = [asked.next_input(hypothesis)]
+    inputs = [asked.input_at(0, hypothesis), asked.input_at(1, hypothesis)]
     asked.cached = 1
-    inputs.append(asked.next_input(hypothesis))
     assert not asked.has_read_prompt
     asked.cached = 2
     hypothesis.tokens.append(8)
-    inputs.append(asked.next_input(hypothesis))
+    inputs.append(asked.input_at(2, hypothesis))
     assert inputs == [1, 7, 8]
     assert asked.has_read_prompt
 
