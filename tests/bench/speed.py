@@ -72,12 +72,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
             Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, one at a time", peer),
             Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, all at once", peer),
             Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
-            Part(
-                "real-goodput",
-                f"compare_goodput {form} {real} --quick --rate 160 --within-s 50",
-                "Goodput, real sentences",
-                peer,
-            ),
+            Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
         ]
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
