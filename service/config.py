@@ -6,10 +6,12 @@ default. Unknown keys are errors in all of them. Nothing here opens a bundle or 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +29,8 @@ from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
 OTHERS = ("GLOSSA_ADDRESS",)  # read by the commands of a client, not by a server
+MOST_LONE_THREADS = 8
+"""Of a step, unless it is set: a step is short, and more threads wait for each other longer than they compute."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -60,7 +64,7 @@ class ServerSettings(BaseSettings):
         "auto",
         description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
     )
-    engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable processor")
+    engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
     lone_threads: int = Field(
         0,
         ge=0,
@@ -205,15 +209,38 @@ def _unknown(key: str, known: Collection[str]) -> str:
     return "unknown setting; " + (f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}")
 
 
-def effective_cpus(root: Path = Path("/")) -> int:
-    """Processors this process may keep busy: its affinity mask, cut by cgroup (v1 or v2) CPU quotas; at least 1.
+@dataclass(frozen=True)
+class Processors:
+    """What there is to compute with. A container's quota shows in neither os.cpu_count() nor the affinity mask."""
 
-    A container's quota shows in neither os.cpu_count() nor the affinity mask. A quota of 2.5 counts as 2: half a
-    processor would stall an engine's step.
-    """
-    allowed = len(os.sched_getaffinity(0))
-    quotas = list(_cpu_quotas(root))
-    return max(1, int(min([allowed, *quotas])))
+    allowed: int  # by the affinity mask; hyperthreads count one each
+    cores: int  # that these are threads of: two threads of a core share the units that multiply
+    quota: float | None  # processors' worth of time that cgroups (v1 or v2) allow
+
+    @property
+    def usable(self) -> int:
+        """How many can be kept busy, at least 1. A quota of 2.5 counts as 2: half a one would stall a step."""
+        return max(1, min(self.cores, int(self.quota) if self.quota is not None else self.cores))
+
+
+def processors(root: Path = Path("/")) -> Processors:
+    """Those this process may use. `root`: where /proc and /sys are found."""
+    allowed = os.sched_getaffinity(0)
+    cores = {_read_siblings(root, number) or str(number) for number in allowed}
+    return Processors(len(allowed), len(cores), min(_cpu_quotas(root), default=None))
+
+
+def effective_cpus(root: Path = Path("/")) -> int:
+    return processors(root).usable
+
+
+def _read_siblings(root: Path, number: int) -> str:
+    """The processors that are threads of the same core as this one; empty when the system does not say."""
+    topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
+    for name in ("core_cpus_list", "thread_siblings_list"):  # the newer name first
+        with contextlib.suppress(OSError):
+            return (topology / name).read_text().strip()
+    return ""
 
 
 def _cpu_quotas(root: Path) -> list[float]:

@@ -33,7 +33,7 @@ from model.tokenizer import Tokenizer, TokenizerError
 from service import logs
 from service.catalog import SERVICES as SERVICE_OF_TASK
 from service.catalog import Catalog, Provider, ServedModel, TextLimits
-from service.config import ServerSettings, effective_cpus
+from service.config import MOST_LONE_THREADS, ServerSettings, effective_cpus
 from service.crowd import Crowd
 from service.engine import Engine, EngineConfig
 from service.errors import StartupError
@@ -48,7 +48,6 @@ from service.selfcheck import golden_decode
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
 from service.sessions import CPU
 
-MOST_LONE_THREADS = 8  # unless set: a step is short, and more threads wait for each other longer than they compute
 BEAT_S = 0.5  # how often the event loop shows that it turns
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
 

@@ -17,7 +17,7 @@ from export.bundle import (
     Tokens,
     Variant,
 )
-from service import doctor, sessions
+from service import doctor, pages, sessions
 from service.doctor import Check, examine
 
 GIB = 1 << 30
@@ -25,11 +25,14 @@ FLAGS = "fpu sse2 avx2 avx512f avx512_vnni"
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, monkeypatch):
     """The root of a machine with 8 GiB free and an AVX-512 processor."""
     write(tmp_path, "proc/cpuinfo", f"processor\t: 0\nmodel name\t: Example 9000\nflags\t\t: {FLAGS}\n")
     write(tmp_path, "proc/meminfo", f"MemTotal: 16777216 kB\nMemAvailable: {8 * GIB >> 10} kB\n")
     write(tmp_path, "proc/self/cgroup", "0::/box\n")
+    monkeypatch.setattr(pages, "_libc", lambda: "glibc 2.36")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    write(tmp_path, pages.SWITCH, "always [madvise] never\n")
     return tmp_path
 
 
@@ -106,7 +109,38 @@ def test_a_processor_without_avx2_is_slow(machine, monkeypatch):
 def test_a_cpu_quota_lowers_the_cores(machine, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     write(machine, "sys/fs/cgroup/box/cpu.max", "100000 100000")
-    assert look(machine, "cores").value.startswith("1 usable of 64, so 1 engine per model")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert look(machine, "cores").value == (
+        "1 usable of 64 (cgroups allow the time of 1), so 1 engine of one thread per model by default"
+    )
+
+
+def test_what_holds_cores_back_is_told(machine, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    for number, siblings in enumerate(["0-1", "0-1", "2-3"]):
+        write(machine, f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list", siblings)
+    assert look(machine, "cores").value == (
+        "2 usable of 64 (the affinity mask allows 3; they are hyperthreads of 2 cores, "
+        "which multiply no faster with two), so 2 engines of one thread per model by default; an engine alone computes on 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tunables", "modes", "status", "told"),
+    [
+        ("glibc.malloc.hugetlb=1", "always madvise [never]", "ok", "is set: weights lie in large pages"),
+        (None, "always [madvise] never", "ok", "starts itself with large pages"),
+        (None, "always madvise [never]", "warn", "says never"),
+        ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),
+    ],
+)
+def test_large_pages(machine, monkeypatch, tunables, modes, status, told):
+    if tunables is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    write(machine, pages.SWITCH, modes)
+    check = look(machine, "huge pages")
+    assert (check.status, told in check.value) == (status, True)
 
 
 def test_the_tightest_memory_limit_counts(machine):
