@@ -122,7 +122,8 @@ def test_what_holds_cores_back_is_told(machine, monkeypatch):
         write(machine, f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list", siblings)
     assert look(machine, "cores").value == (
         "2 usable of 64 (the affinity mask allows 3; they are hyperthreads of 2 cores, "
-        "which multiply no faster with two), so 2 engines of one thread per model by default; an engine alone computes on 2"
+        "which multiply no faster with two), so 2 engines of one thread per model by default; "
+        "an engine alone computes on 2"
     )
 
 
