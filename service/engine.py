@@ -310,6 +310,8 @@ class Engine:
             if isinstance(sequence.end, RequestError):
                 self._answer(sequence, sequence.end)
                 continue
+            if sequence.end is None and not sequence.request.is_streamed:
+                continue
             event: Event | None
             try:
                 event = answer.extend(now_s, model)

@@ -44,6 +44,7 @@ class Request:
     phrases: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
     embeds: no text is wanted, but the mean of the encoder's states.
+    is_streamed: the answer is told as it grows; otherwise all of it at its end.
     """
 
     request_id: str
@@ -58,6 +59,7 @@ class Request:
     phrases: Phrases | None = None
     seed: int = 0
     embeds: bool = False
+    is_streamed: bool = True
 
     def __post_init__(self) -> None:
         assert self.prompt, "a request needs at least its start token"

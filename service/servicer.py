@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -238,6 +239,7 @@ class Servicer:
         prepared = await model.request(
             call.request_id, request.text, options, deadline_s=call.deadline_s, limits=self._catalog.limits
         )
+        prepared = replace(prepared, is_streamed=is_stream)
         begin = request.text if options.echo else ""  # of the text that is sent first
         async with self._submitted(model, prepared, call) as answer:
             while call.finished is None:

@@ -147,6 +147,18 @@ async def test_deltas_and_the_final_event_are_the_whole_text(start):
     assert (final.prompt_tokens, final.generated_tokens) == (4, 6)
 
 
+async def test_an_answer_that_is_not_streamed_is_told_at_its_end_and_is_the_same(start):
+    engine = start(ScriptedRunner(rule=spell(*"abcdef")))
+    asked = [
+        request(stop=("cx",), is_streamed=streamed, max_tokens=most) for streamed in (True, False) for most in (3, 9)
+    ]
+    sinks = await ask(engine, *asked)
+    assert [len(sink.events) for sink in sinks[2:]] == [1, 1]
+    for one, other in zip(sinks[:2], sinks[2:], strict=True):
+        assert (one.text, one.tokens) == (other.text, other.tokens)
+        assert one.finals[0].hypotheses[0].token_logprobs == other.finals[0].hypotheses[0].token_logprobs
+
+
 async def test_an_answer_ends_before_a_stop_string(start):
     (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cd",)))
     assert sink.text == "ab"
