@@ -12,6 +12,7 @@ from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
+from service.step import padded
 from tests.fakes import EOS, ScriptedRunner, drain
 
 VOCABULARY = 24
@@ -63,14 +64,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_request(rng, number, now_s):
-    kind = rng.choice(list(KINDS))
+def draw_request(rng, number, now_s, has_source):
+    kind = rng.choice([name for name in KINDS if has_source or name != "embed"])
     max_tokens = rng.randrange(1, 24)
     length = max_tokens if kind == "score" else rng.choice([0, 0, 0, max_tokens // 3])
     return Request(
         request_id=f"{number} {kind}",
-        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
-        prompt=(1, *[4] * rng.choice([0, 0, 0, 2])) if kind != "embed" else (1,),
+        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))) if has_source else (),
+        prompt=draw_prompt(rng, has_source) if kind != "embed" else (1,),
         max_tokens=max_tokens,
         prefix=() if kind.startswith("constrained") else tuple(rng.randrange(3, VOCABULARY) for _ in range(length)),
         rules=(Few(),) if kind.startswith("constrained") else (),
@@ -81,14 +82,28 @@ def draw_request(rng, number, now_s):
     )
 
 
+def draw_prompt(rng, has_source):
+    """Where there is no source prompts are long, and often begin alike."""
+    if has_source:
+        return (1, *[4] * rng.choice([0, 0, 0, 2]))
+    beginning = [rng.choice([5, 6])] * rng.choice([0, 14, 20, 31])
+    return (1, *beginning, *(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(8))))
+
+
 def result(sequence):
     if sequence.request.embeds:
         return sequence.embedding.tolist()
     return [(answer.tokens, answer.logprobs, answer.normalised) for answer in sequence.answers]
 
 
+def runner_for(has_source):
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said, has_source=has_source, max_block=1 if has_source else 0)
+    runner.keeps_plans = False
+    return runner
+
+
 def alone(request):
-    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
+    runner = runner_for(bool(request.source))
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
     sequence = Sequence(request, search_for(request, eos_id=EOS))
     scheduler.submit(sequence)
@@ -96,19 +111,26 @@ def alone(request):
     return result(sequence)
 
 
+@pytest.mark.parametrize("has_source", [True, False])
 @pytest.mark.parametrize("turns", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_every_promise_holds_at_saturation(turns):
+def test_every_promise_holds_at_saturation(turns, has_source):
     rng = random.Random(turns)
-    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
-    runner.keeps_plans = False
-    config = SchedulerConfig(max_rows=24, state_bytes=14_000, join_tokens=96)
+    runner = runner_for(has_source)
+    config = SchedulerConfig(
+        max_rows=24,
+        state_bytes=14_000,
+        join_tokens=96 if has_source else 64,
+        idle_join_tokens=96,
+        block=16,
+        prefix_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
+    )
     scheduler = Scheduler(config, runner.limits, runner.layout)
-    number = failures = finished = compared = longest_wait = 0
+    number = failures = finished = compared = longest_wait = reused = 0
     waited: dict[Sequence, int] = {}  # turns for which the head of the queue could have run and did not
     recent: list[Sequence] = []
     for turn in range(turns):
         while len(scheduler.waiting) < 6:
-            request = draw_request(rng, number, turn)
+            request = draw_request(rng, number, turn, has_source)
             scheduler.check(request)
             sequence = Sequence(request, search_for(request, eos_id=EOS))
             scheduler.submit(sequence)
@@ -120,7 +142,10 @@ def test_every_promise_holds_at_saturation(turns):
             runner.fail_on = {runner.runs + 1}
         plan = scheduler.plan(float(turn))
         planned = scheduler.reserved
-        steps = {sequence: sequence.steps for sequence in plan.live if sequence.has_read_prompt or sequence.cached == 0}
+        reused += plan.reused
+        steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.reading}
+        assert sum(padded(len(block.tokens)) for block in plan.step.blocks) <= 96
+        assert not plan.reading or plan.readers, "somebody waits to be read, and nobody is"
         try:
             model = runner.run(plan.step)
             advance(scheduler.commit(plan), model)
@@ -152,6 +177,7 @@ def test_every_promise_holds_at_saturation(turns):
     drain(scheduler, runner)
     assert scheduler.rows == []
     assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in recent)
+    assert (reused > turns) != has_source
     assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"
     assert failures > turns // 1000
     assert finished > turns // 4
