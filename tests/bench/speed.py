@@ -5,7 +5,7 @@ an otherwise idle machine, under a budget of time, keeps what they said, and wri
 page. A part whose peer is not installed, or which fails, is told as such and costs no other part its figures.
 
 usage: python -m tests.bench.speed [--only PART …] [--checkpoint DIRECTORY] [--data TEST.tsv] [--bundle DIRECTORY]
-           [--budget-s 1200] [--write BENCHMARKS.md] [--keep runs/bench/speed.json] [--from runs/bench/speed.json]
+           [--peer-python PYTHON] [--budget-s 1200] [--write BENCHMARKS.md] [--keep FILE.json] [--from FILE.json]
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from export.bundle import load_bundle
-from tests.bench.measure import machine, versions
+from tests.bench.measure import Verdict, machine, versions
 from tests.bench.speed_models import CACHE
 
 BEGIN, END = "<!-- speed: begin, rewritten by `make bench` -->", "<!-- speed: end -->"
 PLOT = "docs/cost_growth.svg"
+GENAI_BARS = {"alone": 1.0, "batch": 1.5}
 LONG = 400.0  # seconds that no part may exceed
 
 
@@ -62,7 +63,6 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
         Part("profile-fp32", "profile_step --form fp32", "Where a step goes, fp32"),
         Part("profile", f"profile_step {form}", f"Where a step goes, {options.form}"),
-        Part("genai", "compare_genai --json", "Decoder-only, beside onnxruntime-genai", ("onnxruntime_genai",)),
     ]
     if options.checkpoint:
         real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
@@ -74,6 +74,9 @@ def parts(options: argparse.Namespace) -> list[Part]:
             Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
             Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
         ]
+    if options.peer_python:
+        genai = f"compare_genai {options.cache / 'llama'} --peer-python {shlex.quote(str(options.peer_python))} --case"
+        found += [Part(f"genai-{case}", f"{genai} {case}", f"Decoder-only, {case}") for case in GENAI_BARS]
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
         command = f"invariance {shlex.quote(str(options.bundle))}{data} --requests 200 --mixes 5"
@@ -103,7 +106,19 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return {**took, "skipped": f"status {done.returncode}: {done.stderr.strip()[-500:]}"}
-    return {**json.loads(lines[-1]), **took}
+    return {**judged(json.loads(lines[-1])), **took}
+
+
+def judged(told: dict[str, Any]) -> dict[str, Any]:
+    """Adds the line of the table to what `tests.bench.compare_genai` says, which judges nothing itself."""
+    if "of_best_peer" not in told:
+        return told
+    ours = {name: ratio for name, ratio in told["of_best_peer"].items() if not name.startswith("genai")}
+    best, case = max(ours, key=lambda name: ours[name]), told["case"]
+    line = Verdict(
+        f"decoder-only, {told['requests']} requests, against onnxruntime-genai", ours[best], GENAI_BARS[case], note=best
+    )
+    return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
 
 
 def quality(bundle: Path) -> Iterator[dict[str, Any]]:
@@ -226,6 +241,7 @@ def main() -> None:
     ask.add_argument("--data", type=Path, help="TSV of sentence pairs for it")
     ask.add_argument("--bundle", type=Path, help="its bundle as exported, for quality and invariance")
     ask.add_argument("--form", default="static+kv", help="of int8")
+    ask.add_argument("--peer-python", type=Path, help="an interpreter that has onnxruntime-genai, to measure it too")
     ask.add_argument("--budget-s", type=float, default=1200.0)
     ask.add_argument("--keep", type=Path, default=CACHE / "speed.json", help="what was measured, as JSON")
     ask.add_argument("--from", dest="earlier", type=Path, help="measure nothing: write what was kept")
