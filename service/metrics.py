@@ -8,7 +8,8 @@ It deliberately makes no port: service/ops.py asks for `render()`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -51,6 +52,9 @@ ENDS = (
     *(kind.reason.lower() for kind in (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)),
 )
 REFUSALS = tuple(kind.reason.lower() for kind in (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown))
+
+
+MEMORY_KINDS = ("weights", "states", "outputs")
 
 
 class Rpc(NamedTuple):
@@ -154,6 +158,11 @@ class _ModelFamilies:
         self.kv_cache = gauge(
             "glossa_kv_cache_usage_ratio", "Part of the KV cache promised to requests, 0..1.", "model"
         )
+        self.memory = gauge(
+            "glossa_memory_bytes",
+            "Bytes that a model holds: its graphs in all sessions, its engines' caches, and what steps write to.",
+            *("model", "kind"),
+        )
         self.queue = histogram("glossa_queue_seconds", "Time from a request's arrival to its row.", "model")
         self.first_token = histogram(
             "glossa_time_to_first_token_seconds", "Time from a request's arrival to its first token.", "model"
@@ -204,8 +213,15 @@ class ModelMetrics:
         families.queued.labels(name).set_function(lambda: sum(engine.queued for engine in self._engines))
         families.running.labels(name).set_function(lambda: sum(engine.running for engine in self._engines))
         families.kv_cache.labels(name).set_function(self._kv_ratio)
+        for kind in MEMORY_KINDS:
+            families.memory.labels(name, kind)
         for reason in ENDS:
             families.finished.labels(name, reason)
+
+    def memory(self, measure: Callable[[], Mapping[str, int]]) -> None:
+        """measure: bytes by MEMORY_KINDS, asked at every scrape, from its thread."""
+        for kind in MEMORY_KINDS:
+            self._families.memory.labels(self._name, kind).set_function(partial(_bytes_of, measure, kind))
 
     def engine(self) -> EngineReport:
         """What one more engine of this model reports to."""
@@ -267,6 +283,10 @@ class EngineReport:
 
     def state(self, queued: int, running: int, kv_ratio: float) -> None:
         self.queued, self.running, self.kv_ratio = queued, running, kv_ratio
+
+
+def _bytes_of(measure: Callable[[], Mapping[str, int]], kind: str) -> float:
+    return float(measure()[kind])
 
 
 class _Histogram(Histogram):

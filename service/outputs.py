@@ -33,6 +33,12 @@ class OutputBuffers:
         self.top_k = np.zeros(1, np.int64)
         self._reshape(0, 0)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs."""
+        arrays = (self._normalisers, self._top_ids, self._top_logprobs)
+        return self._logprobs.size + sum(array.nbytes for array in arrays)
+
     def ensure(self, rows: int, top_k: int) -> bool:
         """Makes room for `rows` rows and at least `top_k` best tokens of each. True: addresses or shapes changed."""
         # One token is found faster here than by TopK in the graph, if the distributions are in main memory.

@@ -75,6 +75,18 @@ class OnnxModel:
         lone = open_lone_sessions(path, manifest, choice, threads=lone_threads)
         return cls(manifest, choice, sessions, lone_sessions=lone, crowd=crowd)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
+        graphs = self.variant.graphs
+        files = [graphs[role].file for sessions in (self.sessions, self.lone_sessions) for role in sessions]
+        return sum(
+            digest.bytes
+            for file in files
+            for name, digest in self.manifest.files.items()
+            if name == file or name.startswith(file + ".")  # weights in a file of their own
+        )
+
     def runner(self, *, max_rows: int) -> OnnxRunner:
         """Buffers and bindings for one engine."""
         memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
@@ -118,6 +130,14 @@ class OnnxRunner:
     @property
     def has_attention(self) -> bool:
         return self._align is not None
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What this engine has allocated now, by kind. From any thread."""
+        scratch = list(self._scratch.values())
+        return {
+            "states": sum(buffer.block.size for buffer in self._states.buffers),
+            "outputs": self._outputs.size + sum(block.size for block in scratch),
+        }
 
     def reset(self) -> None:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""

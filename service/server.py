@@ -18,7 +18,8 @@ import signal
 import socket
 import time
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -137,6 +138,7 @@ def open_model(
             fallback=choice.fallback,
         ),
     )
+    report.memory(partial(_memory_bytes, model, runners))
     pool = EnginePool(
         [
             Engine(runner, tokenizer, config, report.engine(), name=f"engine-{name}-{place}")
@@ -160,6 +162,13 @@ def open_model(
 
 
 _open_model = open_model  # `Server.__init__` has an argument of this name
+
+
+def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, int]:
+    total = Counter({"weights": model.weight_bytes})
+    for runner in runners:
+        total.update(runner.memory_bytes())
+    return dict(total)
 
 
 def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:

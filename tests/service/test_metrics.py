@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.errors import Overloaded
-from service.metrics import CODES, ENDS, LATENCY_BUCKETS, REFUSALS, Metrics, ModelInfo, Rpc
+from service.metrics import CODES, ENDS, LATENCY_BUCKETS, MEMORY_KINDS, REFUSALS, Metrics, ModelInfo, Rpc
 from service.servicer import RPCS
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -173,6 +173,14 @@ def test_gauges_sum_over_the_engines_of_a_model(metrics):
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
     assert value(metrics, "glossa_requests_running", model="en-de") == 4
     assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
+
+
+def test_memory_is_measured_at_every_scrape(metrics):
+    sizes = {"weights": 10, "states": 20, "outputs": 30}
+    metrics.model("en-de", INFO).memory(lambda: sizes)
+    assert value(metrics, "glossa_memory_bytes", model="en-de", kind="states") == 20
+    sizes["states"] = 25
+    assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
 
 
 def test_info_metrics_say_what_runs(metrics, report):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -448,6 +449,37 @@ async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
         engine.close()
     assert isinstance(failed.finals[0], InternalFailure)
     assert good.tokens == reference(model, [request])[0]
+
+
+# ---- memory
+
+
+class Counting(HostMemory):
+    """Host memory that knows the blocks somebody still refers to."""
+
+    def __init__(self):
+        self.blocks = weakref.WeakSet()
+
+    def allocate(self, size):
+        block = super().allocate(size)
+        self.blocks.add(block)
+        return block
+
+
+def test_what_a_runner_allocated_is_told_to_the_byte(model):
+    memory = Counting()
+    runner = OnnxRunner(model, memory, max_rows=8)
+    logprobs_of(runner, requests_for(model, 20), max_rows=8)
+    told = runner.memory_bytes()
+    small = runner._outputs.size - runner._outputs._logprobs.size  # best tokens: arrays of numpy
+    assert told["states"] > 0
+    assert sum(told.values()) == sum(block.size for block in memory.blocks) + small
+
+
+def test_weights_count_once_for_each_session(model, on_two_threads):
+    size = {role: model.manifest.files[graph.file].bytes for role, graph in model.variant.graphs.items()}
+    assert model.weight_bytes == sum(size.values())
+    assert on_two_threads.weight_bytes == sum(size.values()) + size["decode"] + size.get("encode", 0)
 
 
 # ---- one engine alone
