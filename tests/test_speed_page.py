@@ -4,7 +4,7 @@ import pytest
 
 from tests.bench.cost_growth import worst_growth
 from tests.bench.measure import Spread, Verdict, interleaved
-from tests.bench.speed import BEGIN, END, rewrite, section
+from tests.bench.speed import BEGIN, END, judged, rewrite, section
 
 RESULTS = {
     "date": "2026-11-21",
@@ -89,3 +89,12 @@ def test_jobs_take_turns_and_the_first_round_does_not_count():
 def test_growth_is_one_where_cost_is_in_proportion():
     assert worst_growth([1, 2, 4], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
     assert worst_growth([1, 2, 8], [1.0, 1.0, 8.0]) == pytest.approx(2.0)
+
+
+def test_scripts_without_a_verdict_get_one():
+    (line,) = judged({"form": "row", "requests": 100, "mixes": 2, "different": {"greedy": 1, "beam 4": 0}})["verdicts"]
+    assert (line["figure"], line["met"]) == (99.5, False)
+    rates = {"glossa b32": 1.6, "glossa b32, gRPC": 1.2, "genai int4-b32, 2 threads": 1.0}
+    (line,) = judged({"case": "batch", "requests": 16, "of_best_peer": rates})["verdicts"]
+    assert (line["figure"], line["bar"], line["met"], line["note"]) == (1.6, 1.5, True, "glossa b32")
+    assert judged({"figures": {}}) == {"figures": {}}

@@ -110,7 +110,12 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
 
 
 def judged(told: dict[str, Any]) -> dict[str, Any]:
-    """Adds the line of the table to what `tests.bench.compare_genai` says, which judges nothing itself."""
+    """Adds the line of the table to what scripts say that judge nothing themselves."""
+    if "different" in told:
+        answers, different = told["requests"] * told["mixes"], sum(told["different"].values())
+        name = f"answers bit-identical alone and in {told['mixes']} mixes, {told['form']}, {told['requests']} requests"
+        line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
+        return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
     if "of_best_peer" not in told:
         return told
     ours = {name: ratio for name, ratio in told["of_best_peer"].items() if not name.startswith("genai")}
