@@ -130,11 +130,11 @@ class OursServed:
 
 
 class Theirs:
-    """One process with onnxruntime-genai."""
+    """A peer in a process and with an interpreter of its own; `worker` says what it reads and writes."""
 
-    def __init__(self, python: Path, build: str, directory: Path, threads: int) -> None:
-        self.name = f"genai {build}, {threads} threads"
-        command = [str(python), str(WORKER), json.dumps({"model": str(directory), "threads": threads})]
+    def __init__(self, name: str, python: Path, worker: Path, directory: Path, threads: int) -> None:
+        self.name = f"{name}, {threads} threads"
+        command = [str(python), str(worker), json.dumps({"model": str(directory), "threads": threads})]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
 
@@ -223,19 +223,24 @@ def main() -> None:
                 contestants.append(OursServed(form, path))
         for build, threads in (text.split(":") for text in options.builds.split(",")):
             path = build_peer(options.peer_python, options.directory, build)
-            contestants.append(Theirs(options.peer_python, build, path, int(threads)))
+            contestants.append(Theirs(f"genai {build}", options.peer_python, WORKER, path, int(threads)))
         rates = measure(contestants, asks, options.repeats)
     finally:
         for contestant in contestants:
             contestant.close()
-    best = max(rate for name, rate in rates.items() if name.startswith("genai"))
+    tell(rates, options, len(asks))
+
+
+def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:
+    """Prints rates, and each beside that of the fastest peer."""
+    best = max(rate for name, rate in rates.items() if not name.startswith("glossa"))
     ratios = {name: round(rate / best, 2) for name, rate in rates.items()}
-    figures = {"processor": processor(), "case": options.case, "requests": len(asks), "prompt": options.prompt}
+    figures = {"processor": processor(), "case": options.case, "requests": requests, "prompt": options.prompt}
     figures |= {"tokens": options.tokens, "tokens_per_s": rates, "of_best_peer": ratios}
     if options.json:
         print(json.dumps(figures))
         return
-    print(f"{figures['processor']}, {options.case}: {len(asks)} x {options.prompt} + {options.tokens} tokens")
+    print(f"{figures['processor']}, {options.case}: {requests} x {options.prompt} + {options.tokens} tokens")
     for name, rate in rates.items():
         print(f"{name:32} {rate:8.1f} tokens/s  {ratios[name]:.2f} x the best peer")
 
