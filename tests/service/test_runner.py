@@ -458,7 +458,7 @@ class Counting(HostMemory):
     """Host memory that knows the blocks somebody still refers to."""
 
     def __init__(self):
-        self.blocks = weakref.WeakSet()
+        self.blocks: weakref.WeakSet[HostBlock] = weakref.WeakSet()
 
     def allocate(self, size):
         block = super().allocate(size)
@@ -469,7 +469,7 @@ class Counting(HostMemory):
 def test_what_a_runner_allocated_is_told_to_the_byte(model):
     memory = Counting()
     runner = OnnxRunner(model, memory, max_rows=8)
-    logprobs_of(runner, requests_for(model, 20), max_rows=8)
+    logprobs_of(runner, requests_for(model, 20), max_rows=8, block=16, prefix_bytes=1 << 16)
     told = runner.memory_bytes()
     small = runner._outputs.size - runner._outputs._logprobs.size  # best tokens: arrays of numpy
     assert told["states"] > 0
