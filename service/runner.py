@@ -135,7 +135,7 @@ class OnnxRunner:
         """What this engine has allocated now, by kind. From any thread."""
         scratch = list(self._scratch.values())
         return {
-            "states": sum(buffer.block.size for buffer in self._states.buffers),
+            "states": sum(buffer.block.size for buffer in self._states.buffers) + self._kept_blocks.size,
             "outputs": self._outputs.size + sum(block.size for block in scratch),
         }
 
@@ -162,7 +162,7 @@ class OnnxRunner:
             self._copy(plan)
         self._memory.settle()
         self._mean_states.clear()
-        for _, group in groupby(plan.joins, key=self._padded_source):
+        for _, group in groupby(plan.joins, key=lambda join: len(join.source)):
             for some in _batches(group, ENCODER_BATCH):
                 self._encode_sources(some)
         for load in plan.loads:
@@ -206,12 +206,9 @@ class OnnxRunner:
         is_alone = self._model.crowd.enter(self)
         return self._lone if self._lone is not None and is_alone and plan.rows <= LONE_ROWS else self._shared
 
-    def _padded_source(self, join: Join) -> int:
-        return padded(len(join.source))
-
     def _encode_sources(self, joins: Sequence[Join]) -> None:
-        """Runs the encoder over sources of one padded length and copies what it wrote to their rows."""
-        width = self._padded_source(joins[0])
+        """Runs the encoder over sources of one length and copies what it wrote to their rows."""
+        width = len(joins[0].source)
         if not width:
             return
         assert self._computing.encode is not None

@@ -284,7 +284,7 @@ class Scheduler:
         cost = sum([padded(self._next_block(sequence)) for sequence in readers])
         while self.waiting:
             sequence = self.waiting[0]
-            cost += padded(len(sequence.request.source)) + padded(self._next_block(sequence))
+            cost += len(sequence.request.source) + padded(self._next_block(sequence))
             if (admitted or readers) and cost > budget:
                 break
             wanted = self._with(self.reserved, [sequence])
@@ -293,7 +293,7 @@ class Scheduler:
             admitted.append(self.waiting.popleft())
             self.live.append(sequence)
             self.reserved = wanted
-        admitted.sort(key=lambda new: (padded(len(new.request.source)), padded(self._next_block(new))))
+        admitted.sort(key=lambda new: (len(new.request.source), padded(self._next_block(new))))
         for sequence in admitted:
             (hypothesis,) = sequence.hypotheses
             hypothesis.row = len(self.rows)

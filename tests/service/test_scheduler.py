@@ -290,13 +290,13 @@ def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
     bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
     assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
     bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=32)
-    bench.submit(*(request(str(n)) for n in range(3)))
+    bench.submit(*(request(str(n), source=(5,) * 16) for n in range(3)))
     assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
 
 
 def test_more_is_read_while_nothing_runs():
     bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=160)
-    bench.submit(*(request(str(n), max_tokens=99 // 9) for n in range(20)))
+    bench.submit(*(request(str(n), source=(5,) * 16, max_tokens=11) for n in range(20)))
     assert [len(bench.turn().admitted) for _ in range(4)] == [10, 2, 2, 2]
 
 
