@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import importlib
 import os
 import queue
@@ -41,6 +42,7 @@ from service.server import Server
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
 """Settings under which nothing is refused: what is measured is how fast answers come."""
 READY_WITHIN_S = 60.0
+LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,11 @@ def _listening(arguments: list[str], environment: Mapping[str, str] | None) -> I
     command = [sys.executable, *arguments, "--port", str(port), "--http-port", str(http_port)]
     with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+            command,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+            preexec_fn=_end_with_parent,
         )
         try:
             until_s = time.monotonic() + READY_WITHIN_S
@@ -184,6 +190,11 @@ def _listening(arguments: list[str], environment: Mapping[str, str] | None) -> I
         finally:
             process.terminate()
             process.wait(timeout=60)
+
+
+def _end_with_parent() -> None:
+    """A measurement that is killed leaves no server behind, which would disturb all that follow."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def resident_mb(process: int) -> float:
