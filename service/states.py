@@ -309,6 +309,11 @@ class KeptBlocks:
     def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
         self.buffers = [StateBuffer(spec, memory) for spec in specs if spec.kind == "self_kv"]
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(buffer.block.size for buffer in self.buffers)
+
     def save(self, rows: StateBuffers, keep: Keep, *, slots: int) -> None:
         """Copies a block of a row into its slot. Memory for all `slots` is taken once; it costs what is written."""
         for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
