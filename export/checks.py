@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from export.bundle import PAD_MULTIPLE, Golden, Quantization
 from export.expected import Expected
-from export.rounded import Roundings, rounded_model, weights_off
+from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
 from model.reference import greedy, next_logits
 from model.transformer import Transformer
@@ -43,6 +43,9 @@ TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
 # show half of it: they are decided by little.
 PLAIN_TOLERANCES = {"int8": 0.6, "int4": 1.1}
 TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps between two tokens of which either is right
+# Of one product of integers, the same measure: models show 1e-6, and some 1e-5 where a value that lies between two
+# integers is rounded otherwise.
+PRODUCT_TOLERANCE = 1e-3
 HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 adds
 SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps that other processors decide alike
 ONE_TOLERANCE = 5e-5  # of the sum of a row's probabilities, in any precision: log-softmax is always computed in float32
@@ -81,6 +84,12 @@ class Graphs(Protocol):
 
     def roundings(self, *, aligning: bool = False) -> Roundings:
         """What `encode` and `decode` round, or `encode` and `align`."""
+        ...
+
+    def seen_products(
+        self, sources: Sequence[Ids], tokens: Sequence[int], starts: Sequence[int], buffers: Arrays, cross: Arrays
+    ) -> list[SeenProduct]:
+        """What the products of `encode` and of a step of `decode` read and gave."""
         ...
 
     def encode(self, sources: Sequence[Ids]) -> Arrays:
@@ -319,6 +328,7 @@ class Suite:
         if self.quantization:
             checks = [
                 ("weights against the checkpoint", self.weights, HALF_A_STEP),
+                ("each product against its inputs", self.products, PRODUCT_TOLERANCE),
                 ("logits against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.precision]),
                 *checks,
             ]
@@ -363,6 +373,17 @@ class Suite:
         if "align" in self.served.roles:
             found.append(weights_off(self.plain_model, self.aligning, is_whole=False))
         return max(found)
+
+    def products(self) -> tuple[float, str]:
+        """Of all sources, and of a step at the end of each target."""
+        rows, ends = range(len(self.targets)), [len(target) - 1 for target in self.targets]
+        buffers = self.served.buffers(len(rows), _capacity(self.targets))
+        for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+            for name, cache in self.expected.caches(source, target).items():
+                buffers[name][row, :, : ends[row]] = self.roundings.kept(name, cache[:, : ends[row]])
+        tokens = [target[-1] for target in self.targets]
+        seen = self.served.seen_products(self.sources, tokens, ends, buffers, self.cross(rows))
+        return products_off(self.plain_model, self.roundings, seen)
 
     def plain(self) -> tuple[float, str]:
         """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model

@@ -81,6 +81,61 @@ class Roundings:
         return values
 
 
+@dataclass(frozen=True)
+class SeenProduct:
+    """One product of a graph while it ran: what went in and came out, by the name of its weight."""
+
+    weight: str
+    input_RK: Array
+    output_RN: Array
+
+
+def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
+    """Of every quantised product: the name of its weight, and those of the float32 values it reads and gives."""
+    found = []
+    makers = {name: node for node in model.graph.node for name in node.output}
+    users: dict[str, list[NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            users.setdefault(name, []).append(node)
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            found.append((_weight_name(node.input[1]), node.input[0], node.output[0]))
+        elif node.op_type == "MatMulIntegerToFloat":
+            source, result = makers[node.input[0]].input[0], node.output[0]
+            divide = makers.get(source)
+            if divide is not None and divide.op_type == "Div":  # by row: scaled back, and only then biased
+                source, result = divide.input[0], users[result][0].output[0]
+                bias = f"{node.input[1].removesuffix('.weight')}.bias"
+                result = next((use.output[0] for use in users.get(result, ()) if bias in use.input), result)
+            found.append((_weight_name(node.input[1]), source, result))
+    return found
+
+
+def products_off(model: Transformer, roundings: Roundings, seen: Sequence[SeenProduct]) -> tuple[float, str]:
+    """The root of the mean squared error of what one product of a graph gave, as a share of its deviation: the worst
+    of all products, and which one.
+
+    What is expected is computed from what went in, the rounded weights and the checkpoint's bias, so that no rounding
+    of one product is carried on to another. Keys and values may be in units of a cache's steps.
+    """
+    names, worst, note = _names(model), 0.0, "no products"
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    by_weight = {alias: name for name in reversed(linears) for alias in names[f"{name}.weight"]}
+    for product in seen:
+        name, rounding = by_weight[product.weight], roundings.products[product.weight]
+        bias = linears[name].bias
+        scale_N = _divided(name, linears[name].weight.shape[0], model, roundings)
+        x_RK = torch.from_numpy(product.input_RK)
+        expected_RN = rounding.round(x_RK).numpy().astype(np.float64) @ rounding.weight.values_NK.T
+        expected_RN += 0 if bias is None else bias.detach().numpy() / scale_N
+        difference = float(np.sqrt(np.square(product.output_RN - expected_RN).mean()))
+        error = difference / max(float(expected_RN.std()), 1e-6)
+        if not error <= worst:
+            worst, note = error if np.isfinite(error) else float("inf"), f"worst in {name}"
+    return worst, note
+
+
 def read_roundings(graphs: Mapping[Role, ModelProto]) -> Roundings:
     """Of one variant's graphs; of two that round one weight differently the later one counts."""
     roundings = Roundings()

@@ -245,16 +245,16 @@ def save_variants(
     attention: bool = False,
 ) -> tuple[Variant, ...]:
     """A variant of each precision below `directory`, those of int8 and int4 in the forms that were chosen."""
-    traced = trace_model(model, attention=attention)
+    quantized = [precision for precision in precisions if precision in AUTOMATIC]
+    traced = trace_model(model, attention=attention) if quantized else None
     scratch, variants = directory / "candidates", dict[Precision, Variant]()
 
-    def save(form: Form, place: Path, ranges: Ranges | None = None) -> Variant:
+    def save(form: Form | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
         return save_variant(model, place, form, inline_limit, attention=attention, ranges=ranges, traced=traced)
 
     for precision in precisions:
         if precision not in AUTOMATIC:
-            variants[precision] = save(FORMS[precision], directory)
-    quantized = [precision for precision in precisions if precision in AUTOMATIC]
+            variants[precision] = save(precision, directory)
     if quantized:
         development = forms.development
         if development is None:
@@ -266,7 +266,7 @@ def save_variants(
         is_calibrated = any(FORMS[name].needs_ranges for names in asked.values() for name in names)
         ranges = calibrate(model, calibration_ids(model, tokenizer, forms)) if is_calibrated else None
         place = directory if "fp32" in variants else scratch / "fp32"
-        plain = variants["fp32"] if "fp32" in variants else save(FORMS["fp32"], place)
+        plain = variants["fp32"] if "fp32" in variants else save("fp32", place)
         yardstick = Served(place, plain, limits_of(model.config))
         for precision, names in asked.items():
             saved = {name: save(FORMS[name], scratch / name, ranges) for name in names}

@@ -45,7 +45,7 @@ from export.checks import (
     padded,
     round_up,
 )
-from export.rounded import Roundings, read_roundings
+from export.rounded import Roundings, SeenProduct, product_values, read_roundings
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -156,6 +156,40 @@ class Served:
         graphs = {role: self.variant.graphs[role].file for role in roles if role in self.variant.graphs}
         return read_roundings({role: onnx.load(self.directory / file) for role, file in graphs.items()})
 
+    def seen_products(
+        self, sources: Sequence[Ids], tokens: Sequence[int], starts: Sequence[int], buffers: Arrays, cross: Arrays
+    ) -> list[SeenProduct]:
+        seen = []
+        if "encode" in self.roles:
+            feeds = {"source": padded(sources, round_up(max(map(len, sources)), PAD_MULTIPLE))}
+            seen += self._seen("encode", {**feeds, "source_lengths": lengths(sources)})
+        capacity = next(iter(buffers.values())).shape[2]
+        feeds = {
+            "tokens": np.array(tokens, np.int64)[:, None],
+            "starts": np.array(starts, np.int64),
+            "lengths": np.array(starts, np.int32) + 1,
+            "total_length": np.array(capacity, np.int32),
+            "top_k": np.array([0], np.int64),
+            **{f"past.{name}": array for name, array in buffers.items()},
+            **cross,
+        }
+        return [*seen, *self._seen("decode", feeds)]
+
+    def _seen(self, role: Role, feeds: Mapping[str, Array]) -> list[SeenProduct]:
+        """Runs a copy of a graph that also tells what its products read and give."""
+        model = onnx.load(self.directory / self.variant.graphs[role].file)
+        values = product_values(model)
+        names = list(dict.fromkeys(name for _, *pair in values for name in pair))
+        told = {value.name for value in model.graph.output}
+        model.graph.output.extend(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names if name not in told
+        )
+        arrays = dict(zip(names, _session(model.SerializeToString()).run(names, dict(feeds)), strict=True))
+        return [
+            SeenProduct(weight, *(arrays[name].reshape(-1, arrays[name].shape[-1]) for name in (given, result)))
+            for weight, given, result in values
+        ]
+
     def encode(self, sources: Sequence[Ids]) -> Arrays:
         length = round_up(max(map(len, sources)), PAD_MULTIPLE)
         feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
@@ -233,7 +267,7 @@ class Served:
         return result
 
 
-def _session(file: Path) -> onnxruntime.InferenceSession:
+def _session(file: Path | bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = SESSION_THREADS
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, SESSION_OPTIMIZATION)

@@ -10,8 +10,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
+from export.calibrate import calibrate
+from export.quantize import FORMS
 from export.samples import sample_inputs
-from export.to_onnx import ParityError, save_variant
+from export.to_onnx import ParityError, save_variant, trace_model
 from export.verify import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model
 
@@ -426,6 +428,184 @@ ALIGNMENT = [
 ]
 
 
+# ---- faults of quantised graphs
+
+
+def matching(graph, *endings):
+    """The first constant whose name ends like this, in the order of the products."""
+    used = [name for node in graph.node for name in node.input]
+    names = {tensor.name for tensor in graph.initializer}
+    return next(name for ending in endings for name in used if name in names and name.endswith(ending))
+
+
+def integer_products(graph):
+    return nodes(graph, "MatMulIntegerToFloat")
+
+
+def replace_input(graph, node, place, value):
+    """Gives one input of a node a constant of its own."""
+    node.input[place] = constant(graph, f"wrong_{node.name}_{place}", value)
+
+
+def value_of(graph, name):
+    (tensor,) = [tensor for tensor in graph.initializer if tensor.name == name]
+    return numpy_helper.to_array(tensor)
+
+
+def scale_of_one_product_doubled(graph):
+    weight(graph, matching(graph, "feed_forward.inner.weight.int8.scale"), lambda scale: scale * 2)
+
+
+def scale_of_one_output_off_by_a_hundredth(graph):
+    def change(scale):
+        scale = scale.copy()
+        scale[3] *= 1.01
+        return scale
+
+    weight(graph, matching(graph, "feed_forward.outer.weight.int8.scale"), change)
+
+
+def scales_of_two_outputs_swapped(graph):
+    weight(
+        graph,
+        matching(graph, "self_attention.output.weight.int8.scale"),
+        lambda scale: scale[[1, 0, *range(2, len(scale))]],
+    )
+
+
+def weight_transposed(graph):
+    weight(graph, matching(graph, "self_attention.output.weight.int8.weight"), np.transpose)
+
+
+def weights_of_two_blocks_swapped(graph):
+    weight(
+        graph,
+        matching(graph, "feed_forward.outer.weight.int4.weight"),
+        lambda packed: packed[:, [1, 0, *range(2, packed.shape[1])]],
+    )
+
+
+def scales_of_two_blocks_swapped(graph):
+    name = matching(graph, "feed_forward.outer.weight.int4.scale")
+    weight(graph, name, lambda scale: scale.reshape(-1, 2)[:, ::-1].reshape(scale.shape))
+
+
+def halves_of_bytes_swapped(graph):
+    name = matching(graph, "feed_forward.outer.weight.int4.weight")
+    weight(graph, name, lambda packed: (packed >> 4) | (packed << 4))
+
+
+def row_of_a_table_scaled(graph):
+    weight(graph, matching(graph, "tokens.weight.rows.int8.scale"), lambda scale: scale * np.float32(1.02))
+
+
+def zero_point_of_a_product_off_by_one(graph):
+    node = integer_products(graph)[2]
+    replace_input(graph, node, 4, value_of(graph, node.input[4]) + np.uint8(1))
+
+
+def zero_points_of_both_sides_zero(graph):
+    """Negative activations are cut off, by every product and by what makes its input alike."""
+    zero = constant(graph, "nothing_below", np.uint8(0))
+    for node in integer_products(graph):
+        node.input[4] = zero
+    for node in nodes(graph, "QuantizeLinear"):
+        node.input[2] = zero
+
+
+def step_of_an_input_doubled(graph):
+    """What makes the input of a product divides by another step than the product multiplies by."""
+    node = integer_products(graph)[2]
+    replace_input(graph, node, 2, value_of(graph, node.input[2]) * 2)
+
+
+def steps_of_all_inputs_a_tenth(graph):
+    """Alike on both sides: everything saturates."""
+    done = set()
+    for node in integer_products(graph):
+        if node.input[2] not in done:
+            done.add(node.input[2])
+            weight(graph, node.input[2], lambda step: step * np.float32(0.1))
+
+
+def rows_scaled_by_another_row(graph):
+    """The largest magnitude of all rows for each: an answer depends on the batch."""
+    (first, *_) = nodes(graph, "ReduceMax")
+    widest = helper.make_node("ReduceMax", [first.output[0]], ["widest"], keepdims=1)
+    graph.node.insert(list(graph.node).index(first) + 1, widest)
+    for node in graph.node:
+        if node.op_type in ("Div", "Mul") and first.output[0] in node.input:
+            node.input[:] = ["widest" if name == first.output[0] else name for name in node.input]
+
+
+def bias_of_a_product_dropped(graph):
+    weight(graph, matching(graph, "self_attention.output.weight.int8.bias"), np.zeros_like)
+
+
+def step_of_a_cache_doubled_where_it_is_read(graph):
+    node = self_attentions_of_caches(graph)[0]
+    replace_input(graph, node, 12, value_of(graph, node.input[12]) * 2)
+
+
+def self_attentions_of_caches(graph):
+    return [node for node in nodes(graph, "GroupQueryAttention") if node.input[3].startswith("present.")]
+
+
+def step_of_the_source_doubled_where_it_is_read(graph):
+    node = cross_attentions(graph)[0]
+    replace_input(graph, node, 13, value_of(graph, node.input[13]) * 2)
+
+
+def steps_of_keys_and_values_swapped(graph):
+    node = self_attentions_of_caches(graph)[0]
+    node.input[12], node.input[13] = node.input[13], node.input[12]
+
+
+def new_keys_one_position_late(graph):
+    scatter = nodes(graph, "TensorScatter")[0]
+    insert(graph, scatter, helper.make_node("Add", ["starts", constant(graph, "late", np.int64(1))], ["later"]))
+    scatter.input[2] = "later"
+
+
+def source_written_in_other_steps(graph):
+    name = matching(graph, "cross_attention.key_value.weight.int8.scale")
+    weight(graph, name, lambda scale: scale / 2)
+
+
+WEIGHTS = "weights against the checkpoint"
+PLAIN = "logits against PyTorch without rounding"
+PRODUCTS = "each product against its inputs"
+QUANTIZED = [
+    ("row", "decode", scale_of_one_product_doubled, WEIGHTS),
+    ("static+kv", "encode", scale_of_one_product_doubled, WEIGHTS),
+    ("static", "decode", scale_of_one_output_off_by_a_hundredth, WEIGHTS),
+    ("row", "decode", scales_of_two_outputs_swapped, WEIGHTS),
+    ("static+kv", "decode", weight_transposed, WEIGHTS),
+    ("b32", "decode", weights_of_two_blocks_swapped, WEIGHTS),
+    ("b32", "decode", scales_of_two_blocks_swapped, WEIGHTS),
+    ("b32", "decode", halves_of_bytes_swapped, WEIGHTS),
+    ("row", "decode", row_of_a_table_scaled, WEIGHTS),
+    ("row", "encode", bias_of_a_product_dropped, PRODUCTS),
+    ("static", "decode", bias_of_a_product_dropped, PRODUCTS),
+    ("static+kv", "decode", zero_point_of_a_product_off_by_one, PRODUCTS),
+    ("static", "encode", zero_point_of_a_product_off_by_one, PRODUCTS),
+    ("static", "decode", zero_points_of_both_sides_zero, PLAIN),
+    ("static", "decode", step_of_an_input_doubled, PRODUCTS),
+    ("static", "decode", steps_of_all_inputs_a_tenth, PLAIN),
+    ("row", "decode", rows_scaled_by_another_row, ALONE),
+    ("static+kv", "decode", step_of_a_cache_doubled_where_it_is_read, WEIGHTS),
+    ("static+kv", "decode", step_of_the_source_doubled_where_it_is_read, WEIGHTS),
+    ("row+kv", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
+    ("row+kv", "decode", new_keys_one_position_late, "caches written nowhere else"),
+    ("static+kv", "encode", source_written_in_other_steps, WEIGHTS),
+    ("b128", "decode", logits_in_another_order, ALONE),
+    ("b32", "decode", two_layers_swapped, STEPS),
+    ("static+kv", "decode", two_layers_swapped, STEPS),
+    ("static+kv", "decode", attention_to_another_layers_source, STEPS),
+    ("row", "decode", positions_off_by_one, STEPS),
+]
+
+
 def named(cases):
     return [pytest.param(*case, id=f"{case[0]}-{case[1].__name__}") for case in cases]
 
@@ -468,6 +648,50 @@ def test_a_fault_in_a_generation_graph_is_refused(role, fault, expected, tiny_ge
 @pytest.mark.parametrize(("role", "fault", "expected"), named(ALIGNMENT))
 def test_a_fault_in_an_alignment_graph_is_refused(role, fault, expected, tiny_attention_bundle, models, tmp_path):
     assert_refused(verified_with(fault, role, tiny_attention_bundle, models["encoder_decoder"], tmp_path), expected)
+
+
+@pytest.fixture(scope="module")
+def quantized(models, tmp_path_factory):
+    """Directory, variant, model and samples of a form of the translation model."""
+    model, made = models["encoder_decoder"], {}
+    samples = sample_inputs(model.config)
+    ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True)))
+    traced = trace_model(model)
+
+    def of(form):
+        if form not in made:
+            directory = tmp_path_factory.mktemp("forms") / form
+            made[form] = directory, save_variant(model, directory, FORMS[form], ranges=ranges, traced=traced)
+        return *made[form], model, samples
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("form", "role", "fault", "expected"),
+    [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].__name__}-{case[3].split()[0]}") for case in QUANTIZED],
+)
+def test_a_fault_in_a_quantised_graph_is_refused(form, role, fault, expected, quantized, tmp_path):
+    directory, variant, model, samples = quantized(form)
+    shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
+    file = tmp_path / variant.graphs[role].file
+    graph = onnx.load(file)
+    before = graph.SerializeToString()
+    fault(graph.graph)
+    assert graph.SerializeToString() != before, "the fault changed nothing"
+    onnx.save(graph, file)
+    assert_refused(verify_graphs(tmp_path, variant, model, samples).checks, expected)
+
+
+@pytest.mark.parametrize("form", ["row", "static", "row+kv", "static+kv", "8b64", "b32", "b128"])
+def test_without_a_fault_no_form_is_refused(form, quantized):
+    checks = verify_graphs(*quantized(form)).checks
+    assert [check.name for check in checks if not check.passed] == []
+    alone = [check for check in checks if check.name.endswith("in a batch as alone")]
+    assert len(alone) == 2
+    for check in alone:
+        assert (check.tolerance == 0.0) == (form != "b128"), check
+        assert ("may depend on the batch" in check.note) == (form == "b128"), check
 
 
 def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):
