@@ -69,8 +69,7 @@ def memory(model: SpeedModel, form: str, count: int) -> tuple[dict[str, Any], li
     found = {}
     processors = machine()["processors"]
     servers = {
-        "Glossa": glossa_server(model.bundle(form), HUGE_PAGES),
-        "Glossa, ordinary pages": glossa_server(model.bundle(form)),
+        "Glossa": glossa_server(model.bundle(form)),  # on whatever pages its command starts it with
         "CTranslate2": ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
     }
     for name, server in servers.items():
