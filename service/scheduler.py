@@ -11,11 +11,12 @@ there the source's keys and values are right already, and so are all positions u
 
 Reading never keeps running rows waiting for long. In every turn each running row steps once, and beside it at most
 `join_tokens` tokens of sources and prompts are read: between two tokens of a row lie one step and so much reading. (One
-source, or one block of a prompt, is always read, even if it is longer.) Sources are read whole, in the order they came.
-Prompts are read in blocks of `block` tokens from position 0 on. The split depends on nothing else, so neither do the
-bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt gets one of them in every turn,
-so that it ends, and the shortest ones get the others, so that a long one does not hold them up. While nothing runs,
-`idle_join_tokens` may be read in a turn: nobody waits but those that are read.
+source, or one block of a prompt, is always read, even if it is longer. And seldom enough, because capacities grow by a
+third or more, a row outgrows the buffers, and all that rows hold is moved once.) Sources are read whole, in the order
+they came. Prompts are read in blocks of `block` tokens from position 0 on. The split depends on nothing else, so
+neither do the bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt gets one of them
+in every turn, so that it ends, and the shortest ones get the others, so that a long one does not hold them up. While
+nothing runs, `idle_join_tokens` may be read in a turn: nobody waits but those that are read.
 """
 
 from __future__ import annotations

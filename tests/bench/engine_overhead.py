@@ -5,7 +5,8 @@ usage: python -m tests.bench.engine_overhead [--rows 32] [--tokens 150] [--layer
 
 A 6+6-layer model with random weights answers `rows` requests at once: `engine` with sinks that drop their events,
 `unary` and `streaming` over gRPC to a client in another process. A turn reaches from one run of the runner to the next
-one; only turns with all rows and no joins count. At most 8 % of them, 20 % with streaming, may be outside ONNX Runtime.
+one; only turns with all rows and no joins count, and those of a second round: the first one touches memory that a busy
+server has had for long. At most 8 % of them, 20 % with streaming, may be outside ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from service.step import StepPlan
 
 LIMITS = {"engine": 0.08, "unary": 0.08, "streaming": 0.20}
 SOURCE_TOKENS = 20
+ROUNDS = 2
 
 
 def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
@@ -100,7 +102,8 @@ class TimedSession:
 
 
 class TimedRunner(OnnxRunner):
-    """Notes for each run when it began, its rows, whether rows joined or moved, and its seconds in ONNX Runtime."""
+    """Notes for each run when it began, its rows, whether rows joined or moved, and its seconds in ONNX Runtime.
+    Forgets what was before the last time that an empty engine got rows."""
 
     def __init__(self, model: OnnxModel, *, max_rows: int) -> None:
         self._timed = [TimedSession(session) for session in model.sessions.values()]
@@ -111,6 +114,8 @@ class TimedRunner(OnnxRunner):
 
     def run(self, plan: StepPlan) -> TurnOutputs:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
+        if not plan.held:
+            self.runs.clear()
         result = super().run(plan)
         inside_s = sum(session.seconds for session in self._timed) - before_s
         self.runs.append((began_s, plan.rows, bool(plan.joins or plan.copies), inside_s))
@@ -136,7 +141,7 @@ async def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, toke
     engine.start()
     loop, rng = asyncio.get_running_loop(), random.Random(1)
     done = asyncio.Event()
-    left = rows
+    left = 0
 
     def sink(event: object) -> None:
         nonlocal left
@@ -145,10 +150,13 @@ async def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, toke
             done.set()
 
     vocabulary = model.manifest.limits.vocab_size
-    for number in range(rows):
-        source = (*(rng.randrange(4, vocabulary) for _ in range(SOURCE_TOKENS)), 2)
-        engine.submit(Request(request_id=str(number), source=source, prompt=(1,), max_tokens=tokens), loop, sink)
-    await done.wait()
+    for _ in range(ROUNDS):
+        left = rows
+        done.clear()
+        for number in range(rows):
+            source = (*(rng.randrange(4, vocabulary) for _ in range(SOURCE_TOKENS)), 2)
+            engine.submit(Request(request_id=str(number), source=source, prompt=(1,), max_tokens=tokens), loop, sink)
+        await done.wait()
     await asyncio.to_thread(engine.close)
     return runner.report(rows)
 
@@ -202,7 +210,8 @@ async def ask(address: str, rows: int, tokens: int, *, is_streamed: bool) -> Non
             async for _ in stub.StreamTranslate(glossa_pb2.StreamTranslateRequest(text=text, options=options)):
                 pass
 
-        await asyncio.gather(*(one() for _ in range(rows)))
+        for _ in range(ROUNDS):
+            await asyncio.gather(*(one() for _ in range(rows)))
 
 
 def processor() -> str:
@@ -216,7 +225,6 @@ async def measure(path: Path, rows: int, tokens: int) -> dict[str, Any]:
     manifest = load_bundle(path)
     model = OnnxModel.open(path, manifest, device="cpu")
     tokenizer = Tokenizer.load(path / TOKENIZER)
-    await measure_engine(model, tokenizer, rows, 10)  # first touches of memory and code
     return {
         "processor": processor(),
         "rows": rows,
