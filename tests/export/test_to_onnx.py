@@ -17,12 +17,16 @@ from export.bundle import (
     load_bundle,
     load_shortlist,
 )
+from export.choose import Development
 from export.optimize import optimize
 from export.samples import sample_inputs
 from export.to_onnx import (
+    AUTOMATIC,
     ExportError,
+    FormChoice,
     ParityError,
     attention_of,
+    calibration_ids,
     check_graph,
     export_bundle,
     export_model,
@@ -330,3 +334,47 @@ def test_a_checkpoint_cut_short_is_refused(checkpoint, tmp_path):
     with pytest.raises(CheckpointError, match=r"model.safetensors"):
         export_bundle(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_without_text_to_measure_on_there_is_no_quantised_variant(tmp_path, monkeypatch):
+    monkeypatch.setattr(to_onnx, "trace_model", lambda *_, **__: None)
+    monkeypatch.setattr(to_onnx, "save_variant", lambda *_, **__: None)
+    model = tiny_model(tiny_config("decoder"))
+    with pytest.raises(ExportError, match=r"int8: there is no text to measure on .* fix: .*--development FILE"):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("fp32", "int8"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+def test_a_bundle_keeps_the_chosen_form_alone_and_the_figures_of_all(architecture, tmp_path):
+    model, limit = tiny_model(tiny_config(architecture)), 100.0
+    forms = FormChoice(max_loss=limit)
+    manifest = export_model(
+        model, tiny_tokenizer(), tmp_path / "out", precisions=("int8", "fp32"), forms=forms, texts=TEXTS
+    )
+    assert [variant.precision for variant in manifest.variants] == ["int8", "fp32"]
+    int8 = manifest.variant("int8")
+    assert [figures.form for figures in int8.comparison] == ["fp32", *AUTOMATIC["int8"]]
+    (taken,) = [figures.form for figures in int8.comparison if figures.chosen]
+    assert int8.quantization is not None
+    assert int8.quantization.form == taken
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"int8", "fp32"}
+    assert load_bundle(tmp_path / "out") == manifest
+
+
+def test_sources_without_references_are_answered_for_calibration():
+    model, tokenizer = tiny_model(tiny_config()), tiny_tokenizer()
+    samples = calibration_ids(model, tokenizer, FormChoice(development=Development(TEXTS)))
+    assert len(samples) == len(TEXTS)
+    for (source, target), text in zip(samples, TEXTS, strict=True):
+        assert source == [*tokenizer.encode(text), 2]
+        assert target[0] == 1
+        assert 2 not in target
+
+
+def test_long_texts_are_cut_for_calibration():
+    model, tokenizer = tiny_model(tiny_config("decoder")), tiny_tokenizer()
+    text = " ".join(TEXTS * 5)
+    samples = calibration_ids(model, tokenizer, FormChoice(calibration=[("", text)]))
+    assert [token for _, target in samples for token in target[1:]] == tokenizer.encode(text)
+    assert max(len(target) for _, target in samples) == model.config.max_target_len
