@@ -354,9 +354,9 @@ class _Rewriter:
         assert list(node.input[3:5]) == caches, list(node.input)
         assert self.ranges is not None
         steps = self.ranges.cache_steps(f"self.{layer}")
-        if node.input[1] or not self.has_single_tokens():
-            return [self.with_steps(node, steps, list(node.output))]
         attributes = attributes_of(node)
+        if node.input[1] or attributes.get("do_rotary") or not self.has_single_tokens():
+            return [self.with_steps(node, steps, list(node.output))]
         heads, kv_heads = attributes["num_heads"], attributes["kv_num_heads"]
         width = self.width_of(node.input[0])
         head_dim = width // (heads + 2 * kv_heads)

@@ -45,6 +45,7 @@ from export.bundle import (
 from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.calibrate import Ranges, calibrate
 from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
+from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
 from export.optimize import name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import sample_inputs
@@ -320,7 +321,8 @@ def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     made, signatures = dict[Role, ModelProto](), graphs.signatures(model, attention=attention)
     for role, signature in signatures.items():
-        made[role] = round_up_tables(name_weights(optimize(trace(signature)), weights), PAD_MULTIPLE)
+        named_graph = name_weights(optimize(trace(signature)), weights)
+        made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
         check_graph(made[role], role, model.config)
     return Traced(made, signatures)
 
@@ -404,11 +406,12 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     """What a trace or a pass could get wrong in silence. Raises ExportError."""
     operators = Counter(node.op_type for node in graph.graph.node)
     layers = config.num_decoder_layers if role == "decode" else 0
+    can_pack = config.positions != "rotary" or config.attention_head_dim % ROTARY_MULTIPLE == 0
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
     counts = {
         "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
-        "attention nodes with packed query, key and value": (packed, 0 if config.positions == "rotary" else layers),
+        "attention nodes with packed query, key and value": (packed, layers if can_pack else 0),
         "Softmax nodes": (operators["Softmax"], softmaxes),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
         "TopK nodes": (operators["TopK"], int(role == "decode")),
