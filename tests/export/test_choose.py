@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,9 @@ WORD = tiny_tokenizer().encode("tree")[0]
 def chosen(forms, development, *, architecture="encoder_decoder", **options):
     clock = FakeClock()
     config = tiny_config(architecture)
-    doubles = {name: Copying(clock, config=config, **fields) for name, fields in {"fp32": {}, **forms}.items()}
+    doubles: dict[str, Any] = {
+        name: Copying(clock, config=config, **fields) for name, fields in {"fp32": {}, **forms}.items()
+    }
     yardstick = doubles.pop("fp32")
     return choose(yardstick, doubles, development, tiny_tokenizer(), config, clock=clock, **options)
 
@@ -140,7 +143,7 @@ def test_a_model_that_continues_text_is_measured_in_nats_per_token():
 
 
 def test_texts_of_many_lengths_are_read_to_their_ends_and_no_further():
-    form = Copying(FakeClock(), config=tiny_config("decoder"))
+    form: Any = Copying(FakeClock(), config=tiny_config("decoder"))
     texts = [(1, 5, 6), (1, 5, 9, 10, 11), (1, 7)]
     reading = read_batch(form, [_Item(0, text) for text in texts])
     assert len(reading.best) == sum(len(text) - 1 for text in texts)
@@ -159,7 +162,8 @@ def test_a_slow_model_is_measured_on_fewer_sentences():
             return super().decode(*args, **options)
 
     development = Development([text for text in TEXTS for _ in range(100)], (), "many")
-    choice = choose(Slow(clock), {"row": Slow(clock)}, development, tiny_tokenizer(), config, clock=clock)
+    slow: Any = Slow(clock)
+    choice = choose(slow, {"row": slow}, development, tiny_tokenizer(), config, clock=clock)
     assert 32 <= choice.figures[0].sentences < 200
     assert choice.figures[0].sentences == choice.figures[1].sentences
 
