@@ -103,7 +103,7 @@ class TimedSession:
 
 class TimedRunner(OnnxRunner):
     """Notes for each run when it began, its rows, whether rows joined or moved, and its seconds in ONNX Runtime.
-    Forgets what was before the last time that an empty engine got rows."""
+    Forgets what was before the last turn in which all rows were new."""
 
     def __init__(self, model: OnnxModel, *, max_rows: int) -> None:
         self._timed = [TimedSession(session) for session in model.sessions.values()]
@@ -114,7 +114,7 @@ class TimedRunner(OnnxRunner):
 
     def run(self, plan: StepPlan) -> TurnOutputs:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
-        if not plan.held:
+        if len(plan.joins) == plan.rows:
             self.runs.clear()
         result = super().run(plan)
         inside_s = sum(session.seconds for session in self._timed) - before_s
