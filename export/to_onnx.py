@@ -65,7 +65,7 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
     "int8": ("row", "static", "row+kv", "static+kv"),
     "int4": ("b32",),
 }
-INLINE_LIMIT = 1 << 30  # bytes of weights; a protocol buffer ends at 2 GiB
+INLINE_LIMIT = 1 << 20  # bytes of weights; a file of their own is mapped, not copied, and a message ends at 2 GiB
 HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
 
 
