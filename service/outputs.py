@@ -75,8 +75,8 @@ class OutputBuffers:
         if self.top_k[0]:
             return self._top_ids[:rows], self._top_logprobs[:rows]
         logprobs_RV = self._memory.floats(self._logprobs, 0, rows * self._words).reshape(rows, self._words)
-        ids_R1 = logprobs_RV.argmax(1, keepdims=True)
-        return ids_R1, np.take_along_axis(logprobs_RV, ids_R1, 1)
+        ids_R = logprobs_RV.argmax(1)
+        return ids_R[:, None], logprobs_RV[np.arange(rows), ids_R][:, None]
 
     def distribution(self, row: int) -> np.ndarray:
         """float32 (V,), in main memory."""

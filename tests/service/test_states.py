@@ -187,7 +187,7 @@ def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
 def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
     states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
     most = Extent(rows=20, target_len=60, source_len=30)
-    states.ensure(1, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    states.ensure(5, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
     assert [buffer.block.size for buffer in states.buffers] == [
         buffer.size_for(24, capacity) for buffer, capacity in zip(states.buffers, (64, 32), strict=True)
     ]
@@ -196,6 +196,17 @@ def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
     for rows, longest in ((20, 1), (20, 60), (3, 20)):
         assert states.ensure(rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
         assert [buffer.address(0) for buffer in states.buffers] == addresses
+
+
+@pytest.mark.parametrize(("needed", "capacity"), [(12, 16), (60, 64), (200, 64)])
+def test_few_rows_have_room_for_what_they_need_from_the_start(needed, capacity):
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = Extent(rows=2, target_len=needed, source_len=10)
+    assert states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    assert states.capacities == {"self_kv": capacity, "cross_kv": 16}
+    for longest in range(2, min(needed, capacity) + 1):
+        assert not states.ensure(2, live=2, lengths={"self_kv": longest, "cross_kv": 10}, most=most)
+    assert not states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most), "the next ones are at home"
 
 
 def test_growing_and_moving_at_random_never_loses_a_value():
