@@ -32,8 +32,9 @@ CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
 
 LONE_ROLES = ("decode", "encode")
 LONE_SPIN_US = 100
-"""How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up,
-and two threads are as slow as one; longer gains nothing and keeps the processor from the event loop (BENCHMARKS.md)."""
+"""How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up: a
+step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
+2.7 with 20 to 5,000 microseconds. Longer keeps the processor from the event loop."""
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
@@ -143,7 +144,7 @@ def _open_cuda(
     if precision is None:
         return (
             "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
-            "fix: export it again with precision fp16"
+            "fix: export it again with --precision fp32,fp16"
         )
     try:
         ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look

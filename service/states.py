@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 CAPACITIES = (8, 16, 24, 32, 48, 64)
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
-"""So few rows pay nothing for a roomy cache, but something for growing it: bindings are made anew, 3 ms in a sentence of
-30 tokens at 1.4 ms a step."""
+"""So few rows pay nothing for a roomy cache, but something for growing it, as bindings are made anew: 3 ms in a
+sentence of 30 tokens at 1.4 ms a step."""
 
 
 def capacity_for(length: int) -> int:

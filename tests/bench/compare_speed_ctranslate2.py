@@ -36,8 +36,12 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 QUICK = ("as it comes", "AVX512, huge pages")
 KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
-FORMS_OF = {"alone": ["static+kv", "b32", "b128", "fp32"], "offline": ["static+kv", "fp32"], "beam": ["static+kv"]}
-ROWS = (64, 96, 128)
+FORMS_OF = {
+    "alone": ["8b64", "static+kv", "b32", "b128", "fp32"],
+    "offline": ["static+kv", "fp32"],
+    "beam": ["static+kv"],
+}
+ROWS = (64, 128, 192)
 COUNTS = {"alone": 10, "offline": 512, "beam": 512}
 TRIED = {"alone": 4, "offline": 128, "beam": 64}  # sentences of the single try
 OURS_TRIED = 256  # enough to fill the rows that are tried

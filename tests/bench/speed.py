@@ -49,9 +49,9 @@ def parts(options: argparse.Namespace) -> list[Part]:
     form = f"--form {options.form}"
     goodput = f"compare_goodput {form} --quick"
     found = [
-        Part("models", f"speed_models --form fp32 {options.form} b32 b128", "what is measured"),
-        Part("bandwidth", f"bandwidth --forms {options.form} b32 b128 fp32", "One row beside the memory's speed"),
-        Part("alone", f"{speed} alone --forms {options.form} b32 b128 fp32", "One request at a time", peer),
+        Part("models", f"speed_models --form fp32 {options.form} 8b64 b32 b128", "what is measured"),
+        Part("bandwidth", f"bandwidth --forms {options.form} 8b64 b32 b128 fp32", "One row beside the memory's speed"),
+        Part("alone", f"{speed} alone --forms 8b64 {options.form} b32 b128 fp32", "One request at a time", peer),
         Part("offline", f"{speed} offline --forms {options.form} --count 512", "All sentences at once", peer),
         Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 128", "The same in fp32", peer),
         Part("beam", f"{speed} beam --quick --forms {options.form} --count 256", "Beams of 4", peer),

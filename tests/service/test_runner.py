@@ -595,7 +595,7 @@ def test_cpu_is_no_fallback_when_it_is_asked_for(manifest):
 
 OBSTACLES = [
     ({"available": [CPU]}, "no CUDA provider; fix: install onnxruntime-gpu"),
-    ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with precision fp16"),
+    ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with --precision fp32,fp16"),
     ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
     ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
 ]
