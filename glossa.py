@@ -241,8 +241,8 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            help="how int8 or int4 computes: row, static, row+kv, static+kv, 8b64 (int8), b32, b128 (int4; answers "
-            "depend on the batch); auto: the fastest that loses little"
+            help="how int8 or int4 computes: row, static, row+kv, static+kv, 8b64 (int8), b32, b128 (int4; with "
+            "b128 answers may depend on the batch); auto: the fastest that loses little"
         ),
     ] = "auto",
     development: Annotated[
