@@ -307,13 +307,15 @@ def export(
 
 
 def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
-    """Text for a model: pairs of a .tsv; else lines, which are sources or, for a decoder-only model, texts."""
+    """Text for a model: pairs of a .tsv; else lines, which are sources. A decoder-only model has texts, which are lines
+    or the first column."""
     from model.checkpoint import load_checkpoint
     from model.data import read_text, read_tsv
 
-    if ".tsv" in file.suffixes:
-        return read_tsv([file]).pairs
     loaded = load_checkpoint(checkpoint)
+    if ".tsv" in file.suffixes:
+        pairs = read_tsv([file]).pairs
+        return pairs if loaded.config.has_encoder else [("", source or target) for source, target in pairs]
     if loaded.config.has_encoder:
         return [(text, "") for _, text in read_text([file], documents="lines").pairs]
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))

@@ -40,8 +40,8 @@ TOP_K = (16, 1, 0)  # how many best tokens are asked for, in turns
 # half a step, and what follows moves by a step: of 20 random models the liveliest shows 0.07, most show 0.01.
 TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
 # The same measure, of logits against the model without any rounding, in the median row. The liveliest random models
-# show half of it: they are decided by little.
-PLAIN_TOLERANCES = {"int8": 0.6, "int4": 1.1}
+# show half of it: they are decided by little. A graph that says the same of every token shows 1.
+PLAIN_TOLERANCES = {"int8": 0.6, "int4": 0.9}
 TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps between two tokens of which either is right
 # Of one product of integers, the same measure: models show 1e-6, and some 1e-5 where a value that lies between two
 # integers is rounded otherwise.

@@ -307,8 +307,26 @@ def _check(manifest: Manifest) -> None:
         _check_variant(variant, roles)
 
 
+MOST = (1 << 31) - 1  # of a number that is told to clients
+FORM_NAME = re.compile(r"[a-z0-9+]{1,16}")
+
+
+def _check_quantization(variant: Variant, where: str) -> None:
+    told = variant.quantization
+    if told is not None and not (0 < told.weight_bits <= 32 and 0 <= told.block <= MOST):
+        raise FormError(f"{where}: quantization must have 1..32 weight bits and a block of at least 0, got {told}")
+    forms = [figures.form for figures in variant.comparison] + ([told.form] if told is not None else [])
+    if not all(FORM_NAME.fullmatch(form) for form in forms):
+        raise FormError(f"{where}: forms must be up to 16 lower-case letters, digits and '+', got {forms!r:.80}")
+    if any(not 0 <= figures.sentences <= MOST for figures in variant.comparison):
+        raise FormError(f"{where}: comparison must count 0..{MOST} sentences")
+    if sum(figures.chosen for figures in variant.comparison) > 1:
+        raise FormError(f"{where}: comparison must have chosen one form at most")
+
+
 def _check_variant(variant: Variant, roles: set[str]) -> None:
     where = f"variants {variant.precision}"
+    _check_quantization(variant, where)
     if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
         raise FormError(
             f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"

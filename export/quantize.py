@@ -11,8 +11,9 @@ residuals stay float32. Forms, and what each is for:
     b32, b128   the same with 4-bit weights in blocks of 32 or 128, in the decoder; the encoder, whose products have
                 many rows, is that of "row"
 
-A product of integers is exact whatever its kernel, its threads and the number of rows, so "row" and "static" answer a
-request alone and in a batch with the same bits, as fp32 does. `MatMulNBits` does so for blocks up to 32 (4-bit) and 64
+A product of integers is exact whatever its kernel, its threads and the number of rows (on x86 with VNNI or AMX; without
+them two products may saturate 16 bits), so "row" and "static" answer a request alone and in a batch with the same bits,
+as fp32 does. `MatMulNBits` does so for blocks up to 32 (4-bit) and 64
 (8-bit); with larger ones rows differ between even and odd batches.
 
 Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
@@ -154,6 +155,8 @@ class _Rewriter:
         return f"{self.form.name}.{what}.{self.count}"
 
     def constant(self, name: str, array: np.ndarray) -> str:
+        if name in self.constants and not np.array_equal(self.array(name), array):
+            name = self.name(name)  # products that share a weight need not share their bias, or the step of a cache
         if name not in self.constants:
             tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
             self.graph.initializer.append(tensor)

@@ -288,7 +288,8 @@ def weights_off(model: Transformer, roundings: Roundings, *, is_whole: bool = Tr
         if weight is None:
             raise KeyError(f"{name}.weight is not rounded")
         off = _off(weight, module.weight.detach().numpy() / scale_N[:, None].astype(np.float32))
-        if not off <= worst:
+        off = off if np.isfinite(off) else float("inf")
+        if off > worst:
             worst, note = off, f"worst in {name}.weight"
     return worst, note
 

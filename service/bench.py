@@ -97,6 +97,7 @@ class Bench:
             ("--connections", self.connections, 1, 1000),
             ("--precision", self.precision, 0.001, 1),
             ("--percentile", limits.percentile, 1, 100),
+            ("--within-s", self.within_s, 0.001, math.inf),
             ("--slo-e2e-ms", limits.end_to_end_s, 1e-9, math.inf),
             ("--slo-ttft-ms", limits.first_token_s, 1e-9, math.inf),
             ("--slo-itl-ms", limits.inter_token_s, 1e-9, math.inf),

@@ -31,6 +31,7 @@ ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distribution
 RUNTIME_BYTES = 150 << 20
 BYTES_PER_BUNDLE_BYTE = 2.5
 
+EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # sums of int8 products do not saturate on the way
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
 
 
@@ -117,6 +118,9 @@ def _processor(root: Path) -> Check:
     if platform.machine() in ("x86_64", "AMD64") and "avx2" not in known:
         fix = "serve on a processor with AVX2; without it matrix products are several times slower"
         return Check(name="processor", status="warn", value=value, fix=fix)
+    if platform.machine() in ("x86_64", "AMD64") and not known & EXACT_INT8:
+        fix = "serve with --precision fp32, or on a processor with VNNI; without it sums of int8 products can saturate"
+        return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is inexact", fix=fix)
     return Check(name="processor", status="ok", value=value)
 
 
@@ -143,9 +147,10 @@ def _cores(root: Path) -> Check:
 
 
 def _huge_pages(root: Path) -> Check:
-    if has_huge_pages(os.environ):
-        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: weights lie in large pages")
-    obstacle = obstacle_to_huge_pages(os.environ, root)
+    has_them = has_huge_pages(os.environ)
+    obstacle = obstacle_to_huge_pages({} if has_them else os.environ, root)
+    if obstacle is None and has_them:
+        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: packed weights lie in large pages")
     if obstacle is None:
         return Check(name="huge pages", status="ok", value="`glossa serve` starts itself with large pages for weights")
     libc = "glibc " + ".".join(map(str, SINCE))

@@ -216,6 +216,8 @@ class Engine:
                 log.exception("the engine's thread died")
                 self._is_dead = True
                 self._answer_all(_internal)
+            finally:
+                self._runner.rest()
 
     def _answer_all(self, error: Callable[[Sequence], RequestError]) -> None:
         """The end of the engine: nothing is accepted any more, and what was is answered."""

@@ -87,9 +87,15 @@ class Scheduler:
         self.rows: list[tuple[Sequence, Hypothesis]] = []
         self.reserved = Extent()  # the worst case of the live sequences
         self.block = min(config.block, limits.max_block) if limits.max_block else config.block
-        # What has no positions cannot be kept block by block.
-        slots = 0 if layout.row_bytes or not self.has_prefill else config.prefix_bytes // layout.bytes_per(self.block)
-        self.prefixes = PrefixIndex(slots, self.block)
+        self.prefixes = PrefixIndex(self._slots(), self.block)
+
+    def _slots(self) -> int:
+        """How many blocks of prompts are kept. What has no positions cannot be kept block by block, and what a decoder
+        makes of a prompt depends on the source, if there is one."""
+        layout = self.layout
+        if not self.has_prefill or layout.row_bytes or layout.source_bytes or not layout.target_bytes:
+            return 0
+        return self.config.prefix_bytes // layout.bytes_per(self.block)
 
     @property
     def has_prefill(self) -> bool:

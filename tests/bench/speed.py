@@ -55,7 +55,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("offline", f"{speed} offline --forms {options.form} --count 512", "All sentences at once", peer),
         Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 128", "The same in fp32", peer),
         Part("beam", f"{speed} beam --quick --forms {options.form} --count 256", "Beams of 4", peer),
-        Part("transformers-alone", f"{face} alone {form}", "Hugging Face, one at a time", faces),
+        Part("transformers-alone", f"{face} alone --form 8b64", "Hugging Face, one at a time", faces),
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer),
         Part("overhead", f"grpc_overhead overhead {form}", "gRPC and Python with all rows busy"),

@@ -134,7 +134,12 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     def pool_of(rows: int, engines: int, lone_threads: int) -> EnginePool:
         key = rows, engines, lone_threads
         if key not in pools:
-            config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, state_bytes=1 << 33), max_queue=1 << 20)
+            config = EngineConfig(
+                scheduler=SchedulerConfig(
+                    max_rows=rows, state_bytes=1 << 33, join_tokens=1 << 11, idle_join_tokens=1 << 14
+                ),
+                max_queue=1 << 20,
+            )
             runners = [model(lone_threads).runner(max_rows=rows) for _ in range(engines)]
             pools[key] = EnginePool([Engine(runner, tokenizer, config) for runner in runners])
             pools[key].start()
@@ -166,7 +171,14 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
         pool = pool_of(order.get("rows", 64), order.get("engines", 0) or effective_cpus(), order.get("lone_threads", 1))
         options = DecodingOptions(beam_size=order["beam"])
         requests = [
-            Request(request_id=str(place), source=source, prompt=(1,), max_tokens=work.max_tokens, options=options)
+            Request(
+                request_id=str(place),
+                source=source,
+                prompt=(1,),
+                max_tokens=work.max_tokens,
+                options=options,
+                is_streamed=False,
+            )
             for place, source in enumerate(work.sources[: order["count"]])
         ]
         return asyncio.run(answer_all(pool, requests, order["alone"]))
