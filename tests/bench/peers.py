@@ -243,7 +243,7 @@ def _write_ctranslate2(model: EncoderDecoder, directory: Path, kind: str) -> Non
 
 
 def _array(parameter: Tensor) -> np.ndarray:
-    return parameter.detach().cpu().numpy()
+    return parameter.detach().cpu().numpy().copy()  # CTranslate2 quantises in place
 
 
 def _set_norm(theirs: Any, norm: nn.Module) -> None:

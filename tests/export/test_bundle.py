@@ -226,6 +226,33 @@ def test_a_bundle_whose_verification_failed_is_refused(written, parity):
         load_manifest(written)
 
 
+QUANTIZATION = {
+    "form": "row",
+    "weight_bits": 8,
+    "block": 0,
+    "activations": "row",
+    "cache": "float32",
+    "batch_invariant": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weight_bits": 10**12}, "1..32 weight bits"),
+        ({"block": -1}, "a block of at least 0"),
+        ({"form": "[/]"}, "forms must be"),
+        ({"activations": "column"}, "activations must be"),
+    ],
+)
+def test_quantisation_that_cannot_be_is_refused(written, change, said):
+    edit(written, lambda m: m["variants"][0].update(quantization=QUANTIZATION))
+    assert load_manifest(written).variants[0].quantization.form == "row"
+    edit(written, lambda m: m["variants"][0]["quantization"].update(change))
+    with pytest.raises(ManifestError, match=said):
+        load_manifest(written)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -8,8 +8,11 @@ import pytest
 import torch
 from onnx import ModelProto, numpy_helper
 
+from export.bundle import PAD_MULTIPLE
 from export.fuse_decoder import fuse_rotary
-from export.to_onnx import trace_model
+from export.graphs import signatures
+from export.optimize import name_weights, optimize, round_up_tables
+from export.to_onnx import trace
 from model.config import ModelConfig
 from model.transformer import build
 
@@ -22,7 +25,10 @@ def traced(**changes):
         architecture="decoder", vocab_size=50, max_target_len=POSITIONS, **{"positions": "rotary", **shape, **changes}
     )
     torch.manual_seed(1)
-    return trace_model(build(config).eval()).graphs["decode"]
+    model = build(config).eval()
+    weights = {name: tensor.detach().numpy() for name, tensor in (*model.named_buffers(), *model.state_dict().items())}
+    graph = name_weights(optimize(trace(signatures(model)["decode"])), weights)
+    return round_up_tables(graph, PAD_MULTIPLE)
 
 
 @pytest.fixture(scope="module")

@@ -194,5 +194,7 @@ def test_a_row_is_the_same_alone_and_among_others(architecture, form, tmp_path):
 
 def test_which_forms_keep_rows_apart():
     assert {name for name, form in FORMS.items() if form.is_quantized and not form.is_batch_invariant} == {"b128"}
-    assert FORMS["b128"].quantization().batch_invariant is False
+    told = FORMS["b128"].quantization()
+    assert told is not None
+    assert not told.batch_invariant
     assert FORMS["fp32"].quantization() is None

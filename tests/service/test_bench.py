@@ -247,6 +247,7 @@ def test_a_search_needs_requests():
         ({"concurrencies": [1]}, "give either --rate"),
         ({"is_search": True, "rates": [1.0, 2.0]}, "--find-max begins at one --rate, got 2"),
         ({"is_search": True, "within_s": 30.0}, "--within-s: must be at least 30.25"),
+        ({"is_search": True, "within_s": math.nan}, "--within-s: must be 0.001..inf, got nan"),
         ({"texts": []}, "--input: has no text"),
         ({"rates": [5.0, 0.0]}, "--rate: must be 0.01..100000, got 0"),
         ({"rates": [math.nan]}, "--rate: must be 0.01..100000, got nan"),

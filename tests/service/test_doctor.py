@@ -106,6 +106,15 @@ def test_a_processor_without_avx2_is_slow(machine, monkeypatch):
     assert look(machine, "processor").status == "ok"
 
 
+def test_a_processor_that_rounds_sums_of_int8_is_told(machine, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    write(machine, "proc/cpuinfo", "model name: Old 1\nflags: fpu sse2 avx2\n")
+    check = look(machine, "processor")
+    assert (check.status, check.value) == ("warn", "Old 1: avx2, no VNNI: int8 is inexact")
+    write(machine, "proc/cpuinfo", "model name: New 1\nflags: fpu sse2 avx2 avx_vnni\n")
+    assert look(machine, "processor").status == "ok"
+
+
 def test_a_cpu_quota_lowers_the_cores(machine, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     write(machine, "sys/fs/cgroup/box/cpu.max", "100000 100000")
@@ -130,7 +139,8 @@ def test_what_holds_cores_back_is_told(machine, monkeypatch):
 @pytest.mark.parametrize(
     ("tunables", "modes", "status", "told"),
     [
-        ("glibc.malloc.hugetlb=1", "always madvise [never]", "ok", "is set: weights lie in large pages"),
+        ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights lie in large pages"),
+        ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "says never"),
         (None, "always [madvise] never", "ok", "starts itself with large pages"),
         (None, "always madvise [never]", "warn", "says never"),
         ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),

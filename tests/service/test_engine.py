@@ -325,6 +325,8 @@ async def test_the_death_of_the_thread_answers_everything(start, caplog):
     with pytest.raises(ShuttingDown):
         engine.submit(request(), asyncio.get_running_loop(), Sink())
     assert "the engine's thread died" in caplog.text
+    await asyncio.to_thread(engine.close)
+    assert runner.rests, "it keeps nothing from others"
 
 
 async def test_a_closed_event_loop_does_not_stop_the_engine(start):

@@ -75,8 +75,8 @@ def test_slots_always_hold_what_the_index_says(slots):
         for place, slot in enumerate(found):
             assert held[slot] == prompt[: 2 * place + 2]
         for start in range(2 * len(found), len(prompt) - 2, 2):
-            slot = index.keep(prompt, start)
-            if slot is not None:
-                assert 0 <= slot < slots
-                held[slot] = prompt[: start + 2]
+            kept = index.keep(prompt, start)
+            if kept is not None:
+                assert 0 <= kept < slots
+                held[kept] = prompt[: start + 2]
     assert hits > 100
