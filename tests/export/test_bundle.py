@@ -21,6 +21,7 @@ from export.bundle import (
     ManifestError,
     NotABundleError,
     NotVerifiedError,
+    Quantization,
     Shortlist,
     ShortlistError,
     StateSpec,
@@ -226,7 +227,7 @@ def test_a_bundle_whose_verification_failed_is_refused(written, parity):
         load_manifest(written)
 
 
-QUANTIZATION = {
+QUANTIZATION: dict[str, Any] = {
     "form": "row",
     "weight_bits": 8,
     "block": 0,
@@ -247,7 +248,7 @@ QUANTIZATION = {
 )
 def test_quantisation_that_cannot_be_is_refused(written, change, said):
     edit(written, lambda m: m["variants"][0].update(quantization=QUANTIZATION))
-    assert load_manifest(written).variants[0].quantization.form == "row"
+    assert load_manifest(written).variants[0].quantization == Quantization(**QUANTIZATION)
     edit(written, lambda m: m["variants"][0]["quantization"].update(change))
     with pytest.raises(ManifestError, match=said):
         load_manifest(written)
