@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from typing import Any
 
 import pytest
 
