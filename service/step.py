@@ -74,7 +74,7 @@ class StepPlan:
 
     rows: live rows after copies and joins.
     copies: no row is the source of one and the target of another, so their order does not matter.
-    joins: the last rows, ordered by the length of their sources, so that equal ones are neighbours.
+    joins: the last rows, ordered by the length of their sources, so that neighbours need little padding.
     loads, saves: from slots into rows, and from rows into slots. slots: how many slots there are.
     blocks: in the order in which they are read; those of one row follow each other.
     tokens, starts: input token and its position of each row; empty when nothing can step.
