@@ -206,14 +206,20 @@ class Answer:
     smallest_gap: float
 
 
+def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
+    """What `decode` wants to know of sources: their keys, values and lengths."""
+    cross = {**served.encode(sources), "source_lengths": lengths(sources)}
+    cross.pop("encoder_states")
+    return cross
+
+
 def answer_greedily(
     served: Graphs, sources: Sequence[Ids], prompts: Sequence[Ids], eos_id: int, max_tokens: int
 ) -> list[Answer]:
     """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty."""
     cross: Arrays = {}
     if sources:
-        cross = {**served.encode(sources), "source_lengths": lengths(sources)}
-        cross.pop("encoder_states")
+        cross = encode_for_decode(served, sources)
     buffers = served.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from export.bundle import PAD_MULTIPLE, FormFigures
-from export.checks import Array, Arrays, Graphs, Prediction, answer_greedily, lengths, round_up
+from export.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
 from export.samples import Ids
 from model.config import ModelConfig
 from model.evaluate import bleu
@@ -317,8 +317,7 @@ def _tokens_per_s(
     for name, form in graphs.items():
         cross: Arrays = {}
         if config.has_encoder:
-            cross = {**form.encode(sources), "source_lengths": lengths(sources)}
-            cross.pop("encoder_states")
+            cross = encode_for_decode(form, sources)
         buffers = form.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
         runs[name], _ = form.step([[config.bos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
         runs[name]()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from export.optimize import pack_query_key_value, remove_unused
+from export.optimize import makers_of, pack_query_key_value, remove_unused
 
 ROTARY_MULTIPLE = 16  # of head_dim, for the operator's rotation
 PLAIN_INPUTS = 7  # of the operator without rotation: query, key, value, past, lengths
@@ -40,7 +40,7 @@ def fuse_rotary(model: ModelProto) -> ModelProto:
     Runs behind `round_up_tables`, which does not know the halved tables that the operator reads.
     """
     graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output if name}
+    makers = makers_of(graph)
     halves: dict[str, np.ndarray] = {}
     for node in graph.node:
         if node.op_type != "GroupQueryAttention" or not all(node.input[:3]) or len(node.input) != PLAIN_INPUTS:

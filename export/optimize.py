@@ -31,7 +31,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}
     uses = Counter(name for node in graph.node for name in node.input)
-    makers = {name: node for node in graph.node for name in node.output}
+    makers = makers_of(graph)
     kept, renamed = [], dict[str, str]()
     for node in graph.node:
         _rename_inputs(node, renamed)
@@ -52,7 +52,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
 def gather_rows(model: ModelProto) -> ModelProto:
     """GatherND by one trailing index → Gather: what indexing a table by positions is traced to."""
     graph = model.graph
-    makers, constants = _makers(graph), _constants(graph)
+    makers, constants = makers_of(graph), _constants(graph)
     for node in graph.node:
         if node.op_type != "GatherND" or _attribute(node, "batch_dims", 0) != 0:
             continue
@@ -72,7 +72,7 @@ def pack_query_key_value(model: ModelProto) -> ModelProto:
     Rotary models turn queries and keys between the two and keep the Split.
     """
     graph = model.graph
-    makers, constants = _makers(graph), _constants(graph)
+    makers, constants = makers_of(graph), _constants(graph)
     uses = Counter(name for node in graph.node for name in node.input)
     uses.update(value.name for value in graph.output)
     for node in graph.node:
@@ -206,7 +206,8 @@ def _attribute(node: NodeProto, name: str, default: int) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
-def _makers(graph: GraphProto) -> dict[str, NodeProto]:
+def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
+    """The node that gives each value, by its name."""
     return {name: node for node in graph.node for name in node.output if name}
 
 

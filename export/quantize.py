@@ -33,7 +33,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from export.bundle import Quantization, Role
 from export.calibrate import Ranges
-from export.optimize import remove_unused
+from export.optimize import makers_of, remove_unused
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Activations = Literal["row", "static", "block"]
@@ -146,6 +146,7 @@ class _Rewriter:
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.quantized: dict[tuple[str, str], tuple[str, str, str]] = {}  # (x, step) → u8, its scale, its zero point
         self.divided: dict[str, np.ndarray] = {}  # by the output of a product: see `_Product.per_output_N`
+        self.makers: dict[str, NodeProto] = {}  # of the values that products read
         self.count = 0
 
     # ---- names, nodes, constants
@@ -219,6 +220,7 @@ class _Rewriter:
         places = {node.output[0]: i for i, node in enumerate(self.graph.node)}
         compute = {"row": self.by_row, "static": self.statically, "block": self.by_blocks}
         assert self.form.activations is not None
+        self.makers = makers_of(self.graph)
         for product in list(self.products()):
             for node in product.nodes:
                 replacements[places[node.output[0]]] = []
@@ -271,8 +273,7 @@ class _Rewriter:
         key = (product.x, f"{step!r} {zero!r}")
         if key not in self.quantized:
             step_name, zero_name = self.scalar(step), self.scalar(zero)
-            makers = {name: node for node in self.graph.node for name in node.output}
-            maker = makers.get(product.x)
+            maker = self.makers.get(product.x)
             source = maker.input[0] if zero == 0 and maker is not None and maker.op_type == "Relu" else product.x
             x_u8 = self.node("QuantizeLinear", [source, step_name, zero_name])
             nodes.append(x_u8)
@@ -398,7 +399,7 @@ class _Rewriter:
 
     def narrow_written_sources(self) -> None:
         """`encode`: product → Split → Reshape → Transpose → cross_key.I, with int8 from the product on."""
-        makers = {name: node for node in self.graph.node for name in node.output}
+        makers = makers_of(self.graph)
         quantized: dict[str, str] = {}
         replacements: dict[int, list[NodeProto]] = {}
         for value in self.graph.output:

@@ -23,6 +23,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from export.bundle import Role
+from export.optimize import makers_of
 from model.layers import Block
 from model.transformer import Transformer
 
@@ -93,7 +94,7 @@ class SeenProduct:
 def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
     """Of every quantised product: the name of its weight, and those of the float32 values it reads and gives."""
     found = []
-    makers = {name: node for node in model.graph.node for name in node.output}
+    makers = makers_of(model.graph)
     users: dict[str, list[NodeProto]] = {}
     for node in model.graph.node:
         for name in node.input:
@@ -148,7 +149,7 @@ class _Reader:
     def __init__(self, model: ModelProto, roundings: Roundings) -> None:
         self.graph, self.found = model.graph, roundings
         self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self.makers = {name: node for node in model.graph.node for name in node.output}
+        self.makers = makers_of(model.graph)
 
     def read(self) -> None:
         readers = {

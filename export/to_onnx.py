@@ -46,7 +46,7 @@ from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.calibrate import Ranges, calibrate
 from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
 from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
-from export.optimize import name_weights, optimize, round_up_tables
+from export.optimize import makers_of, name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import sample_inputs
 from export.shortlist import learn_shortlist
@@ -426,7 +426,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
 
 def _softmax_type(graph: ModelProto) -> int:
     """The element type that LogSoftmax reads: that of the head's weights, unless a Cast stands between."""
-    makers = {name: node for node in graph.graph.node for name in node.output}
+    makers = makers_of(graph.graph)
     types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
     (softmax,) = (node for node in graph.graph.node if node.op_type == "LogSoftmax")
     head = makers[softmax.input[0]]

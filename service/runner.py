@@ -336,7 +336,7 @@ def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock
 
 
 def _source_width(join: Join) -> int:
-    return -(-len(join.source) // SOURCE_MULTIPLE) * SOURCE_MULTIPLE
+    return padded(len(join.source), SOURCE_MULTIPLE)
 
 
 def _source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:

@@ -16,9 +16,9 @@ from export.bundle import PAD_MULTIPLE, Limits
 from service.states import Extent, StateLayout
 
 
-def padded(length: int) -> int:
-    """`length` rounded up to a multiple of PAD_MULTIPLE; graphs know positions for that beyond the model's limit."""
-    return -(-length // PAD_MULTIPLE) * PAD_MULTIPLE
+def padded(length: int, multiple: int = PAD_MULTIPLE) -> int:
+    """`length` rounded up to a multiple; graphs know positions beyond the model's limit up to one of PAD_MULTIPLE."""
+    return -(-length // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
