@@ -23,6 +23,7 @@ from export.bundle import Role, StateSpec
 from model.attention import (
     AttendSource,
     FullAttention,
+    PositionBias,
     causal_mask,
     merge_heads,
     padding_mask,
@@ -37,13 +38,18 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], *, window: int = 0
 ) -> Sequence[Tensor]:
-    """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D), as in `model`."""
+    """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
+    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads}
+    if config.attention_scale:
+        attrs["scale"] = config.attention_scale
+    if window:
+        attrs["local_window_size"] = window
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         GROUP_QUERY_ATTENTION,
         inputs,
-        attrs={"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads},
+        attrs=attrs,
         dtypes=[output.dtype for output in outputs],
         shapes=[output.shape for output in outputs],
         version=1,
@@ -54,16 +60,31 @@ def _group_query_attention(
 class GraphAttention:
     """`Attend` over a cache: `present` holds the extended cache after the call."""
 
-    def __init__(self, config: ModelConfig, past: Pair, last_B: Tensor, total_length: Tensor) -> None:
-        """past: (B, K, C, D) each. last_B: int32, the last valid position. total_length: int32 scalar."""
-        self.config, self.past, self.last_B, self.total_length = config, past, last_B, total_length
+    def __init__(
+        self, config: ModelConfig, past: Pair, starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
+    ) -> None:
+        """past: (B, K, C, D) each. starts_B, lengths_B: positions before and with this block, int64 and int32.
+        total_length: int32 scalar, of the longest row or more."""
+        self.config, self.past, self.total_length = config, past, total_length
+        self.starts_B, self.lengths_B = starts_B, lengths_B
         self.present: Pair | None = None
 
-    def __call__(self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor) -> Tensor:
-        inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.last_B, self.total_length)
-        mixed_BTE, key, value = _group_query_attention(self.config, inputs, (query_BTE, *self.past))
+    def __call__(
+        self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        config = self.config
+        added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
+        inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
+        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), window=config.window)
         self.present = (key, value)
         return mixed_BTE
+
+    def _bias(self, bias: PositionBias, query_BTE: Tensor) -> Tensor:
+        """(B, H, T, total_length): the operator wants it exactly that wide."""
+        total: Any = self.total_length.item()
+        positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
+        query_BHTD = split_heads(query_BTE, self.config.num_heads) * self.config.attention_factor
+        return bias(query_BHTD, positions_BT, torch.arange(total))
 
 
 class GraphSourceAttention:
@@ -119,7 +140,7 @@ class DecodeGraph(nn.Module):
         cross: Sequence[Pair] = (),
     ) -> list[Tensor]:
         config, decoder = self.model.config, self.model.decoder
-        attends = [GraphAttention(config, layer, lengths_B - 1, total_length) for layer in past]
+        attends = [GraphAttention(config, layer, starts_B, lengths_B, total_length) for layer in past]
         sources: Sequence[AttendSource | None] = [None] * len(attends)
         if source_lengths_B is not None:
             sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
@@ -165,7 +186,9 @@ class SeenSourceAttention:
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
         query_BHTD = split_heads(query_BTE, self.config.num_heads)
-        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(query_BHTD, *self.cross, self.mask)
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
+            query_BHTD, *self.cross, self.mask, scale=self.config.attention_factor
+        )
         return merge_heads(mixed_BHTD)
 
 
@@ -180,8 +203,9 @@ class AlignGraph(nn.Module):
         self.model = model
 
     def forward(self, tokens_BT: Tensor, source_lengths_B: Tensor, cross: Sequence[Pair]) -> Tensor:
-        config, mask = self.model.config, causal_mask(tokens_BT.shape[1])
-        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask)
+        config = self.model.config
+        mask = causal_mask(tokens_BT.shape[1], window=config.window)
+        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, scale=config.attention_factor)
         sources = [SeenSourceAttention(config, layer, source_lengths_B) for layer in cross]
         self.model.decoder(tokens_BT, None, [attend] * len(sources), sources)
         return torch.stack([seen.weights_BHTS for seen in sources if seen.weights_BHTS is not None]).float()

@@ -14,7 +14,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
-POSITION_TABLES = (".embedding.positions", ".embedding.cos", ".embedding.sin")
+POSITION_TABLES = (".embedding.positions", ".cues.cos", ".cues.sin")
 
 
 def optimize(model: ModelProto) -> ModelProto:

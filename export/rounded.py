@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from export.bundle import Role
 from export.optimize import makers_of
+from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Transformer
 
@@ -352,8 +353,13 @@ def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
         forward = attention.forward
         keys, values = _cached(steps["self_key"]), _cached(steps["self_value"])
 
-        def attended(x: Tensor, attend: Any, rotation: Any = None) -> Tensor:
-            return forward(x, lambda query, key, value: attend(query, keys(key), values(value)), rotation)
+        def attended(x: Tensor, attend: Attend, *cues: Any) -> Tensor:
+            def rounding(
+                query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+            ) -> Tensor:
+                return attend(query_BTE, keys(key_BSE), values(value_BSE), bias)
+
+            return forward(x, rounding, *cues)
 
         attention.forward = attended  # type: ignore[method-assign,assignment]
     if "cross_key" in steps:

@@ -20,14 +20,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.config import ModelConfig
+
 Rotation = tuple[Tensor, Tensor]
-"""cos and sin of every position's angles, (B, T, D) each; B may be 1."""
+"""cos and sin of every position's angles, (B, T, R) each, R <= D the dimensions that turn; B may be 1."""
+
+
+class PositionBias(Protocol):
+    """What is added to the scores for where a query and a key stand."""
+
+    def __call__(self, query_BHTD: Tensor, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
+        """Scaled queries and int64 positions (B may be 1) → (B or 1, H, T, S)."""
+        ...
 
 
 class Attend(Protocol):
-    """Mixes values by how well queries match keys."""
+    """Mixes values by how well queries match keys, and by where they stand if there is a `bias`."""
 
-    def __call__(self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor) -> Tensor:
+    def __call__(
+        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
         """query (B, T, H*D), key and value (B, S, K*D) → (B, T, H*D), all of one floating dtype."""
         ...
 
@@ -57,12 +69,14 @@ def scaled_dot_product_attention(
     mask: Tensor | None = None,
     *,
     scale: float | None = None,
+    bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T * scale) V over the key positions the mask allows; the softmax is computed in at least float32.
+    """softmax(Q K^T * scale + bias) V over the key positions the mask allows; softmax in at least float32.
 
     mask: bool, broadcastable to (B, H, T, S), True where a query may look; None: everywhere. A query that may look
     nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled form).
+    bias: broadcastable to (B, H, T, S).
     K < H is grouped-query attention: query head h reads key head h * K // H.
     Returns the mixed values (B, H, T, D) and the weights (B, H, T, S) before dropout, both in the values' dtype.
     """
@@ -74,6 +88,8 @@ def scaled_dot_product_attention(
     # The query is scaled, not the product: in float16 the unscaled product overflows where the scaled one does not.
     scores_BHTS = (query_BHTD * scale) @ key_BKSD.transpose(-2, -1)
     scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
+    if bias is not None:
+        scores_BHTS = scores_BHTS + bias
     if mask is not None:  # the lowest finite number, because a row of nothing but -inf would become NaN
         scores_BHTS = scores_BHTS.masked_fill(~mask, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = scores_BHTS.softmax(-1).to(value_BKSD.dtype)
@@ -81,9 +97,10 @@ def scaled_dot_product_attention(
     return dropped_BHTS @ value_BKSD, weights_BHTS
 
 
-def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """bool (T, T), True where key position <= query position."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+def causal_mask(length: int, device: torch.device | None = None, *, window: int = 0) -> Tensor:
+    """bool (T, T), True where key position <= query position, and with a window > query position - window."""
+    mask_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return mask_TT & ~mask_TT.tril(-window) if window else mask_TT
 
 
 def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
@@ -94,18 +111,38 @@ def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
 class FullAttention:
     """Every query sees the keys of its own call that the mask allows: training, and the encoder."""
 
-    def __init__(self, num_heads: int, num_kv_heads: int, mask: Tensor | None, dropout: float = 0.0) -> None:
-        self.num_heads, self.num_kv_heads, self.mask, self.dropout = num_heads, num_kv_heads, mask, dropout
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        mask: Tensor | None,
+        dropout: float = 0.0,
+        *,
+        scale: float | None = None,
+    ) -> None:
+        """scale: see `scaled_dot_product_attention`."""
+        self.num_heads, self.num_kv_heads, self.mask = num_heads, num_kv_heads, mask
+        self.dropout, self.scale = dropout, scale
 
-    def __call__(self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor) -> Tensor:
+    def __call__(
+        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        query_BHTD = split_heads(query_BTE, self.num_heads)
+        positions_T = torch.arange(query_BTE.shape[1], device=query_BTE.device)
         mixed_BHTD, _ = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads),
+            query_BHTD,
             split_heads(key_BSE, self.num_kv_heads),
             split_heads(value_BSE, self.num_kv_heads),
             self.mask,
+            scale=self.scale,
+            bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_T[None], positions_T),
             dropout=self.dropout,
         )
         return merge_heads(mixed_BHTD)
+
+
+def _scaled(query_BHTD: Tensor, scale: float | None) -> Tensor:
+    return query_BHTD * (query_BHTD.shape[-1] ** -0.5 if scale is None else scale)
 
 
 class CachedAttention:
@@ -114,13 +151,25 @@ class CachedAttention:
     cache_key_BKCD, cache_value_BKCD: (B, K, C, D), written in place. starts_B: int64, positions already cached.
     The block has to fit, padding included: a position past the capacity is an IndexError. Right padding of a ragged
     block is harmless: it stands behind its row's end, where causality hides it until the next block writes over it.
+    scale: see `scaled_dot_product_attention`. window: see `causal_mask`.
     """
 
-    def __init__(self, num_heads: int, cache_key_BKCD: Tensor, cache_value_BKCD: Tensor, starts_B: Tensor) -> None:
-        self.num_heads, self.starts_B = num_heads, starts_B
+    def __init__(
+        self,
+        num_heads: int,
+        cache_key_BKCD: Tensor,
+        cache_value_BKCD: Tensor,
+        starts_B: Tensor,
+        *,
+        scale: float | None = None,
+        window: int = 0,
+    ) -> None:
+        self.num_heads, self.starts_B, self.scale, self.window = num_heads, starts_B, scale, window
         self.cache_key_BKCD, self.cache_value_BKCD = cache_key_BKCD, cache_value_BKCD
 
-    def __call__(self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor) -> Tensor:
+    def __call__(
+        self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
         batch, kv_heads, capacity, _ = self.cache_key_BKCD.shape
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1], device=query_BTE.device)
         rows_B1 = torch.arange(batch, device=query_BTE.device)[:, None]
@@ -128,9 +177,18 @@ class CachedAttention:
             new_BTKD = torch.unflatten(new_BTE, -1, (kv_heads, -1))
             # Under autocast the products come out narrower than the cache that the caller made.
             cache_BKCD.transpose(1, 2)[rows_B1, positions_BT] = new_BTKD.to(cache_BKCD.dtype)
-        mask_B1TC = (torch.arange(capacity, device=query_BTE.device) <= positions_BT[..., None])[:, None]
+        keys_C = torch.arange(capacity, device=query_BTE.device)
+        mask_B1TC = (keys_C <= positions_BT[..., None])[:, None]
+        if self.window:
+            mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - self.window)[:, None]
+        query_BHTD = split_heads(query_BTE, self.num_heads)
         mixed_BHTD, _ = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads), self.cache_key_BKCD, self.cache_value_BKCD, mask_B1TC
+            query_BHTD,
+            self.cache_key_BKCD,
+            self.cache_value_BKCD,
+            mask_B1TC,
+            scale=self.scale,
+            bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_BT, keys_C),
         )
         return merge_heads(mixed_BHTD)
 
@@ -139,58 +197,93 @@ class SourceAttention:
     """Attends to the encoder's keys and values, (B, K, S, D) each, which were projected once for the whole source."""
 
     def __init__(
-        self, num_heads: int, key_BKSD: Tensor, value_BKSD: Tensor, lengths_B: Tensor, dropout: float = 0.0
+        self,
+        num_heads: int,
+        key_BKSD: Tensor,
+        value_BKSD: Tensor,
+        lengths_B: Tensor,
+        dropout: float = 0.0,
+        *,
+        scale: float | None = None,
     ) -> None:
-        self.num_heads, self.dropout = num_heads, dropout
+        self.num_heads, self.dropout, self.scale = num_heads, dropout, scale
         self.key_BKSD, self.value_BKSD = key_BKSD, value_BKSD
         self.mask = padding_mask(lengths_B, key_BKSD.shape[2])
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
         mixed_BHTD, _ = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask, dropout=self.dropout
+            split_heads(query_BTE, self.num_heads),
+            self.key_BKSD,
+            self.value_BKSD,
+            self.mask,
+            scale=self.scale,
+            dropout=self.dropout,
         )
         return merge_heads(mixed_BHTD)
 
 
-def rotate(x_BTE: Tensor, cos_BTD: Tensor, sin_BTD: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021), halves form: dimension i of a head turns together with i + D/2.
+def rotate(x_BTE: Tensor, cos_BTR: Tensor, sin_BTR: Tensor, head_dim: int = 0) -> Tensor:
+    """Rotary positions (Su et al. 2021), halves form: dimension i of a head turns together with i + R/2.
 
-    x (B, T, heads*D); cos and sin (B, T, D) hold each angle twice. Returns (B, T, heads*D) in x's dtype.
+    x (B, T, heads*D); cos and sin (B, T, R) hold each angle twice; the dimensions of a head from R on stay.
+    head_dim: D, 0 for R.
+    Returns (B, T, heads*D) in x's dtype.
     """
-    head_dim = cos_BTD.shape[-1]
-    x_BTHD = torch.unflatten(x_BTE, -1, (-1, head_dim))
-    first, second = x_BTHD.chunk(2, dim=-1)
+    turning = cos_BTR.shape[-1]
+    x_BTHD = torch.unflatten(x_BTE, -1, (-1, head_dim or turning))
+    x_BTHR = x_BTHD[..., :turning]
+    first, second = x_BTHR.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
-    return (x_BTHD * cos_BTD[:, :, None] + turned * sin_BTD[:, :, None]).flatten(2).to(x_BTE.dtype)
+    x_BTHR = x_BTHR * cos_BTR[:, :, None] + turned * sin_BTR[:, :, None]
+    if turning < x_BTHD.shape[-1]:
+        x_BTHR = torch.cat((x_BTHR, x_BTHD[..., turning:]), dim=-1)
+    return x_BTHR.flatten(2).to(x_BTE.dtype)
 
 
 class SelfAttention(nn.Module):
     """Multi-head or grouped-query self-attention; query, key and value are one projection."""
 
-    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = True) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.sizes = [num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim]
-        self.query_key_value = nn.Linear(d_model, sum(self.sizes), bias=bias)
-        self.output = nn.Linear(num_heads * head_dim, d_model, bias=bias)
+        heads, kv_heads, self.head_dim = config.num_heads, config.attention_kv_heads, config.attention_head_dim
+        self.sizes = [heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.head_dim]
+        self.query_key_value = nn.Linear(config.d_model, sum(self.sizes), bias=config.bias or config.qkv_bias)
+        self.output = nn.Linear(heads * self.head_dim, config.d_model, bias=config.bias)
+        self.query_norm: nn.Module | None = None
+        self.key_norm: nn.Module | None = None
+        if config.qk_norm:
+            self.query_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+            self.key_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
 
-    def forward(self, x_BTM: Tensor, attend: Attend, rotation: Rotation | None = None) -> Tensor:
+    def forward(
+        self, x_BTM: Tensor, attend: Attend, rotation: Rotation | None = None, bias: PositionBias | None = None
+    ) -> Tensor:
         """x (B, T, M) → (B, T, M). rotation: of each of the T positions, for rotary models."""
         query_BTE, key_BTE, value_BTE = self.query_key_value(x_BTM).split(self.sizes, dim=-1)
+        if self.query_norm is not None and self.key_norm is not None:
+            query_BTE, key_BTE = self._normalised(self.query_norm, query_BTE), self._normalised(self.key_norm, key_BTE)
         if rotation is not None:
-            query_BTE, key_BTE = rotate(query_BTE, *rotation), rotate(key_BTE, *rotation)
-        mixed: Tensor = self.output(attend(query_BTE, key_BTE, value_BTE))
+            query_BTE = rotate(query_BTE, *rotation, self.head_dim)
+            key_BTE = rotate(key_BTE, *rotation, self.head_dim)
+        mixed: Tensor = self.output(attend(query_BTE, key_BTE, value_BTE, bias))
         return mixed
+
+    def _normalised(self, norm: nn.Module, x_BTE: Tensor) -> Tensor:
+        """Each head of x by itself."""
+        x_BTHD: Tensor = norm(torch.unflatten(x_BTE, -1, (-1, self.head_dim)))
+        return x_BTHD.flatten(2)
 
 
 class CrossAttention(nn.Module):
     """Queries from the target, keys and values from the source."""
 
-    def __init__(self, d_model: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = True) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_kv_heads = num_kv_heads
-        self.query = nn.Linear(d_model, num_heads * head_dim, bias=bias)
-        self.key_value = nn.Linear(d_model, 2 * num_kv_heads * head_dim, bias=bias)
-        self.output = nn.Linear(num_heads * head_dim, d_model, bias=bias)
+        self.num_kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
+        qkv_bias = config.bias or config.qkv_bias
+        self.query = nn.Linear(config.d_model, config.num_heads * head_dim, bias=qkv_bias)
+        self.key_value = nn.Linear(config.d_model, 2 * self.num_kv_heads * head_dim, bias=qkv_bias)
+        self.output = nn.Linear(config.num_heads * head_dim, config.d_model, bias=config.bias)
 
     def project_source(self, states_BSM: Tensor) -> tuple[Tensor, Tensor]:
         """Encoder states (B, S, M) → key and value (B, K, S, D), computed once a source."""

@@ -19,11 +19,12 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 import yaml
 
-Architecture = Literal["encoder_decoder", "decoder"]
-Activation = Literal["relu", "gelu", "silu"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
-Positions = Literal["sinusoidal", "learned", "rotary"]
+Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
+RotaryScaling = Literal["none", "linear", "llama3"]
 TokenizerKind = Literal["bpe", "words"]
 Embedded = Literal["", "pairs", "scenes", "copy"]
 Documents = Literal["lines", "stream"]
@@ -51,11 +52,11 @@ class _Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        known = {field.name for field in dataclasses.fields(cls)}
+        kinds = get_type_hints(cls)
         for key in values:
-            if key not in known:
-                raise ConfigError(key, unknown_key(key, known))
-        return cls(**values)
+            if key not in kinds:
+                raise ConfigError(key, unknown_key(key, kinds))
+        return cls(**{key: _from_json(key, kinds[key], value) for key, value in values.items()})
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -84,6 +85,55 @@ class _Config:
             raise ConfigError(name, f"must be {limits}, got {value}")
 
 
+def _from_json(field: str, kind: Any, value: Any) -> Any:
+    """A value of JSON as a field of this type wants it: lists become tuples, objects configurations."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, Mapping):
+        for part in get_args(kind):
+            if isinstance(part, type) and issubclass(part, _Config):
+                return part.from_json(value)
+    return value
+
+
+SOURCE_LANGUAGE = -1
+TARGET_LANGUAGE = -2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing(_Config):
+    """Which token ids stand around the ids of a text. SOURCE_LANGUAGE and TARGET_LANGUAGE are the request's languages.
+
+    Of a decoder-only model before_target precedes every prompt; of others it is what the decoder reads first. Of
+    `languages`, pairs of a code and its token id, one may be asked for; () where a model has none.
+    """
+
+    before_source: tuple[int, ...] = ()
+    after_source: tuple[int, ...] = ()
+    before_target: tuple[int, ...] = ()
+    languages: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "languages", tuple((code, token) for code, token in self.languages))
+        for name in ("before_source", "after_source", "before_target"):
+            ids = getattr(self, name)
+            if not isinstance(ids, tuple) or not all(type(token) is int and token >= TARGET_LANGUAGE for token in ids):
+                raise ConfigError(
+                    name, f"must be a list of token ids, or {SOURCE_LANGUAGE} and {TARGET_LANGUAGE}, got {ids!r}"
+                )
+            if not self.languages and any(token < 0 for token in ids):
+                raise ConfigError(name, f"names a language, and there are none, got {ids!r}")
+        if not all(type(token) is int and token >= 0 and isinstance(code, str) for code, token in self.languages):
+            raise ConfigError("languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
+
+    @property
+    def tokens(self) -> frozenset[int]:
+        """All ids that appear in it."""
+        ids = (*self.before_source, *self.after_source, *self.before_target, *(token for _, token in self.languages))
+        return frozenset(token for token in ids if token >= 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
     """The shape of a Transformer. `vocab_size` is set from the tokenizer when training starts."""
@@ -102,17 +152,36 @@ class ModelConfig(_Config):
     norm: Norm = "layer"
     norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
     norm_eps: float = 1e-5
+    parallel: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm decoders
+    attention_scale: float = 0.0  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
+    window: int = 0  # a decoder's token sees itself and the window - 1 before it (Beltagy et al. 2020); 0: all
+    qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
+    position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
+    position_range: int = 128  # shaw: distances beyond it count as it; bucketed: as the last bucket
+    position_buckets: int = 32  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = 10000.0
+    rotary_dims: int = 0  # of a head that turn; 0: all
+    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength
+    rotary_factor: float = 1.0  # by which scaled angles turn slower
+    rotary_low_freq: float = 1.0  # llama3: turns in the original context below which the factor counts in full
+    rotary_high_freq: float = 4.0  # llama3: turns above which it does not count
+    rotary_original_len: int = 8192  # llama3: the original context
+    embedding_scale: float = 0.0  # of token vectors; 0: sqrt(d_model)
+    embedding_norm: bool = False  # a norm behind the embeddings, as in BERT and BART
     bias: bool = True  # of the linear layers
-    tie_embeddings: bool = True  # source, target and output embeddings are one matrix
+    qkv_bias: bool = False  # with bias false: query, key and value have one all the same, as in Qwen2
+    output_bias: bool = False  # of the logits
+    tie_embeddings: bool = True  # the output is the target's embedding
+    share_embeddings: bool = True  # source and target have one embedding
     dropout: float = 0.0
     max_source_len: int = 256  # tokens, end of sentence included
     max_target_len: int = 256  # tokens after the start token; a decoder-only model's whole context
     pad_id: int = 0
-    bos_id: int = 1
+    bos_id: int = 1  # begins every target, unless the framing says otherwise
     eos_id: int = 2
     unk_id: int = 3
+    framing: Framing | None = None  # None: what bos_id and eos_id say
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +192,11 @@ class ModelConfig(_Config):
             "num_kv_heads",
             "head_dim",
             "num_encoder_layers",
+            "position_dim",
+            "rotary_dims",
+            "attention_scale",
+            "embedding_scale",
+            "window",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -138,24 +212,78 @@ class ModelConfig(_Config):
             )
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
-        if self.positions == "rotary" and self.attention_head_dim % 2:
-            raise ConfigError("head_dim", f"must be even for rotary positions, got {self.attention_head_dim}")
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ConfigError("d_model", f"must be even for sinusoidal positions, got {self.d_model}")
+        if self.framing is not None and not isinstance(self.framing, Framing):
+            raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
+        self._check_positions()
+        if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
+            raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
             self._require("num_encoder_layers", 1)
             self._require("max_source_len", 1)
-        self._require("rotary_base", 1)
-        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
-        for name, token in special.items():
+        for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
+            token = getattr(self, name)
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError(name, f"must be below vocab_size {self.vocab_size}, got {token}")
+        for token in self.frames.tokens:
+            if self.vocab_size and token >= self.vocab_size:
+                raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
+
+    def _check_positions(self) -> None:
+        kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim
+        if kind == "rotary" and (turning % 2 or turning > head_dim):
+            field = "rotary_dims" if self.rotary_dims else "head_dim"
+            raise ConfigError(
+                field, f"must be even and at most head_dim {head_dim} for rotary positions, got {turning}"
+            )
+        width = self.position_dim or self.d_model
+        if kind == "sinusoidal" and width % 2:
+            field = "position_dim" if self.position_dim else "d_model"
+            raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
+        if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
+            raise ConfigError(
+                "position_dim",
+                f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions, "
+                f"got {self.position_dim} with {kind}",
+            )
+        if self.position_dim and self.has_decoder and self.tie_embeddings:
+            raise ConfigError(
+                "tie_embeddings", "must be false with position_dim: token vectors are narrower than states"
+            )
+        self._require("position_range", 1)
+        self._require("position_buckets", 4)
+        self._require("rotary_base", 1)
+        self._require("rotary_factor", 1)
+        self._require("rotary_original_len", 1)
+        if not 0 < self.rotary_low_freq < self.rotary_high_freq:
+            low, high = self.rotary_low_freq, self.rotary_high_freq
+            raise ConfigError("rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
+        if kind == "bucketed" and self.position_range <= self.position_buckets // 2:
+            raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
+
+    def check_trainable(self) -> None:
+        """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
+        Checkpoints of others may have them, and can be served."""
+        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
         if len(set(special.values())) < len(special):
             raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
 
     @property
     def has_encoder(self) -> bool:
-        return self.architecture == "encoder_decoder"
+        return self.architecture != "decoder"
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.architecture != "encoder"
+
+    @property
+    def frames(self) -> Framing:
+        """What stands around texts: the framing, or what follows from bos_id and eos_id."""
+        return self.framing or Framing(after_source=(self.eos_id,), before_target=(self.bos_id,))
+
+    @property
+    def attention_factor(self) -> float:
+        """What the products of queries and keys are multiplied by."""
+        return self.attention_scale or self.attention_head_dim**-0.5
 
     @property
     def attention_head_dim(self) -> int:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.attention import Attend, AttendSource, CrossAttention, Rotation, SelfAttention
+from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
 from model.config import ModelConfig
+from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
 }
 
@@ -58,11 +61,14 @@ class Residual(nn.Module):
 
     def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, T, M) → (B, T, M)."""
-        out: Tensor
         if self.is_pre:
-            out = x_BTM + self.dropout(sublayer(self.norm(x_BTM)))
-        else:
-            out = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
+            return x_BTM + self.branch(x_BTM, sublayer)
+        out: Tensor = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
+        return out
+
+    def branch(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """What pre-norm adds to x."""
+        out: Tensor = self.dropout(sublayer(self.norm(x_BTM)))
         return out
 
 
@@ -71,76 +77,71 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, *, has_cross_attention: bool) -> None:
         super().__init__()
-        shape = (config.d_model, config.num_heads, config.attention_kv_heads, config.attention_head_dim)
-        self.self_attention = SelfAttention(*shape, bias=config.bias)
+        self.is_parallel = config.parallel
+        self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
+        self.shaw = ShawBias(config) if config.positions == "shaw" else None
         self.cross_attention: CrossAttention | None = None
         if has_cross_attention:
-            self.cross_attention = CrossAttention(*shape, bias=config.bias)
+            self.cross_attention = CrossAttention(config)
             self.cross_residual = Residual(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(
-        self, x_BTM: Tensor, attend: Attend, rotation: Rotation | None, attend_source: AttendSource | None = None
-    ) -> Tensor:
-        x_BTM = self.self_residual(x_BTM, lambda x: self.self_attention(x, attend, rotation))
+    def forward(self, x_BTM: Tensor, attend: Attend, cue: Cue, attend_source: AttendSource | None = None) -> Tensor:
+        """x (B, T, M) → (B, T, M). cue: what the layers are told of positions."""
+
+        def mix(x: Tensor) -> Tensor:
+            mixed: Tensor = self.self_attention(x, attend, cue.rotation, self.shaw or cue.bias)
+            return mixed
+
+        out: Tensor
+        if self.is_parallel:
+            attended_BTM = self.self_residual.branch(x_BTM, mix)
+            out = x_BTM + attended_BTM + self.feed_forward_residual.branch(x_BTM, self.feed_forward)
+            return out
+        x_BTM = self.self_residual(x_BTM, mix)
         cross_attention = self.cross_attention
         if cross_attention is not None:
             assert attend_source is not None
             x_BTM = self.cross_residual(x_BTM, lambda x: cross_attention(x, attend_source))
-        out: Tensor = self.feed_forward_residual(x_BTM, self.feed_forward)
+        out = self.feed_forward_residual(x_BTM, self.feed_forward)
         return out
 
 
-def sinusoidal_table(length: int, d_model: int) -> Tensor:
-    """float32 (length, d_model): sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5)."""
-    angles = _angles(length, d_model, base=10000.0)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
-
-
-def rotary_tables(length: int, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
-    """cos and sin, float32 (length, head_dim), each angle twice: position * base^(-2i/head_dim) (Su et al. 2021)."""
-    angles = _angles(length, head_dim, base)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().float(), angles.sin().float()
-
-
-def _angles(length: int, dims: int, base: float) -> Tensor:
-    """(length, dims / 2): position * base^(-2i/dims), in float64 because float32 loses the phase of late positions."""
-    return torch.arange(length)[:, None] * base ** (-torch.arange(0, dims, 2).double() / dims)
-
-
 class Embedding(nn.Module):
-    """Token vectors times sqrt(d_model), plus the position's vector where positions are added."""
+    """Token vectors times their scale, with the position's vector added or beside it where positions have vectors."""
 
     positions: Tensor
-    cos: Tensor
-    sin: Tensor
 
     def __init__(self, config: ModelConfig, max_len: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_id)
-        self.scale = math.sqrt(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
-        self.is_rotary = config.positions == "rotary"
+        width = config.d_model - config.position_dim
+        self.tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
+        self.scale = config.embedding_scale or math.sqrt(config.d_model)
+        self.is_beside = config.position_dim > 0
+        self.has_table = config.positions in ("learned", "sinusoidal")
         if config.positions == "learned":
-            self.positions = nn.Parameter(torch.randn(max_len, config.d_model) * 0.02)  # 0.02: GPT-2 init
+            self.positions = nn.Parameter(
+                torch.randn(max_len, config.position_dim or config.d_model) * 0.02
+            )  # as GPT-2
         elif config.positions == "sinusoidal":
-            self.register_buffer("positions", sinusoidal_table(max_len, config.d_model), persistent=False)
-        else:
-            cos, sin = rotary_tables(max_len, config.attention_head_dim, config.rotary_base)
-            self.register_buffer("cos", cos, persistent=False)
-            self.register_buffer("sin", sin, persistent=False)
+            table = sinusoidal_table(max_len, config.position_dim or config.d_model)
+            self.register_buffer("positions", table, persistent=False)
+        self.norm = norm_layer(config) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> tuple[Tensor, Rotation | None]:
-        """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M), and the
-        rotation of each position for rotary models. A position past the table is an IndexError: callers check lengths
-        first."""
-        x_BTM = self.tokens(tokens_BT) * self.scale
-        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        if starts_B is not None:
-            positions_BT = starts_B[:, None] + positions_BT
-        if self.is_rotary:
-            return self.dropout(x_BTM), (self.cos[positions_BT], self.sin[positions_BT])
-        return self.dropout(x_BTM + self.positions[positions_BT]), None
+    def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> Tensor:
+        """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M). A
+        position past the table is an IndexError: callers check lengths first."""
+        x_BTM: Tensor = self.tokens(tokens_BT) * self.scale
+        if self.has_table:
+            places_BTP = self.positions[positions_of(tokens_BT, starts_B)]
+            if self.is_beside:
+                x_BTM = torch.cat((x_BTM, places_BTP.expand(x_BTM.shape[0], -1, -1)), dim=-1)
+            else:
+                x_BTM = x_BTM + places_BTP
+        if self.norm is not None:
+            x_BTM = self.norm(x_BTM)
+        out: Tensor = self.dropout(x_BTM)
+        return out

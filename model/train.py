@@ -101,6 +101,7 @@ def _start(
         data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
     tokenizer = _tokenizer(out, data, train_config, disk)
     model_config = model_config.replace(vocab_size=tokenizer.vocab_size)
+    model_config.check_trainable()
     return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
 
 

@@ -27,6 +27,7 @@ from model.attention import (
 )
 from model.config import ConfigError, ModelConfig
 from model.layers import Block, Embedding, norm_layer
+from model.positions import PositionCues
 
 
 class LayerCache(NamedTuple):
@@ -43,6 +44,7 @@ class EncoderStack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_source_len)
+        self.cues = PositionCues(config, config.max_source_len, is_causal=False)
         self.blocks = nn.ModuleList(Block(config, has_cross_attention=False) for _ in range(config.num_encoder_layers))
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
 
@@ -51,10 +53,12 @@ class EncoderStack(nn.Module):
         config = self.config
         dropout = config.dropout if self.training else 0.0
         mask = padding_mask(lengths_B, source_BS.shape[1])
-        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, dropout)
-        x_BSM, rotation = self.embedding(source_BS)
+        attend = FullAttention(
+            config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
+        )
+        x_BSM, cue = self.embedding(source_BS), self.cues(source_BS)
         for block in self.blocks:
-            x_BSM = block(x_BSM, attend, rotation)
+            x_BSM = block(x_BSM, attend, cue)
         states: Tensor = self.norm(x_BSM)
         return states
 
@@ -66,11 +70,12 @@ class DecoderStack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_target_len)
+        self.cues = PositionCues(config, config.max_target_len, is_causal=True)
         self.blocks = nn.ModuleList(
             Block(config, has_cross_attention=config.has_encoder) for _ in range(config.num_decoder_layers)
         )
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
-        self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
 
@@ -82,9 +87,9 @@ class DecoderStack(nn.Module):
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
         """Token ids (B, T), the first at position starts_B (None: 0); a way to attend per layer → states (B, T, M)."""
-        x_BTM, rotation = self.embedding(tokens_BT, starts_B)
+        x_BTM, cue = self.embedding(tokens_BT, starts_B), self.cues(tokens_BT, starts_B)
         for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
-            x_BTM = block(x_BTM, attend, rotation, attend_source)
+            x_BTM = block(x_BTM, attend, cue, attend_source)
         states: Tensor = self.norm(x_BTM)
         return states
 
@@ -92,8 +97,10 @@ class DecoderStack(nn.Module):
         """States of a whole target at once, causal mask: what training needs. (B, T) → (B, T, M)."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
-        mask = causal_mask(target_BT.shape[1], target_BT.device)
-        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, dropout)
+        mask = causal_mask(target_BT.shape[1], target_BT.device, window=config.window)
+        attend = FullAttention(
+            config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
+        )
         states: Tensor = self(target_BT, None, [attend] * config.num_decoder_layers, sources)
         return states
 
@@ -105,7 +112,11 @@ class DecoderStack(nn.Module):
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
         """States of the next T tokens of each row, whose earlier ones are in `caches`, which are written in place."""
-        attends = [CachedAttention(self.config.num_heads, *cache, starts_B) for cache in caches]
+        config = self.config
+        attends = [
+            CachedAttention(config.num_heads, *cache, starts_B, scale=config.attention_factor, window=config.window)
+            for cache in caches
+        ]
         states: Tensor = self(tokens_BT, starts_B, attends, sources)
         return states
 
@@ -153,7 +164,7 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.encoder = EncoderStack(config)
         self.decoder = DecoderStack(config)
-        if config.tie_embeddings:
+        if config.share_embeddings:
             self.encoder.embedding.tokens.weight = self.decoder.embedding.tokens.weight
         initialise(self)
 
@@ -164,8 +175,12 @@ class EncoderDecoder(nn.Module):
         return states_BSM, self.decoder.project_source(states_BSM)
 
     def _sources(self, cross: Sequence[LayerCache], lengths_B: Tensor) -> list[AttendSource]:
-        dropout = self.config.dropout if self.training else 0.0
-        return [SourceAttention(self.config.num_heads, *layer, lengths_B, dropout) for layer in cross]
+        config = self.config
+        dropout = config.dropout if self.training else 0.0
+        return [
+            SourceAttention(config.num_heads, *layer, lengths_B, dropout, scale=config.attention_factor)
+            for layer in cross
+        ]
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """States (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns states into logits."""

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from model.config import ModelConfig
-from model.layers import Block, sinusoidal_table
+from model.layers import Block
+from model.positions import sinusoidal_table
 from model.transformer import EncoderDecoder, EncoderStack, build
 
 SHORTEST, LONGEST = 5, 60  # answers whose length is told by the source

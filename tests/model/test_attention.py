@@ -23,7 +23,8 @@ from model.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
-from model.layers import rotary_tables
+from model.config import ModelConfig
+from model.positions import frequencies, rotary_tables
 
 # B batch, H query heads, K key-value heads, T query positions, S key positions, D head_dim, M d_model,
 # E heads side by side
@@ -31,6 +32,13 @@ from model.layers import rotary_tables
 
 def draw(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def shape(d_model, num_heads, num_kv_heads, head_dim, *, bias=True):
+    """A configuration of these sizes, for attention layers alone."""
+    return ModelConfig(
+        d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, positions="none"
+    )
 
 
 def random_heads(heads=4, kv_heads=4, queries=5, keys=7, dim=6, dtype=torch.float32):
@@ -66,14 +74,14 @@ CAUSAL_SCALED_OUTPUTS = [[1, 2, 3], [1.999021, 7.994127, 0.002936], SCALED_OUTPU
     ],
 )
 def test_the_lecture_example_comes_out_of_the_self_attention_layer(scale, is_causal, weights, outputs):
-    layer = SelfAttention(4, 1, 1, 3, bias=False)
+    layer = SelfAttention(shape(4, 1, 1, 3, bias=False))
     with torch.no_grad():
         stacked = torch.cat([torch.tensor(w).float().T for w in (LECTURE_QUERY, LECTURE_KEY, LECTURE_VALUE)])
         layer.query_key_value.weight.copy_(stacked)
         layer.output.weight = nn.Parameter(torch.eye(3))  # the example has no output projection
     seen = []
 
-    def attend(query_BTE, key_BTE, value_BTE):
+    def attend(query_BTE, key_BTE, value_BTE, bias=None):
         mask = causal_mask(3) if is_causal else None
         mixed, weights = scaled_dot_product_attention(
             query_BTE[:, None], key_BTE[:, None], value_BTE[:, None], mask, scale=scale
@@ -248,7 +256,11 @@ def torch_self_attention(layer, heads):
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_self_attention_is_torchs_with_the_same_weights(heads, is_causal, is_padded):
     torch.manual_seed(0)
-    layer, x, lengths = SelfAttention(12, heads, heads, 12 // heads), torch.randn(3, 6, 12), torch.tensor([6, 1, 4])
+    layer, x, lengths = (
+        SelfAttention(shape(12, heads, heads, 12 // heads)),
+        torch.randn(3, 6, 12),
+        torch.tensor([6, 1, 4]),
+    )
     nn.init.normal_(layer.query_key_value.bias)
     open_mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
     causal = causal_mask(6) if is_causal else open_mask[0, 0]
@@ -261,7 +273,7 @@ def test_self_attention_is_torchs_with_the_same_weights(heads, is_causal, is_pad
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_cross_attention_is_torchs_with_the_same_weights(is_padded):
     torch.manual_seed(0)
-    layer, target, source = CrossAttention(12, 4, 4, 3), torch.randn(2, 10, 12), torch.randn(2, 20, 12)
+    layer, target, source = CrossAttention(shape(12, 4, 4, 3)), torch.randn(2, 10, 12), torch.randn(2, 20, 12)
     lengths = torch.tensor([20, 11]) if is_padded else torch.tensor([20, 20])
     key, value = layer.project_source(source)
     assert key.shape == value.shape == (2, 4, 20, 3)
@@ -288,7 +300,7 @@ def test_cross_attention_is_torchs_with_the_same_weights(is_padded):
 def test_grouped_query_layer_is_multi_head_with_its_key_heads_repeated():
     torch.manual_seed(0)
     x = torch.randn(2, 5, 16)
-    grouped, full = SelfAttention(16, 4, 2, 4), SelfAttention(16, 4, 4, 4)
+    grouped, full = SelfAttention(shape(16, 4, 2, 4)), SelfAttention(shape(16, 4, 4, 4))
     with torch.no_grad():
         for name in ("weight", "bias"):
             packed = getattr(grouped.query_key_value, name)
@@ -311,7 +323,7 @@ def test_heads_split_and_merge_are_inverse_and_keep_heads_together():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_without_bias_has_none(bias):
-    for layer in (SelfAttention(8, 2, 1, 4, bias=bias), CrossAttention(8, 2, 1, 4, bias=bias)):
+    for layer in (SelfAttention(shape(8, 2, 1, 4, bias=bias)), CrossAttention(shape(8, 2, 1, 4, bias=bias))):
         assert any("bias" in name for name, _ in layer.named_parameters()) == bias
 
 
@@ -369,7 +381,7 @@ def test_a_cache_wider_than_the_block_keeps_its_dtype():
 
 def test_rotation_is_that_of_complex_numbers_in_halves():
     x = draw(1, 3, 8)
-    cos, sin = rotary_tables(3, 4, base=100.0)
+    cos, sin = rotary_tables(3, frequencies(4, base=100.0))
     turned = rotate(x, cos[None], sin[None])
     for position in range(3):
         for head in range(2):
@@ -382,14 +394,14 @@ def test_rotation_is_that_of_complex_numbers_in_halves():
 
 def test_rotation_at_position_zero_changes_nothing():
     x = draw(2, 1, 8)
-    cos, sin = rotary_tables(1, 4, base=10000.0)
+    cos, sin = rotary_tables(1, frequencies(4, base=10000.0))
     assert torch.equal(rotate(x, cos[None], sin[None]), x)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(i=st.integers(0, 60), j=st.integers(0, 60), shift=st.integers(0, 60), seed=st.integers(0, 100))
 def test_rotated_scores_depend_only_on_distance(i, j, shift, seed):
-    cos, sin = rotary_tables(128, 8, base=10000.0)
+    cos, sin = rotary_tables(128, frequencies(8, base=10000.0))
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(seed))
 
     def score(a, b):
@@ -400,5 +412,5 @@ def test_rotated_scores_depend_only_on_distance(i, j, shift, seed):
 
 
 def test_rotation_keeps_the_dtype_of_half_precision():
-    cos, sin = rotary_tables(3, 4, base=10000.0)
+    cos, sin = rotary_tables(3, frequencies(4, base=10000.0))
     assert rotate(draw(1, 3, 4, dtype=torch.bfloat16), cos[None], sin[None]).dtype == torch.bfloat16

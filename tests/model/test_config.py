@@ -3,20 +3,46 @@ import json
 import math
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import ConfigError, ModelConfig
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, Framing, ModelConfig, Positions
 
 WRONG = [
-    ("architecture", "rnn", "must be one of encoder_decoder, decoder, got 'rnn'"),
-    ("activation", "tanh", "must be one of relu, gelu, silu, got 'tanh'"),
+    ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, got 'rnn'"),
+    ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
     ("norm", "batch", "must be one of layer, rms, got 'batch'"),
     ("norm_position", "both", "must be one of pre, post, got 'both'"),
-    ("positions", "none", "must be one of sinusoidal, learned, rotary, got 'none'"),
-    ("positions", ["rotary"], "must be one of sinusoidal, learned, rotary, got ['rotary']"),
+    ("positions", "relative", f"must be one of {', '.join(get_args(Positions))}, got 'relative'"),
+    ("positions", ["rotary"], f"must be one of {', '.join(get_args(Positions))}, got ['rotary']"),
+    ("position_dim", -2, "must be at least 0, got -2"),
+    ("position_dim", 7, "must be even for sinusoidal positions, got 7"),
+    (
+        "position_dim",
+        256,
+        "must be below d_model 256 and goes with sinusoidal or learned positions, got 256 with sinusoidal",
+    ),
+    ("position_range", 0, "must be at least 1, got 0"),
+    ("position_buckets", 3, "must be at least 4, got 3"),
+    ("parallel", "yes", "must be true or false, got 'yes'"),
+    ("attention_scale", -1.0, "must be at least 0, got -1.0"),
+    ("window", -1, "must be at least 0, got -1"),
+    ("qk_norm", 1, "must be true or false, got 1"),
+    ("rotary_dims", -2, "must be at least 0, got -2"),
+    ("rotary_scaling", "dynamic", "must be one of none, linear, llama3, got 'dynamic'"),
+    ("rotary_factor", 0.5, "must be at least 1, got 0.5"),
+    ("rotary_low_freq", 5.0, "must be above 0 and below rotary_high_freq 4.0, got 5.0"),
+    ("rotary_high_freq", math.nan, "must be finite, got nan"),
+    ("rotary_original_len", 0, "must be at least 1, got 0"),
+    ("embedding_scale", -1.0, "must be at least 0, got -1.0"),
+    ("embedding_norm", 1, "must be true or false, got 1"),
+    ("qkv_bias", 1, "must be true or false, got 1"),
+    ("output_bias", 1, "must be true or false, got 1"),
+    ("share_embeddings", 1, "must be true or false, got 1"),
+    ("framing", (1,), "must be a Framing or left out, got (1,)"),
     ("vocab_size", -1, "must be at least 0, got -1"),
     ("d_model", 0, "must be at least 1, got 0"),
     ("d_model", 256.0, "must be a whole number, got 256.0"),
@@ -66,12 +92,20 @@ def test_every_field_has_a_wrong_value_above():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary", "head_dim": 5}, "head_dim: must be even for rotary positions, got 5"),
-        ({"d_model": 12, "positions": "rotary"}, "head_dim: must be even for rotary positions, got 3"),
+        ({"positions": "rotary", "head_dim": 5}, "head_dim: must be even and at most head_dim 5 for rotary positions"),
+        ({"d_model": 12, "positions": "rotary"}, "head_dim: must be even and at most head_dim 3 for rotary positions"),
+        ({"positions": "rotary", "rotary_dims": 66}, "rotary_dims: must be even and at most head_dim 64"),
+        ({"position_dim": 16}, "tie_embeddings: must be false with position_dim"),
+        ({"position_dim": 16, "positions": "rotary"}, "position_dim: must be below d_model 256 and goes with"),
+        ({"positions": "bucketed", "position_range": 16}, "position_range: must be above half of position_buckets"),
+        ({"parallel": True}, "parallel: needs a decoder-only model with pre-norm"),
+        (
+            {"vocab_size": 9, "framing": Framing(before_target=(9,))},
+            "framing: must hold tokens below vocab_size 9, got 9",
+        ),
         ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
         ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
         ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
-        ({"bos_id": 2}, "pad_id: pad, bos, eos and unk must be four different tokens, got "),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes, message):
@@ -96,9 +130,38 @@ def test_a_mistyped_key_gets_a_suggestion(key, problem):
 
 def test_a_key_like_no_other_gets_the_list_of_keys():
     with pytest.raises(
-        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, bias, .*vocab_size$"
+        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_scale, .*window$"
     ):
         ModelConfig.from_json({"zzz": 1})
+
+
+def test_a_model_whose_special_tokens_coincide_is_not_for_training():
+    config = ModelConfig(bos_id=2)
+    with pytest.raises(ConfigError, match="pad_id: pad, bos, eos and unk must be four different tokens, got "):
+        config.check_trainable()
+    ModelConfig().check_trainable()
+
+
+def test_a_framing_survives_json_and_follows_the_special_tokens_when_there_is_none():
+    assert ModelConfig(bos_id=5, eos_id=6).frames == Framing(after_source=(6,), before_target=(5,))
+    framing = Framing(before_source=(SOURCE_LANGUAGE,), before_target=(2, TARGET_LANGUAGE), languages=(("de", 7),))
+    config = ModelConfig(framing=framing)
+    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert config.frames.tokens == {2, 7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"before_target": (-3,)}, "before_target: must be a list of token ids"),
+        ({"after_source": (TARGET_LANGUAGE,)}, "after_source: names a language, and there are none"),
+        ({"languages": (("de", -1),)}, "languages: must be pairs of a code and a token id"),
+    ],
+)
+def test_a_wrong_framing_is_refused(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        Framing(**changes)
+    assert str(caught.value).startswith(message)
 
 
 def test_an_encoders_fields_do_not_bind_a_decoder():

@@ -8,7 +8,8 @@ from torch import nn
 
 from model.attention import FullAttention, SourceAttention, causal_mask
 from model.config import ModelConfig
-from model.layers import Block, Embedding, FeedForward, Residual, norm_layer, rotary_tables, sinusoidal_table
+from model.layers import Block, Embedding, FeedForward, Residual, norm_layer
+from model.positions import Cue, PositionCues, frequencies, rotary_tables, sinusoidal_table
 
 # B batch, T positions, M d_model, F d_ff
 
@@ -110,7 +111,7 @@ def test_the_gradient_through_a_residual_whose_sublayer_is_zero_is_the_identity(
     source = SourceAttention(3, torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4), torch.tensor([4]))
 
     def through(x):
-        return block(x, FullAttention(3, 3, causal_mask(2)), None, source)
+        return block(x, FullAttention(3, 3, causal_mask(2)), Cue(), source)
 
     assert torch.equal(through(x), x)
     jacobian = torch.autograd.functional.jacobian(through, x)
@@ -131,7 +132,7 @@ def test_a_block_is_its_three_sublayers_in_order(norm_position):
         (block.feed_forward_residual, block.feed_forward),
     ):
         y = y + sublayer(residual.norm(y)) if norm_position == "pre" else residual.norm(y + sublayer(y))
-    torch.testing.assert_close(block(x, attend, None, source), y)
+    torch.testing.assert_close(block(x, attend, Cue(), source), y)
 
 
 def test_a_block_without_cross_attention_has_no_weights_for_it():
@@ -172,7 +173,7 @@ def test_a_block_is_torchs_encoder_layer(norm_position, activation):
     theirs.load_state_dict(torch_state(block, ENCODER_NAMES))
     x = torch.randn(2, 5, 12)
     expected = theirs(x, src_mask=~causal_mask(5))
-    torch.testing.assert_close(block(x, FullAttention(3, 3, causal_mask(5)), None), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(block(x, FullAttention(3, 3, causal_mask(5)), Cue()), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -190,7 +191,7 @@ def test_a_block_with_cross_attention_is_torchs_decoder_layer(norm_position):
     key, value = cross.project_source(states)
     source = SourceAttention(3, key, value, lengths)
     expected = theirs(x, states, tgt_mask=~causal_mask(5), memory_key_padding_mask=torch.arange(7) >= lengths[:, None])
-    ours = block(x, FullAttention(3, 3, causal_mask(5)), None, source)
+    ours = block(x, FullAttention(3, 3, causal_mask(5)), Cue(), source)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -212,7 +213,7 @@ def test_sinusoidal_table_is_exact_at_late_positions():
 
 
 def test_rotary_tables_hold_each_angle_in_both_halves():
-    cos, sin = rotary_tables(300, 6, base=500.0)
+    cos, sin = rotary_tables(300, frequencies(6, base=500.0))
     assert cos.shape == sin.shape == (300, 6)
     assert cos.dtype == sin.dtype == torch.float32
     for i in range(3):
@@ -225,41 +226,43 @@ def test_rotary_tables_hold_each_angle_in_both_halves():
 def test_embeddings_are_scaled_by_the_root_of_d_model_and_positions_added(positions):
     embedding = Embedding(small(positions=positions), max_len=6)
     tokens = torch.tensor([[4, 7, 5], [6, 6, 0]])
-    x, rotation = embedding(tokens)
-    assert rotation is None
+    x = embedding(tokens)
     torch.testing.assert_close(x, embedding.tokens.weight[tokens] * math.sqrt(12) + embedding.positions[:3])
 
 
 def test_rotary_embeddings_add_nothing_and_hand_out_the_rotation():
-    embedding = Embedding(small(positions="rotary"), max_len=6)
-    tokens = torch.tensor([[4, 7], [6, 6]])
-    x, rotation = embedding(tokens, torch.tensor([0, 3]))
+    config = small(positions="rotary")
+    embedding, cues = Embedding(config, max_len=6), PositionCues(config, 6, is_causal=True)
+    tokens, starts = torch.tensor([[4, 7], [6, 6]]), torch.tensor([0, 3])
+    x, rotation = embedding(tokens, starts), cues(tokens, starts).rotation
+    assert rotation is not None
     torch.testing.assert_close(x, embedding.tokens.weight[tokens] * math.sqrt(12))
-    for given, table in zip(rotation, rotary_tables(6, 4, 10000.0), strict=True):
+    for given, table in zip(rotation, rotary_tables(6, frequencies(4, 10000.0)), strict=True):
         assert torch.equal(given, torch.stack((table[:2], table[3:5])))
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_each_row_has_its_own_start(positions):
     embedding = Embedding(small(positions=positions), max_len=6)
-    whole, _ = embedding(torch.tensor([[4, 5, 6, 7, 8, 9]]))
-    parts, _ = embedding(torch.tensor([[4, 5], [8, 9]]), torch.tensor([0, 4]))
+    whole = embedding(torch.tensor([[4, 5, 6, 7, 8, 9]]))
+    parts = embedding(torch.tensor([[4, 5], [8, 9]]), torch.tensor([0, 4]))
     assert torch.equal(parts, torch.stack((whole[0, :2], whole[0, 4:])))
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_a_position_beyond_the_table_is_an_error(positions):
-    embedding = Embedding(small(positions=positions), max_len=3)
-    embedding(torch.tensor([[4, 4]]), torch.tensor([1]))
+    config = small(positions=positions)
+    table = PositionCues(config, 3, is_causal=True) if positions == "rotary" else Embedding(config, max_len=3)
+    table(torch.tensor([[4, 4]]), torch.tensor([1]))
     with pytest.raises(IndexError):
-        embedding(torch.tensor([[4, 4]]), torch.tensor([2]))
+        table(torch.tensor([[4, 4]]), torch.tensor([2]))
     with pytest.raises(IndexError):
-        embedding(torch.tensor([[4, 4, 4, 4]]))
+        table(torch.tensor([[4, 4, 4, 4]]))
 
 
 def test_padding_has_no_gradient_and_a_zero_vector():
     embedding = Embedding(small(pad_id=5, bos_id=0), max_len=6)
-    embedding(torch.tensor([[5, 4, 5]]))[0].square().sum().backward()
+    embedding(torch.tensor([[5, 4, 5]])).square().sum().backward()
     gradient = embedding.tokens.weight.grad
     assert gradient is not None
     assert (gradient[5] == 0).all()
@@ -276,6 +279,6 @@ def test_only_learned_positions_are_weights():
 def test_dropout_works_in_training_only():
     embedding = Embedding(small(dropout=0.5), max_len=6)
     tokens = torch.full((1, 6), 4)
-    assert (embedding(tokens)[0] == 0).any()
+    assert (embedding(tokens) == 0).any()
     embedding.eval()
-    assert not (embedding(tokens)[0] == 0).any()
+    assert not (embedding(tokens) == 0).any()

@@ -35,6 +35,16 @@ SHAPES = [
         ("sinusoidal", "learned", "rotary"), ("layer", "rms"), ("pre", "post"), (False, True), (False, True), (0, 2)
     )
 ]
+SHAPES += [
+    {"positions": "shaw", "position_range": 3},
+    {"positions": "bucketed", "position_buckets": 6, "position_range": 8, "num_kv_heads": 2},
+    {"positions": "alibi"},
+    {"positions": "none"},
+    {"positions": "learned", "position_dim": 6, "tie_embeddings": False},
+    {"positions": "rotary", "rotary_dims": 2, "qk_norm": True, "bias": False, "qkv_bias": True},
+    {"attention_scale": 1.0, "embedding_scale": 1.0, "embedding_norm": True, "output_bias": True},
+    {"positions": "rotary", "rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_original_len": 6, "window": 4},
+]
 
 
 def tiny(**changes):
@@ -209,7 +219,7 @@ def test_attention_dropout_and_residual_dropout_are_for_training_only(architectu
 
 
 def test_tied_weights_are_one_tensor_counted_and_saved_once():
-    tied, untied = tiny(), tiny(tie_embeddings=False)
+    tied, untied = tiny(), tiny(tie_embeddings=False, share_embeddings=False)
     assert isinstance(tied, EncoderDecoder)
     assert tied.encoder.embedding.tokens.weight is tied.decoder.embedding.tokens.weight
     assert tied.decoder.unembedding.weight is tied.decoder.embedding.tokens.weight

@@ -1,0 +1,188 @@
+"""How a model knows where tokens stand: vectors that are added, angles that turn queries and keys, biases on scores.
+
+| kind | what | source |
+|---|---|---|
+| sinusoidal, learned | a vector for each position, added to the token's or beside it | Vaswani et al. 2017, 3.5 |
+| rotary | queries and keys turn by an angle that grows with the position | Su et al. 2021 |
+| shaw | a learned vector for each distance, matched with the query, in every layer | Shaw et al. 2018 |
+| bucketed | a learned number for each head and range of distances, the same in all layers | Raffel et al. 2020, 2.1 |
+| alibi | each head's own slope times the distance; nothing is learned | Press et al. 2022 |
+
+Vectors live in `model.layers.Embedding`; the other kinds are here. Shaw et al. also add vectors to the values and find
+that it gains nothing beside those of the keys (their table 2); here there are those of the keys.
+
+Shapes: B batch, T query positions, S key positions, H heads, D head_dim, R dimensions that turn.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import PositionBias, Rotation
+from model.config import ModelConfig
+
+
+class Cue(NamedTuple):
+    """What all layers are told of positions in one call: the angles of each, or what to add to the scores."""
+
+    rotation: Rotation | None = None
+    bias: PositionBias | None = None
+
+
+def positions_of(tokens_BT: Tensor, starts_B: Tensor | None) -> Tensor:
+    """int64 (B or 1, T): where the tokens stand, the first of a row at starts_B or 0."""
+    positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+    return positions_BT if starts_B is None else starts_B[:, None] + positions_BT
+
+
+class PositionCues(nn.Module):
+    """Makes the `Cue` of a call. Has tables for rotary, weights for bucketed positions, and nothing else to learn."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, max_len: int, *, is_causal: bool) -> None:
+        super().__init__()
+        self.kind = config.positions
+        self.bias: nn.Module | None = None
+        if config.positions == "rotary":
+            cos, sin = rotary_tables(max_len, rotary_frequencies(config))
+            self.register_buffer("cos", cos, persistent=False)
+            self.register_buffer("sin", sin, persistent=False)
+        elif config.positions == "bucketed":
+            self.bias = BucketedBias(config, is_causal=is_causal)
+        elif config.positions == "alibi":
+            self.bias = AlibiBias(config)
+
+    def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> Cue:
+        """For token ids (B, T), the first of a row at position starts_B (0 unless given). A position past the table of
+        angles is an IndexError."""
+        if self.kind == "rotary":
+            positions_BT = positions_of(tokens_BT, starts_B)
+            return Cue(rotation=(self.cos[positions_BT], self.sin[positions_BT]))
+        return Cue(bias=None if self.bias is None else _Once(self.bias))
+
+
+class _Once:
+    """A bias that does not look at queries, worked out for the first layer of a call and used by all."""
+
+    def __init__(self, bias: nn.Module) -> None:
+        self._bias = bias
+        self._result: Tensor | None = None
+
+    def __call__(self, query_BHTD: Tensor, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
+        if self._result is None:
+            self._result = self._bias(query_positions_BT, key_positions_S)
+        assert self._result is not None
+        return self._result
+
+
+class BucketedBias(nn.Module):
+    """Raffel et al. 2020: distances below half the buckets have one each, farther ones share by their logarithm.
+
+    A decoder looks back only; in an encoder each direction has half of the buckets.
+    """
+
+    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+        super().__init__()
+        self.is_causal, self.buckets, self.range = is_causal, config.position_buckets, config.position_range
+        self.weight = nn.Parameter(torch.zeros(config.position_buckets, config.num_heads))
+
+    def forward(self, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
+        """int64 positions → (B, H, T, S)."""
+        distances_BTS = key_positions_S - query_positions_BT[..., None]
+        return self.weight[self.bucket(distances_BTS)].permute(0, 3, 1, 2)
+
+    def bucket(self, distances: Tensor) -> Tensor:
+        """Key position minus query position, int64 → 0..buckets-1, of the same shape."""
+        buckets = self.buckets
+        offset = torch.zeros_like(distances)
+        if self.is_causal:
+            distances = (-distances).clamp(min=0)
+        else:
+            buckets //= 2
+            offset = (distances > 0).long() * buckets
+            distances = distances.abs()
+        exact = buckets // 2
+        share = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.range / exact)
+        far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+        return offset + torch.where(distances < exact, distances, far)
+
+
+class AlibiBias(nn.Module):
+    """Press et al. 2022: minus the distance, times a slope of each head's own."""
+
+    slopes_H: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.register_buffer("slopes_H", alibi_slopes(config.num_heads), persistent=False)
+
+    def forward(self, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
+        """int64 positions → (B, H, T, S)."""
+        distances_BTS = (key_positions_S - query_positions_BT[..., None]).abs()
+        return -distances_BTS[:, None] * self.slopes_H[:, None, None]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """float32 (heads,): 2^(-8/n), 2^(-16/n), … for n heads, a power of two; others take every second slope of the next
+    power of two for the heads that are missing, as in the authors' code."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+    return torch.tensor(slopes)
+
+
+class ShawBias(nn.Module):
+    """Shaw et al. 2018, eq. 4: the query also meets a learned vector of the distance, which is clipped."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.range = config.position_range
+        self.vectors = nn.Parameter(torch.randn(2 * self.range + 1, config.attention_head_dim) * 0.02)
+
+    def forward(self, query_BHTD: Tensor, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
+        """Scaled queries, int64 positions → (B, H, T, S)."""
+        places_BTS = (key_positions_S - query_positions_BT[..., None]).clamp(-self.range, self.range) + self.range
+        scores_BHTR = query_BHTD @ self.vectors.T
+        heads = query_BHTD.shape[1]
+        return scores_BHTR.gather(-1, places_BTS[:, None].expand(query_BHTD.shape[0], heads, -1, -1))
+
+
+def sinusoidal_table(length: int, d_model: int) -> Tensor:
+    """float32 (length, d_model): sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5)."""
+    angles = torch.arange(length)[:, None] * frequencies(d_model, base=10000.0)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+
+
+def rotary_tables(length: int, turning: Tensor) -> Rotation:
+    """cos and sin, float32 (length, R), of position times frequency, each angle twice (Su et al. 2021).
+
+    turning: (R / 2), see `frequencies`.
+    """
+    angles = torch.arange(length)[:, None] * turning
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def frequencies(dims: int, base: float) -> Tensor:
+    """(dims / 2): base^(-2i/dims), in float64 because float32 loses the phase of late positions."""
+    return base ** (-torch.arange(0, dims, 2).double() / dims)
+
+
+def rotary_frequencies(config: ModelConfig) -> Tensor:
+    """(R / 2), scaled for a context that is longer than the one the model was trained on: all of them turn slower, or
+    (llama3) those that turn rarely within the original context, with a transition between."""
+    plain = frequencies(config.rotary_dims or config.attention_head_dim, config.rotary_base)
+    if config.rotary_scaling == "none":
+        return plain
+    if config.rotary_scaling == "linear":
+        return plain / config.rotary_factor
+    turns = config.rotary_original_len * plain / (2 * math.pi)
+    low, high = config.rotary_low_freq, config.rotary_high_freq
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: slowed in full
+    return plain * (kept + (1 - kept) / config.rotary_factor)
