@@ -200,6 +200,20 @@ VARIANTS = {
         positions="rotary", norm="rms", norm_position="post", gated=True, activation="gelu", num_kv_heads=2,
         num_encoder_layers=1, num_decoder_layers=1,
     ),
+    "shaw": tiny_config("decoder", positions="shaw", position_range=3, num_decoder_layers=1),
+    "bucketed": tiny_config(
+        positions="bucketed", position_buckets=8, position_range=16, attention_scale=1.0, embedding_scale=1.0,
+        num_kv_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    "alibi-window": tiny_config("decoder", positions="alibi", window=5, num_decoder_layers=1),
+    "beside": tiny_config(
+        positions="learned", position_dim=8, tie_embeddings=False, embedding_norm=True, output_bias=True,
+        num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    "parallel": tiny_config(
+        "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
+        rotary_original_len=16, parallel=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
+    ),
 }  # fmt: skip
 
 
