@@ -4,6 +4,7 @@
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
 keys: the source's keys and values are its cache, and as one query sees all of it, causal and full are the same thing.
+The encoder attends by the same node without a cache and without causality.
 Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
 
 Shapes: B batch, T block, C capacity, S source, M d_model, V vocabulary, H heads, K key-value heads, D head_dim,
@@ -37,13 +38,13 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
 ) -> Sequence[Tensor]:
     """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D), as in `model`."""
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         GROUP_QUERY_ATTENTION,
         inputs,
-        attrs={"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads},
+        attrs={"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes},
         dtypes=[output.dtype for output in outputs],
         shapes=[output.shape for output in outputs],
         version=1,
@@ -82,6 +83,25 @@ class GraphSourceAttention:
         return mixed_BTE
 
 
+class GraphEncoderAttention:
+    """`Attend` of every position of a source to all of its positions."""
+
+    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
+        """last_B: int32, the source's last valid position. length: int32 scalar, padding included."""
+        self.config, self.last_B, self.length = config, last_B, length
+
+    def __call__(self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor) -> Tensor:
+        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length)
+        (mixed_BSE,) = _group_query_attention(self.config, inputs, (query_BSE,), causal=0)
+        return mixed_BSE
+
+
+def attends_in_one_node(model: Transformer) -> bool:
+    """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
+    causal, and plain operators run everywhere."""
+    return model.decoder.unembedding.weight.dtype == torch.float32
+
+
 class EncodeGraph(nn.Module):
     """source → encoder states and each decoder layer's keys and values of it."""
 
@@ -90,8 +110,24 @@ class EncodeGraph(nn.Module):
         self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
-        states_BSM, layers = self.model.encode(source_BS, lengths_B)
+        if attends_in_one_node(self.model):
+            states_BSM = self._states(source_BS, lengths_B)
+        else:
+            states_BSM = self.model.encoder(source_BS, lengths_B)
+        layers = self.model.decoder.project_source(states_BSM)
         return [states_BSM, *(tensor for layer in layers for tensor in layer)]
+
+    def _states(self, source_BS: Tensor, lengths_B: Tensor) -> Tensor:
+        """What `EncoderStack` does; 3 layers of d256, 8 sources of 12 tokens: 5 % less time than in plain operators,
+        one source: 10 %."""
+        encoder = self.model.encoder
+        length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+        attend = GraphEncoderAttention(self.model.config, lengths_B - 1, length)
+        x_BSM, rotation = encoder.embedding(source_BS)
+        for block in encoder.blocks:
+            x_BSM = block(x_BSM, attend, rotation)
+        states: Tensor = encoder.norm(x_BSM)
+        return states
 
 
 class DecodeGraph(nn.Module):

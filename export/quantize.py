@@ -156,10 +156,11 @@ class _Rewriter:
         return f"{self.form.name}.{what}.{self.count}"
 
     def constant(self, name: str, array: np.ndarray) -> str:
+        array = np.ascontiguousarray(array)  # and of one axis at least
         if name in self.constants and not np.array_equal(self.array(name), array):
             name = self.name(name)  # products that share a weight need not share their bias, or the step of a cache
         if name not in self.constants:
-            tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            tensor = numpy_helper.from_array(array, name)
             self.graph.initializer.append(tensor)
             self.constants[name] = self.graph.initializer[-1]
         return name
@@ -340,7 +341,7 @@ class _Rewriter:
                 value.type.tensor_type.elem_type = TensorProto.INT8
         replacements: dict[int, list[NodeProto]] = {}
         for i, node in enumerate(self.graph.node):
-            if node.op_type == "GroupQueryAttention":
+            if node.op_type == "GroupQueryAttention" and node.input[3]:
                 is_own = node.input[3].startswith("past.")
                 replacements[i] = self.attend_own(node) if is_own else self.attend_source(node)
         self.replace(replacements)
