@@ -34,6 +34,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from export.bundle import Quantization, Role
 from export.calibrate import Ranges
 from export.optimize import makers_of, remove_unused
+from export.pack_sources import pack_sources
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Activations = Literal["row", "static", "block"]
@@ -117,6 +118,8 @@ def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = 
             opset.version = max(opset.version, SCATTER_OPSET) if opset.domain == "" else opset.version
     rewriter.quantize_embeddings()
     rewriter.quantize_products()
+    if role == "encode":
+        model = pack_sources(model)
     if not any(opset.domain == MICROSOFT for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return remove_unused(model)

@@ -579,6 +579,21 @@ def new_keys_one_position_late(graph):
     scatter.input[2] = "later"
 
 
+def tokens_put_back_one_place_late(graph):
+    """All but the first of the batch get the states of their left neighbour."""
+    (less_one,) = [node for node in nodes(graph, "Sub") if node.output[0] == "sources.tokens_of_places.flat"]
+    (back,) = [node for node in nodes(graph, "Reshape") if less_one.output[0] in node.input]
+    two, least = constant(graph, "two", np.int32(2)), constant(graph, "least", np.int32(0))
+    less_one.input[1] = two
+    insert(graph, back, helper.make_node("Max", [less_one.output[0], least], ["moved"]))
+    back.input[0] = "moved"
+
+
+def positions_counted_over_the_pack(graph):
+    (mod,) = nodes(graph, "Mod")
+    mod.input[1] = constant(graph, "long", np.int64(32))
+
+
 def source_written_in_other_steps(graph):
     name = matching(graph, "cross_attention.key_value.weight.int8.scale")
     weight(graph, name, lambda scale: scale / 2)
@@ -610,6 +625,8 @@ QUANTIZED = [
     ("row+kv", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
     ("row+kv", "decode", new_keys_one_position_late, "caches written nowhere else"),
     ("static+kv", "encode", source_written_in_other_steps, WEIGHTS),
+    ("static+kv", "encode", tokens_put_back_one_place_late, ENCODE),
+    ("row", "encode", positions_counted_over_the_pack, ENCODE),
     ("b128", "decode", logits_in_another_order, ALONE),
     ("b32", "decode", two_layers_swapped, STEPS),
     ("static+kv", "decode", two_layers_swapped, STEPS),
