@@ -4,6 +4,7 @@
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
 keys: the source's keys and values are its cache, and as one query sees all of it, causal and full are the same thing.
+The encoder attends by the same node without a cache and without causality.
 Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
 
 Shapes: B batch, T block, C capacity, S source, M d_model, V vocabulary, H heads, K key-value heads, D head_dim,
@@ -38,14 +39,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], *, window: int = 0
+    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
 ) -> Sequence[Tensor]:
     """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
-    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads}
+    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes}
     if config.attention_scale:
         attrs["scale"] = config.attention_scale
-    if window:
-        attrs["local_window_size"] = window
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         GROUP_QUERY_ATTENTION,
         inputs,
@@ -75,7 +74,8 @@ class GraphAttention:
         config = self.config
         added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
         inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
-        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), window=config.window)
+        window = {"local_window_size": config.window} if config.window else {}
+        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), **window)
         self.present = (key, value)
         return mixed_BTE
 
@@ -103,15 +103,50 @@ class GraphSourceAttention:
         return mixed_BTE
 
 
+class GraphEncoderAttention:
+    """`Attend` of every position of a source to all of its positions."""
+
+    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
+        """last_B: int32, the source's last valid position. length: int32 scalar, padding included."""
+        self.config, self.last_B, self.length = config, last_B, length
+
+    def __call__(
+        self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        config = self.config
+        added: tuple[Tensor | None, ...] = ()
+        if bias is not None:
+            positions_S = torch.arange(query_BSE.shape[1])
+            query_BHSD = split_heads(query_BSE, config.num_heads) * config.attention_factor
+            added = (None, None, None, bias(query_BHSD, positions_S[None], positions_S))
+        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
+        (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
+        return mixed_BSE
+
+
+def attends_in_one_node(model: Transformer) -> bool:
+    """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
+    causal, and plain operators run everywhere."""
+    return model.decoder.unembedding.weight.dtype == torch.float32
+
+
 class EncodeGraph(nn.Module):
-    """source → encoder states and each decoder layer's keys and values of it."""
+    """source → encoder states and each decoder layer's keys and values of it.
+
+    Attention in one node takes 5 % off 3 layers of d256 for 8 sources of 12 tokens, 10 % for one source.
+    """
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
-        states_BSM, layers = self.model.encode(source_BS, lengths_B)
+        attend: GraphEncoderAttention | None = None
+        if attends_in_one_node(self.model):
+            length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+            attend = GraphEncoderAttention(self.model.config, lengths_B - 1, length)
+        states_BSM = self.model.encoder(source_BS, lengths_B, attend)
+        layers = self.model.decoder.project_source(states_BSM)
         return [states_BSM, *(tensor for layer in layers for tensor in layer)]
 
 

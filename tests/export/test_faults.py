@@ -66,13 +66,22 @@ def constant(graph, name, value):
 
 
 def encode_without_padding_mask(graph):
-    for node in nodes(graph, "Where"):
-        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+    first, *_ = attentions = nodes(graph, "GroupQueryAttention")
+    insert(graph, first, helper.make_node("Max", [first.input[5], first.input[6]], ["behind"]))
+    insert(graph, first, helper.make_node("Sub", ["behind", constant(graph, "one", np.int32(1))], ["last"]))
+    for node in attentions:
+        node.input[5] = "last"
 
 
 def encode_with_another_scale(graph):
-    (scale,) = {node.input[1] for node in nodes(graph, "Mul") if node.input[0].startswith("Transpose")}
-    weight(graph, scale, lambda value: value * np.float32(1.01))
+    for node in nodes(graph, "GroupQueryAttention"):
+        node.attribute.append(helper.make_attribute("scale", 0.357))  # 1/sqrt(8) is 0.3536
+
+
+def encode_causally(graph):
+    for node in nodes(graph, "GroupQueryAttention"):
+        (causal,) = [attribute for attribute in node.attribute if attribute.name == "causal"]
+        causal.i = 1
 
 
 def encode_with_keys_and_values_swapped(graph):
@@ -87,9 +96,11 @@ def encode_with_positions_off_by_one(graph):
 
 
 def encode_with_mask_one_position_short(graph):
-    (less,) = nodes(graph, "Less")
-    insert(graph, less, helper.make_node("Sub", [less.input[1], constant(graph, "one", np.int64(1))], ["shorter"]))
-    less.input[1] = "shorter"
+    first, *_ = attentions = nodes(graph, "GroupQueryAttention")
+    insert(graph, first, helper.make_node("Sub", [first.input[5], constant(graph, "one", np.int32(1))], ["shorter"]))
+    insert(graph, first, helper.make_node("Max", ["shorter", constant(graph, "zero", np.int32(0))], ["last"]))
+    for node in attentions:
+        node.input[5] = "last"
 
 
 def positions_off_by_one(graph):
@@ -363,6 +374,7 @@ def align_with_another_scale(graph):
 TRANSLATION = [
     ("encode", encode_without_padding_mask, ENCODE),
     ("encode", encode_with_another_scale, ENCODE),
+    ("encode", encode_causally, ENCODE),
     ("encode", encode_with_keys_and_values_swapped, ENCODE),
     ("encode", encode_with_positions_off_by_one, ENCODE),
     ("encode", encode_with_mask_one_position_short, ENCODE),
@@ -567,6 +579,21 @@ def new_keys_one_position_late(graph):
     scatter.input[2] = "later"
 
 
+def tokens_put_back_one_place_late(graph):
+    """All but the first of the batch get the states of their left neighbour."""
+    (less_one,) = [node for node in nodes(graph, "Sub") if node.output[0] == "sources.tokens_of_places.flat"]
+    (back,) = [node for node in nodes(graph, "Reshape") if less_one.output[0] in node.input]
+    two, least = constant(graph, "two", np.int32(2)), constant(graph, "least", np.int32(0))
+    less_one.input[1] = two
+    insert(graph, back, helper.make_node("Max", [less_one.output[0], least], ["moved"]))
+    back.input[0] = "moved"
+
+
+def positions_counted_over_the_pack(graph):
+    (mod,) = nodes(graph, "Mod")
+    mod.input[1] = constant(graph, "long", np.int64(32))
+
+
 def source_written_in_other_steps(graph):
     name = matching(graph, "cross_attention.key_value.weight.int8.scale")
     weight(graph, name, lambda scale: scale / 2)
@@ -598,6 +625,8 @@ QUANTIZED = [
     ("row+kv", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
     ("row+kv", "decode", new_keys_one_position_late, "caches written nowhere else"),
     ("static+kv", "encode", source_written_in_other_steps, WEIGHTS),
+    ("static+kv", "encode", tokens_put_back_one_place_late, ENCODE),
+    ("row", "encode", positions_counted_over_the_pack, ENCODE),
     ("b128", "decode", logits_in_another_order, ALONE),
     ("b32", "decode", two_layers_swapped, STEPS),
     ("static+kv", "decode", two_layers_swapped, STEPS),
