@@ -406,9 +406,9 @@ def test_buffers_stay_within_what_may_be_reserved(model):
 def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
     made, bind = [], OnnxRunner._bind
 
-    def counting(self, first, rows, feeds):
+    def counting(self, first, rows, feeds, *, lines):
         made.append(rows)
-        return bind(self, first, rows, feeds)
+        return bind(self, first, rows, feeds, lines=lines)
 
     monkeypatch.setattr(OnnxRunner, "_bind", counting)
     request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)
