@@ -10,7 +10,7 @@ Shapes: L lines, V vocabulary, K best tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,13 +116,13 @@ class TurnOutputs:
         self.top_ids: list[list[int]] = best_ids.tolist()
         self.top_logprobs: list[list[float]] = best_logprobs.tolist()
 
-    def behind(self, row: int) -> list[Behind]:
+    def behind(self, row: int) -> Iterator[Distributions]:
         line = self._rows
         for draft in self._drafts:
             if draft.row == row:
-                return [Behind(self, row, line + place) for place in range(len(draft.tokens))]
+                for place in range(len(draft.tokens)):
+                    yield Behind(self, row, line + place)
             line += len(draft.tokens)
-        raise AssertionError(f"row {row} has no draft")
 
     def logprobs(self, row: int) -> np.ndarray:
         assert 0 <= row < self._lines, row
@@ -149,7 +149,7 @@ class Behind:
         self.top_ids = [turn.top_ids[line]] * (row + 1)  # drafts are for few rows: shorter than a mapping
         self.top_logprobs = [turn.top_logprobs[line]] * (row + 1)
 
-    def behind(self, row: int) -> Sequence[Distributions]:
+    def behind(self, row: int) -> Iterator[Distributions]:
         return self._turn.behind(row)
 
     def logprobs(self, row: int) -> np.ndarray:

@@ -6,7 +6,7 @@ and a runner can be replaced by a script. Live rows are the dense prefix [0, row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -130,8 +130,8 @@ class Distributions(Protocol):
     step_s: float
     draft_s: list[float]
 
-    def behind(self, row: int) -> Sequence[Distributions]:
-        """What it says of a row behind each token of the row's draft."""
+    def behind(self, row: int) -> Iterator[Distributions]:
+        """What it says of a row behind each token of the row's draft, one after another."""
         ...
 
     def logprobs(self, row: int) -> np.ndarray:

@@ -95,12 +95,10 @@ class ScriptedOutputs:
 
     def behind(self, row):
         """Of the whole turn, as if what follows one token of the draft were all that is known of the row."""
-        turns = []
         for said_V in self.behind_RTV[row]:
             logprobs_RV = np.full((row + 1, len(said_V)), np.nan)
             logprobs_RV[row] = said_V
-            turns.append(ScriptedOutputs(logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s))
-        return turns
+            yield ScriptedOutputs(logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s)
 
     def logprobs(self, row):
         return self.logprobs_RV[row]

@@ -75,9 +75,9 @@ def _extend(sequence: Sequence, model: Distributions) -> None:
     if not sequence.draft:
         sequence.search.advance(sequence, model)
         return
-    first, *others = model.behind(sequence.rows[0])
-    sequence.search.advance(sequence, first)
-    for guess, said in zip(sequence.draft, others, strict=True):
+    behind = model.behind(sequence.rows[0])
+    sequence.search.advance(sequence, next(behind))
+    for guess, said in zip(sequence.draft, behind, strict=True):
         if sequence.end is not None or sequence.hypotheses[0].tokens[-1] != guess:
             return
         sequence.cached += 1  # it was read already
