@@ -99,6 +99,7 @@ class ServedModel:
     provider: Provider
     shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
+    draft_tokens: int = 0  # that its engines may guess ahead; above 0, near-ties may come out either way
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:

@@ -213,6 +213,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         attention_heads=manifest.attention.heads if manifest.attention else 0,
         has_shortlist=model.shortlist is not None,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
+        draft_tokens=model.draft_tokens,
     )
 
 

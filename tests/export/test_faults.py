@@ -208,11 +208,10 @@ def weights_rounded_to_half_precision(graph):
 
 def logits_of_the_token_before_the_last(graph):
     (gather,) = nodes(graph, "GatherND")
-    (join,) = [node for node in nodes(graph, "Concat") if node.output[0] == gather.input[1]]
     index = constant(graph, "back", np.array([[0, 1]]))
     zero = constant(graph, "zero", np.int64(0))
     shifted = [
-        helper.make_node("Sub", [join.output[0], index], ["shifted"]),
+        helper.make_node("Sub", [gather.input[1], index], ["shifted"]),
         helper.make_node("Max", ["shifted", zero], ["before"]),
     ]
     insert(graph, gather, *shifted)
@@ -321,6 +320,24 @@ def best_of_equals_the_later(graph):
     after_best(graph, "top_ids", helper.make_node("Sub", [size, "raw_top_ids"], ["top_ids"]))
 
 
+def only_behind_the_last_token(graph):
+    """Whatever was asked of a row, the answer is about what follows its block."""
+    (gather,) = nodes(graph, "GatherND")
+    first, second = constant(graph, "first", np.array([0])), constant(graph, "second", np.array([1]))
+    minus, axis = constant(graph, "minus_one", np.int64(1)), constant(graph, "columns", np.array([1]))
+    insert(
+        graph,
+        gather,
+        helper.make_node("Slice", ["positions", first, second, axis], ["asked_rows"]),
+        helper.make_node("Cast", ["lengths"], ["ends"], to=TensorProto.INT64),
+        helper.make_node("Sub", ["ends", "starts"], ["sizes"]),
+        helper.make_node("Sub", ["sizes", minus], ["last_places"]),
+        helper.make_node("Gather", ["last_places", "asked_rows"], ["asked_places"]),
+        helper.make_node("Concat", ["asked_rows", "asked_places"], ["positions_taken"], axis=1),
+    )
+    gather.input[1] = "positions_taken"
+
+
 def choices(graph):
     """The nodes that hide positions: of self-attention first, then of attention to the source, layer by layer."""
     return nodes(graph, "Where")
@@ -417,6 +434,7 @@ GENERATION = [
     ("decode", presents_of_two_layers_swapped, PREFILL),
     ("decode", logits_of_the_token_before_the_last, PREFILL),
     ("decode", logits_of_the_padding, PREFILL),
+    ("decode", only_behind_the_last_token, "several positions of a block against PyTorch"),
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
     ("decode", vocabulary_cut_short, PREFILL),
     ("decode", normaliser_of_two_words, NORMALISER),

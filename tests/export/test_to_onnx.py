@@ -83,6 +83,20 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["top_logprobs"] == axes["top_ids"] == ("batch", "top_k")
 
 
+def test_a_decoder_that_reads_blocks_is_told_behind_which_tokens_it_is_asked(tiny_generation_bundle):
+    graph = onnx.load(tiny_generation_bundle / "fp32/decode.onnx").graph
+    axes = {
+        value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.output)
+    }
+    assert axes["tokens"] == ("batch", "block")
+    assert axes["positions"] == ("asked", 2)
+    assert axes["logprobs"] == ("asked", 27)
+    assert axes["normaliser"] == ("asked",)
+    assert axes["top_logprobs"] == axes["top_ids"] == ("asked", "top_k")
+    assert sum(node.op_type == "GatherND" for node in graph.node) == 1
+
+
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
     plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
     assert plain.attention is None
