@@ -23,9 +23,9 @@ Span = tuple[int, int]
 class Normalizer:
     """Text → text as a SentencePiece model cuts it. Remembers what it has looked up; threads may share one.
 
-    charsmap: as the model carries it; b"": no replacements. add_dummy_prefix: a blank stands before every text, or
-    behind it with blank_is_suffix. remove_extra_whitespaces: of blanks in a row one stays, and none at either end.
-    symbols: texts that are never changed. Raises ValueError for a charsmap that is none.
+    charsmap: as the model carries it; b"": no replacements. add_dummy_prefix: a blank stands before every text.
+    remove_extra_whitespaces: of blanks in a row one stays, and none at either end. symbols: texts that are never
+    changed. Raises ValueError for a charsmap that is none.
     """
 
     def __init__(
@@ -34,11 +34,10 @@ class Normalizer:
         charsmap: bytes,
         add_dummy_prefix: bool,
         remove_extra_whitespaces: bool,
-        blank_is_suffix: bool = False,
         symbols: Sequence[str] = (),
     ) -> None:
         self._trie = _Trie(charsmap) if charsmap else None
-        self._adds_blank, self._is_suffix, self._removes = add_dummy_prefix, blank_is_suffix, remove_extra_whitespaces
+        self._adds_blank, self._removes = add_dummy_prefix, remove_extra_whitespaces
         self._symbols: dict[str, list[str]] = {}  # by their first characters, longest first
         for symbol in sorted(symbols, key=len, reverse=True):
             self._symbols.setdefault(symbol[0], []).append(symbol)
@@ -53,8 +52,7 @@ class Normalizer:
         place = self._leading(text) if self._removes else 0
         if place == len(text):
             return "", []
-        adds_before = self._adds_blank and not self._is_suffix
-        if adds_before:
+        if self._adds_blank:
             parts.append(BLANK)
             spans.append((place, place))
         after_blank = self._removes
@@ -71,9 +69,6 @@ class Normalizer:
         if self._removes:
             result = result.rstrip(BLANK)
             del spans[len(result) :]
-        if self._adds_blank and self._is_suffix:
-            result += BLANK
-            spans.append((len(text), len(text)))
         return result, spans
 
     def _leading(self, text: str) -> int:

@@ -29,6 +29,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from model.normalizer import BLANK, Normalizer
+from model.unigram import Unigram
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
@@ -63,8 +64,12 @@ class Tokenizer:
             own: dict[str, Any] = (values.get("normalizer") or {}).get(OWN_NORMALIZER, {})
             self._normalize = _own_normalizer(values["normalizer"], added) if own else None
             self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
+            self._listed = ids if self._known else {}
+            unmatched = {*own.get("unmatched", ()), *self.special.values()}
             piece_of, self.drops_first_blank = _reading(values.get("decoder"))
-            self._backend = _backend(values, ids)
+            is_unigram = bool(own) and model["type"] == "Unigram"
+            self._unigram = _own_unigram(model, ids, added, unmatched) if is_unigram else None
+            self._backend = None if is_unigram else _backend(values, ids, unmatched)
             other = model.get(OWN_TARGET)
         except (KeyError, TypeError, AttributeError) as error:
             raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
@@ -122,20 +127,31 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without start and end tokens. Holds the GIL; for long texts see `encode_batch`."""
-        normal = self._normalize(text) if self._normalize else text
-        return self._checked(self._backend.encode(normal, add_special_tokens=False).ids)
+        return [token for token, _ in self._cut(self._normalize(text) if self._normalize else text)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same for many texts, in parallel and without holding the GIL."""
+        """The same for many texts, where `tokenizers` cuts them in parallel and without holding the GIL."""
+        if self._backend is None or self._known:
+            return [self.encode(text) for text in texts]
         normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
-        encodings = self._backend.encode_batch_fast(normal, add_special_tokens=False)
-        return [self._checked(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
 
-    def _checked(self, ids: list[int]) -> list[int]:
-        """Pieces of the text for which the vocabulary has no id are unknown."""
-        if not self._known:
-            return ids
-        return [token if token < self._known else self._unknown for token in ids]
+    def _cut(self, normal: str) -> list[tuple[int, Span]]:
+        """Ids of a normalised text and what of it they stand for."""
+        if self._unigram is not None:
+            cuts = [(token, (start, end)) for token, start, end in self._unigram.cut(normal)]
+        else:
+            assert self._backend is not None
+            encoding = self._backend.encode(normal, add_special_tokens=False)
+            cuts = list(zip(encoding.ids, encoding.offsets, strict=True))
+        return [(self._looked_up(token, normal[slice(*span)]), span) for token, span in cuts] if self._known else cuts
+
+    def _looked_up(self, token: int, text: str) -> int:
+        """Where pieces are looked up in a list, those that it lacks are unknown, and a text that is no piece may be in
+        it."""
+        if token == self._unknown:
+            token = self._listed.get(text, token)
+        return token if token < self._known else self._unknown
 
     def offsets(self, text: str) -> list[Span]:
         """Which characters [start, end) of `text`, as it was typed, each id of `encode(text)` stands for.
@@ -145,7 +161,7 @@ class Tokenizer:
         one.
         """
         normal, origins = self._normalize.traced(text) if self._normalize else (text, None)
-        spans: list[Span] = self._backend.encode(normal, add_special_tokens=False).offsets
+        spans = [span for _, span in self._cut(normal)]
         if self._is_bytes:
             return spans
         if origins is not None:
@@ -161,7 +177,7 @@ class Tokenizer:
 
     def unknown_words(self, text: str) -> list[str]:
         """Words of the text that a closed vocabulary lacks, in order, once each. Always empty for all other kinds."""
-        if not self._is_closed:
+        if not self._is_closed or self._backend is None:
             return []
         normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
         normalised = normalizer.normalize_str(text) if normalizer is not None else text
@@ -227,11 +243,22 @@ def _pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str],
 # ---- what `tokenizers` cuts with
 
 
-def _backend(values: Mapping[str, Any], ids: Mapping[str, int]) -> Backend:
+def _own_unigram(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
+) -> Unigram:
+    """Of a tokenizer.json that was converted from SentencePiece."""
+    symbols = [item["content"] for item in added if not item["special"]]
+    by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
+    left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}
+    scores = {text: score for token, (text, score) in enumerate(model["vocab"]) if token not in left_out and text}
+    return Unigram(scores, symbols, ids, unknown=model["unk_id"], by_byte=by_byte)
+
+
+def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
     """The library's tokenizer without all that is done here: special tokens, their frames, decoding, and where it is a
-    matter of `model.normalizer`, normalising. Its ids are those of the file."""
+    matter of `model.normalizer`, normalising. Its ids are those of the file. unmatched: that no text has."""
     added = {item["content"]: item for item in values.get("added_tokens") or ()}
-    hidden = {name: _hidden(name) for name, item in added.items() if item["special"]}
+    hidden = {name: _hidden(name) for name, token in ids.items() if token in unmatched}
     model = {name: value for name, value in values["model"].items() if name not in (OWN_TARGET, "dropout")}
     if isinstance(model["vocab"], list):
         model["vocab"] = [(hidden.get(piece, piece), score) for piece, score in model["vocab"]]
@@ -292,7 +319,6 @@ def _own_normalizer(normalizer: Mapping[str, Any], added: Sequence[Mapping[str, 
             charsmap=base64.b64decode(charsmaps[0], validate=True) if charsmaps else b"",
             add_dummy_prefix=told["add_dummy_prefix"],
             remove_extra_whitespaces=told["remove_extra_whitespaces"],
-            blank_is_suffix=told["blank_is_suffix"],
             symbols=[item["content"] for item in added if not item["special"]],
         )
     except (ValueError, binascii.Error) as error:
