@@ -220,7 +220,7 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
     figures = {
         "model_type": taken.lineage["model_type"],
         "parameters": taken.parameters,
-        "vocabulary": of(config.vocab_size, taken.vocab_size),
+        "vocabulary": config.vocab_size,
         "context": of(config.max_target_len, taken.max_target_len),
     }
     if config.has_encoder:

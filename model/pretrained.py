@@ -452,6 +452,46 @@ def _llama(config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_shar
     }
 
 
+def _mistral(config: Fields) -> dict[str, Any]:
+    """Jiang et al. 2023: a window in every layer."""
+    window = config.get("sliding_window", 0) if "sliding_window" in config else 4096
+    return {**_llama(config), "window": window}
+
+
+def _qwen2(config: Fields) -> dict[str, Any]:
+    """Yang et al. 2024: biases of query, key and value, and of nothing else."""
+    return {**_llama(config), "qkv_bias": True, "window": _layered_window(config)}
+
+
+def _qwen3(config: Fields) -> dict[str, Any]:
+    """Yang et al. 2025: each head's query and key are normalised."""
+    return {**_llama(config, head_dim=128), "qk_norm": True, "window": _layered_window(config)}
+
+
+def _gemma(config: Fields) -> dict[str, Any]:
+    """Mesnard et al. 2024: token vectors times the root of their width, weights of norms less 1, gated GELU."""
+    config.only("use_bidirectional_attention", False, default=False)
+    words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # files of the first release say gelu and mean this
+    return {
+        **_llama(config, head_dim=256, tied=True),
+        "activation": config.choice("hidden_act", words, default="gelu_pytorch_tanh"),
+        "embedding_scale": 0.0,
+    }
+
+
+def _layered_window(config: Fields) -> int:
+    """The window, where layers may have one or not, 0: none. All layers must be alike."""
+    if not config.get("use_sliding_window", False):
+        return 0
+    layers, first = config.count("num_hidden_layers"), config.get("max_window_layers", 28)
+    kinds = config.get("layer_types", ["sliding_attention" if i >= first else "full_attention" for i in range(layers)])
+    if set(kinds) == {"full_attention"}:
+        return 0
+    if set(kinds) != {"sliding_attention"}:
+        raise config.refuse("layer_types" if "layer_types" in config else "max_window_layers", "layers must be alike")
+    return config.count("sliding_window")
+
+
 def _rotary(config: Fields, head_dim: int, share: float) -> dict[str, Any]:
     """Everything of rotary positions, which is in rope_parameters, or beside rope_scaling in earlier files."""
     name = "rope_scaling" if config.get("rope_scaling", None) else "rope_parameters"
@@ -493,6 +533,15 @@ LLAMA = Layout(
 )
 LLAMA_BIASES = {"attention_bias": "self_attn.", "mlp_bias": "mlp."}
 
+QWEN3 = replace(
+    LLAMA,
+    norms={
+        **LLAMA.norms,
+        "self_attn.q_norm": ("self_attention.query_norm",),
+        "self_attn.k_norm": ("self_attention.key_norm",),
+    },
+)
+
 GPT2 = Layout(
     base="transformer.",
     layers="h",
@@ -513,4 +562,8 @@ GPT2 = Layout(
 FAMILIES: dict[str, Family] = {
     "gpt2": DecoderFamily(describe=_gpt2, layout=GPT2, begins=False),
     "llama": DecoderFamily(describe=_llama, layout=LLAMA, biases=LLAMA_BIASES),
+    "mistral": DecoderFamily(describe=_mistral, layout=LLAMA),
+    "qwen2": DecoderFamily(describe=_qwen2, layout=LLAMA, begins=False),
+    "qwen3": DecoderFamily(describe=_qwen3, layout=QWEN3, biases=LLAMA_BIASES, begins=False),
+    "gemma": DecoderFamily(describe=_gemma, layout=replace(LLAMA, norm_offset=1.0), biases=LLAMA_BIASES),
 }

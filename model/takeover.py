@@ -16,25 +16,23 @@ import torch
 from model.checkpoint import check_unfinished, write_checkpoint
 from model.config import ModelConfig
 from model.disk import digest_of_file
-from model.pretrained import CONFIG, GENERATION_CONFIG, Imported, PretrainedError, import_model, read_json, weight_files
+from model.pretrained import CONFIG, GENERATION_CONFIG, PretrainedError, import_model, read_json, weight_files
 from model.report import table
 from model.tokenizer import Tokenizer
 from model.transformer import build
 
 MAX_LENGTH = 4096  # of a context unless asked otherwise: tables of positions and caches grow with it
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # files beside the weights that say what a model is
-TOKEN_ROWS = ("embedding.tokens.weight", "unembedding.weight", "unembedding.bias")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Takeover:
-    """What was taken over, to be told to the user. max_source_len, max_target_len and vocab_size are theirs."""
+    """What was taken over, to be told to the user. max_source_len and max_target_len are theirs."""
 
     config: ModelConfig
     parameters: int
     max_source_len: int
     max_target_len: int
-    vocab_size: int
     lineage: dict[str, Any]
 
 
@@ -49,12 +47,14 @@ def take_over(
 ) -> Takeover:
     """Write the checkpoint `out`. Raises PretrainedError for what is not covered, CheckpointError for the disk.
 
-    max_length: longest context that is kept, in tokens. eos_id: what ends answers, where their files name several. Rows
-    of the vocabulary that the tokenizer has no text for, with which many models are padded, are left out.
+    max_length: longest context that is kept, in tokens. eos_id: what ends answers, where their files name several.
     """
     check_unfinished(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
-    ours = with_vocabulary(theirs.shortened(max_length), tokenizer.vocab_size)
+    if tokenizer.vocab_size > theirs.config.vocab_size:
+        sizes = f"{theirs.config.vocab_size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
+        raise PretrainedError(f"{CONFIG}: vocab_size {sizes}")
+    ours = theirs.shortened(max_length)
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # of tied weights one
     weights = {name: ours.weights[name] for name in names}
@@ -75,20 +75,8 @@ def take_over(
         parameters=parameters,
         max_source_len=theirs.config.max_source_len,
         max_target_len=theirs.config.max_target_len,
-        vocab_size=theirs.config.vocab_size,
         lineage=lineage,
     )
-
-
-def with_vocabulary(imported: Imported, size: int) -> Imported:
-    """With the first `size` entries of the vocabulary. Raises PretrainedError if there are not as many."""
-    theirs = imported.config.vocab_size
-    if size > theirs:
-        raise PretrainedError(f"{CONFIG}: vocab_size {theirs} is less than the {size} entries of the tokenizer")
-    weights = {
-        name: tensor[:size] if name.endswith(TOKEN_ROWS) else tensor for name, tensor in imported.weights.items()
-    }
-    return Imported(config=imported.config.replace(vocab_size=size), weights=weights)
 
 
 def lineage_of(source: Path) -> dict[str, Any]:

@@ -57,6 +57,16 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "llama attention biases": (transformers.LlamaConfig, {"attention_bias": True, "num_key_value_heads": 3}),
     "llama linear": (transformers.LlamaConfig, {"head_dim": None, **rope("linear", factor=4.0)}),
     "llama3": (transformers.LlamaConfig, {"num_attention_heads": 6, "num_key_value_heads": 2, **LLAMA3}),
+    "mistral": (transformers.MistralConfig, {"sliding_window": 20, "num_attention_heads": 4}),
+    "mistral without window": (transformers.MistralConfig, {"sliding_window": None, "tie_word_embeddings": True}),
+    "qwen2": (transformers.Qwen2Config, {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen2 window": (
+        transformers.Qwen2Config,
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
+    ),
+    "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "qwen3 biases": (transformers.Qwen3Config, {"attention_bias": True, "tie_word_embeddings": True}),
+    "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
 }
 
 

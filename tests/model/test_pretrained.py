@@ -96,6 +96,27 @@ def test_what_is_not_covered_is_named(llama, tmp_path, changes, problem):
         import_model(rewritten(llama, tmp_path, **changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"max_window_layers": 1, "layer_types": ...}, "max_window_layers 1 is not covered; layers must be alike"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .* is not covered; layers must be"),
+    ],
+)
+def test_windows_in_some_layers_are_refused(tmp_path, changes, problem):
+    path, other = tmp_path / "theirs", tmp_path / "other"
+    make_decoder("qwen2 window").save_pretrained(path)
+    other.mkdir()
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(rewritten(path, other, **changes))
+
+
+def test_a_window_as_long_as_the_context_goes(tmp_path):
+    make_decoder("mistral").save_pretrained(tmp_path)
+    imported = import_model(tmp_path)
+    assert [imported.shortened(length).config.window for length in (160, 21, 20)] == [20, 20, 0]
+
+
 def test_a_model_ends_answers_with_one_token(llama, tmp_path):
     path = rewritten(llama, tmp_path, eos_token_id=[2, 5])
     (path / "generation_config.json").unlink()
