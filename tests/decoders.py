@@ -69,6 +69,54 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
 }
 
+_WIDE = {"vocab_size": 8009, "max_position_embeddings": 2048, "num_hidden_layers": 4, "initializer_range": 0.06}
+# Name → shapes as they are found outside, but for the number of layers and of words.
+REALISTIC: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 8011, "n_embd": 384, "n_head": 6, "n_layer": 4, "n_positions": 1024},
+    "llama3": {
+        **_WIDE,
+        "hidden_size": 384,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 3,
+        "head_dim": 32,
+        "intermediate_size": 1000,
+    },
+    "mistral": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "intermediate_size": 896,
+        "sliding_window": 150,
+    },
+    "qwen2": {
+        **_WIDE,
+        "hidden_size": 448,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "intermediate_size": 1216,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "qwen3": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "intermediate_size": 768,
+    },
+    "gemma": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 96,
+        "intermediate_size": 1024,
+    },
+}
+
 
 def make_decoder(name, seed=0, **changes):
     """A model of transformers, in evaluation mode; biases and norms that start at 0 and 1 vary as well."""
