@@ -479,6 +479,11 @@ def _gemma(config: Fields) -> dict[str, Any]:
     }
 
 
+def _phi3(config: Fields) -> dict[str, Any]:
+    """Abdin et al. 2024: as Llama, with products that are one where they read the same."""
+    return {**_llama(config), "window": config.get("sliding_window", 0)}
+
+
 def _layered_window(config: Fields) -> int:
     """The window, where layers may have one or not, 0: none. All layers must be alike."""
     if not config.get("use_sliding_window", False):
@@ -542,6 +547,16 @@ QWEN3 = replace(
     },
 )
 
+PHI3 = replace(
+    LLAMA,
+    linears={
+        ("self_attn.qkv_proj",): ("self_attention.query_key_value",),
+        ("self_attn.o_proj",): ("self_attention.output",),
+        ("mlp.gate_up_proj",): ("feed_forward.inner", "feed_forward.gate"),
+        ("mlp.down_proj",): ("feed_forward.outer",),
+    },
+)
+
 GPT2 = Layout(
     base="transformer.",
     layers="h",
@@ -566,4 +581,5 @@ FAMILIES: dict[str, Family] = {
     "qwen2": DecoderFamily(describe=_qwen2, layout=LLAMA, begins=False),
     "qwen3": DecoderFamily(describe=_qwen3, layout=QWEN3, biases=LLAMA_BIASES, begins=False),
     "gemma": DecoderFamily(describe=_gemma, layout=replace(LLAMA, norm_offset=1.0), biases=LLAMA_BIASES),
+    "phi3": DecoderFamily(describe=_phi3, layout=PHI3),
 }

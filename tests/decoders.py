@@ -67,6 +67,10 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "qwen3 biases": (transformers.Qwen3Config, {"attention_bias": True, "tie_word_embeddings": True}),
     "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
+    "phi3": (
+        transformers.Phi3Config,
+        {"num_key_value_heads": 3, "head_dim": 16, "sliding_window": 33, **rope(partial_rotary_factor=0.5)},
+    ),
 }
 
 _WIDE = {"vocab_size": 8009, "max_position_embeddings": 2048, "num_hidden_layers": 4, "initializer_range": 0.06}
