@@ -479,6 +479,21 @@ def _gemma(config: Fields) -> dict[str, Any]:
     }
 
 
+def _phi(config: Fields) -> dict[str, Any]:
+    """Li et al. 2023: attention and feed-forward side by side behind one norm, half of a head turns, biases."""
+    config.only("qk_layernorm", False, default=False)
+    return {
+        **_llama(config, rotary_share=0.5),
+        "activation": config.choice("hidden_act", ACTIVATIONS, default="gelu_new"),
+        "gated": False,
+        "norm": "layer",
+        "norm_eps": config.number("layer_norm_eps", 1e-5),
+        "parallel": True,
+        "bias": True,
+        "output_bias": True,
+    }
+
+
 def _phi3(config: Fields) -> dict[str, Any]:
     """Abdin et al. 2024: as Llama, with products that are one where they read the same."""
     return {**_llama(config), "window": config.get("sliding_window", 0)}
@@ -557,6 +572,18 @@ PHI3 = replace(
     },
 )
 
+PHI = Layout(
+    norm="final_layernorm",
+    norms={"input_layernorm": ("self_residual.norm", "feed_forward_residual.norm")},
+    linears={
+        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): ("self_attention.query_key_value",),
+        ("self_attn.dense",): ("self_attention.output",),
+        ("mlp.fc1",): ("feed_forward.inner",),
+        ("mlp.fc2",): ("feed_forward.outer",),
+    },
+    derived=("self_attn.rotary_emb.inv_freq",),
+)
+
 GPT2 = Layout(
     base="transformer.",
     layers="h",
@@ -581,5 +608,6 @@ FAMILIES: dict[str, Family] = {
     "qwen2": DecoderFamily(describe=_qwen2, layout=LLAMA, begins=False),
     "qwen3": DecoderFamily(describe=_qwen3, layout=QWEN3, biases=LLAMA_BIASES, begins=False),
     "gemma": DecoderFamily(describe=_gemma, layout=replace(LLAMA, norm_offset=1.0), biases=LLAMA_BIASES),
+    "phi": DecoderFamily(describe=_phi, layout=PHI, begins=False),
     "phi3": DecoderFamily(describe=_phi3, layout=PHI3),
 }

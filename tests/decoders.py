@@ -67,6 +67,8 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "qwen3 biases": (transformers.Qwen3Config, {"attention_bias": True, "tie_word_embeddings": True}),
     "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
+    "phi": (transformers.PhiConfig, {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}),
+    "phi narrow": (transformers.PhiConfig, {"head_dim": 16, **rope(partial_rotary_factor=0.25)}),
     "phi3": (
         transformers.Phi3Config,
         {"num_key_value_heads": 3, "head_dim": 16, "sliding_window": 33, **rope(partial_rotary_factor=0.5)},
@@ -118,6 +120,15 @@ REALISTIC: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 1,
         "head_dim": 96,
         "intermediate_size": 1024,
+    },
+    "phi": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 80,
+        "intermediate_size": 1280,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.4},
     },
 }
 

@@ -20,7 +20,7 @@ pytest.importorskip("transformers")
 from tests.decoders import REALISTIC, make_decoder
 
 # One of each family; `tests.model.test_pretrained` compares the logits of all of them.
-SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma")
+SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi")
 
 
 def words(size):
