@@ -432,7 +432,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
     nodes, packable, softmaxes = 0, 0, 0
     if role == "decode":
-        is_apart |= is_rotary and (config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        turning = config.rotary_dims or config.attention_head_dim
+        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
         nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
         packable = 0 if is_apart else config.num_decoder_layers
     elif role == "align":
