@@ -84,7 +84,7 @@ async def check(theirs, path, prompts, *, max_tokens, rows):
         Request(request_id=str(i), prompt=tuple(prompt), max_tokens=max_tokens) for i, prompt in enumerate(prompts)
     ]
     with engine(theirs, path, rows) as served:
-        sinks = await ask(served, *requests)
+        sinks = await ask(served, *requests, within_s=600)
     assert [sink.finals[0].hypotheses[0].tokens for sink in sinks] == expected
 
 
@@ -99,5 +99,5 @@ async def test_served_answers_are_those_of_generate(name, tmp_path):
 @pytest.mark.parametrize("name", REALISTIC)
 async def test_served_answers_of_realistic_shapes_are_those_of_generate(name, tmp_path):
     theirs = make_decoder(name, **REALISTIC[name])
-    prompts = prompts_for(theirs, 200, [1, 3, 16, 40, 129, 200, 300, 515], seed=name)
-    await check(theirs, tmp_path, prompts, max_tokens=24, rows=16)
+    prompts = prompts_for(theirs, 200, [1, 3, 16, 40, 129, 200, 258, 300], seed=name)
+    await check(theirs, tmp_path, prompts, max_tokens=16, rows=16)
