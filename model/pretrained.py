@@ -37,7 +37,11 @@ class Fields:
     """A configuration as JSON, read field by field."""
 
     def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG) -> None:
-        self._values, self._file = values, file
+        self._values, self.file = values, file
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._values)
 
     def get(self, name: str, default: Any) -> Any:
         """The value, or the default where the field is absent or null."""
@@ -48,7 +52,7 @@ class Fields:
         """The value of a field without which nothing can be said."""
         value = self._values.get(name)
         if value is None:
-            raise PretrainedError(f"{self._file}: {name} is missing")
+            raise PretrainedError(f"{self.file}: {name} is missing")
         return value
 
     def only(self, name: str, *allowed: Any, default: Any) -> Any:
@@ -56,7 +60,7 @@ class Fields:
         value = self.get(name, default)
         if value not in allowed:
             covered = ", ".join(map(repr, allowed))
-            raise PretrainedError(f"{self._file}: {name} {value!r} is not covered; covered: {covered}")
+            raise PretrainedError(f"{self.file}: {name} {value!r} is not covered; covered: {covered}")
         return value
 
     def choice(self, name: str, names: Mapping[str, str], *, default: str) -> str:
@@ -161,10 +165,11 @@ def import_model(path: Path, *, allow_pickle: bool = False) -> Imported:
     """The model in a directory. Raises PretrainedError."""
     config, generation, weights = read_directory(path, allow_pickle=allow_pickle)
     kind = config.need("model_type")
-    if kind not in FAMILIES:
-        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
+    families = all_families()
+    if kind not in families:
+        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(families))}")
     try:
-        imported = FAMILIES[kind](config, generation, weights)
+        imported = families[kind](config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: what it describes is not covered: {error}") from error
     weights.finish()
@@ -228,3 +233,10 @@ def _gpt2(config: Fields, _generation: Fields, weights: Weights) -> Imported:
 
 
 FAMILIES: dict[str, Family] = {"gpt2": _gpt2}
+
+
+def all_families() -> dict[str, Family]:
+    """Those of decoder-only models and all others, by model_type."""
+    from model import pretrained_seq2seq  # which is made of the classes above
+
+    return FAMILIES | pretrained_seq2seq.FAMILIES
