@@ -97,13 +97,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
     config, _ = read_config(files["config.json"], path)
     try:
-        tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"))
+        tokenizer = Tokenizer.from_json(
+            files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"), vocab_size=config.vocab_size
+        )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    if tokenizer.vocab_size != config.vocab_size:
-        raise CheckpointError(
-            f"{path / 'tokenizer.json'}: must have the model's {config.vocab_size} entries, got {tokenizer.vocab_size}"
-        )
     model = build(config)
     load_weights(model, read_tensors(files["model.safetensors"], path / "model.safetensors"), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])

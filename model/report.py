@@ -73,7 +73,7 @@ def final_scores(model: Transformer, tokenizer: Tokenizer, validation: Examples)
     """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
-    longest = model.config.max_source_len - 1
+    longest = model.config.max_source_len - model.config.frames.around_source
     pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
     pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
     hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
@@ -98,7 +98,7 @@ def _continuations(model: Transformer, tokenizer: Tokenizer, validation: Example
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
     texts = rng.sample(lines, min(SAMPLES, len(lines)))
     room = model.config.max_target_len
-    prompts = [[tokenizer.bos_id, *tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]] for text in texts]
+    prompts = [model.config.frames.prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts]
     new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
     continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
     return [

@@ -34,12 +34,7 @@ class TokenizerError(ValueError):
 class Tokenizer:
     """Encodes text to ids and decodes ids to text. Never changed after construction, so threads may share one."""
 
-    def __init__(self, backend: Backend) -> None:
-        for token, name in enumerate(SPECIAL):
-            if backend.token_to_id(name) != token:
-                raise TokenizerError(
-                    f"{name} must have id {token}, got {backend.token_to_id(name)}; train the tokenizer with glossa"
-                )
+    def __init__(self, backend: Backend, *, vocab_size: int = 0) -> None:
         backend.encode_special_tokens = True  # "<eos>" typed by a user is five characters, not the end of a sentence
         self._backend = backend
         decoder = json.loads(backend.to_str())["decoder"]["type"]
@@ -47,6 +42,9 @@ class Tokenizer:
             raise TokenizerError(f"decoder must be ByteLevel or Metaspace, got {decoder}")
         self._is_bpe = decoder == "ByteLevel"
         self._pieces = self._build_pieces()
+        if vocab_size and len(self._pieces) > vocab_size:
+            raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {len(self._pieces)}")
+        self._pieces += [b""] * (vocab_size - len(self._pieces))
 
     @classmethod
     def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int) -> Tokenizer:
@@ -59,21 +57,33 @@ class Tokenizer:
         return cls(backend)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, *, vocab_size: int = 0) -> Tokenizer:
+        """From a tokenizer.json; see `from_json`."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TokenizerError(f"{path}: cannot be read: {error}") from error
-        return cls.from_json(text, name=str(path))
+        return cls.from_json(text, name=str(path), vocab_size=vocab_size)
 
     @classmethod
-    def from_json(cls, text: str, *, name: str = "tokenizer.json") -> Tokenizer:
-        """From the text of a tokenizer.json; `name` stands in error messages."""
+    def from_json(cls, text: str, *, name: str = "tokenizer.json", vocab_size: int = 0) -> Tokenizer:
+        """From the text of a tokenizer.json; `name` stands in error messages.
+
+        vocab_size: the model's. It may know more ids than the tokenizer; they are no text. 0: as many as the tokenizer.
+        """
         try:
             backend = Backend.from_str(text)
         except Exception as error:  # the binding raises plain Exception for whatever is wrong with the JSON
             raise TokenizerError(f"{name}: not a tokenizer.json: {error}") from error
-        return cls(backend)
+        try:
+            return cls(backend, vocab_size=vocab_size)
+        except TokenizerError as error:
+            raise TokenizerError(f"{name}: {error}") from error
+
+    @property
+    def target(self) -> Tokenizer:
+        """What cuts texts of the target's side: where sources are cut otherwise, another one, of the same ids."""
+        return self
 
     def to_json(self) -> str:
         return self._backend.to_str(pretty=True)
@@ -94,22 +104,6 @@ class Tokenizer:
     def drops_first_blank(self) -> bool:
         """The blank that begins the first word's bytes is no part of the text."""
         return not self._is_bpe
-
-    @property
-    def pad_id(self) -> int:
-        return 0
-
-    @property
-    def bos_id(self) -> int:
-        return 1
-
-    @property
-    def eos_id(self) -> int:
-        return 2
-
-    @property
-    def unk_id(self) -> int:
-        return 3
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without start and end tokens. Holds the GIL; for long texts see `encode_batch`."""
