@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from export.bundle import FormFigures, Manifest, Variant
     from model.config import Languages, Preset
     from model.data import Examples
+    from model.takeover import Takeover
     from service.reply import Alignment, Answer, TokenLogprob
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
@@ -173,6 +174,60 @@ def training_examples(
     if not preset.embedded:
         raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
     return embedded_examples(preset.embedded), held_out
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(help="what Hugging Face's save_pretrained has written")],
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
+    max_length: Annotated[
+        int | None, typer.Option(help="longest context to keep, in tokens [4096 if the model's is longer]", min=1)
+    ] = None,
+    eos_id: Annotated[
+        int | None, typer.Option(help="token that ends answers, where the model names several", min=0)
+    ] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="read pytorch_model.bin where there are no safetensors")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
+    from model.checkpoint import CheckpointError
+    from model.pretrained import PretrainedError
+    from model.takeover import MAX_LENGTH, take_over
+    from model.tokenizer import Tokenizer, TokenizerError
+
+    with complaints(PretrainedError, CheckpointError, TokenizerError):
+        if not directory.is_dir():
+            raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
+        tokenizer = Tokenizer.load(directory / "tokenizer.json")
+        taken = take_over(
+            directory,
+            checkpoint,
+            tokenizer,
+            allow_pickle=allow_pickle,
+            max_length=max_length or MAX_LENGTH,
+            eos_id=eos_id,
+        )
+    show(imported_figures(taken), as_json)
+
+
+def imported_figures(taken: Takeover) -> dict[str, Any]:
+    """What `import` tells of a model."""
+    config = taken.config
+
+    def of(ours: int, theirs: int) -> str:
+        return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
+
+    figures = {
+        "model_type": taken.lineage["model_type"],
+        "parameters": taken.parameters,
+        "vocabulary": config.vocab_size,
+        "context": of(config.max_target_len, taken.max_target_len),
+    }
+    if config.has_encoder:
+        figures["source"] = of(config.max_source_len, taken.max_source_len)
+    return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
 
 
 @app.command("eval")
@@ -329,7 +384,7 @@ def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
     if loaded.config.has_encoder:
         return [(text, "") for _, text in read_text([file], documents="lines").pairs]
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    return read_text([file], documents=config["train"]["documents"]).pairs
+    return read_text([file], documents=config.get("train", {}).get("documents", "lines")).pairs
 
 
 @app.command()

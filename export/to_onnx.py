@@ -429,7 +429,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     operators = Counter(node.op_type for node in graph.graph.node)
     layers = config.num_decoder_layers if role == "decode" else 0
     # What happens to queries or keys outside the operator keeps them apart.
-    is_turned_outside = config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
+    turning = config.rotary_dims or config.attention_head_dim
+    is_turned_outside = turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
     can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]

@@ -1,7 +1,8 @@
 """Encoder-decoder families of `model.pretrained`: MarianMT, BART, mBART, M2M100 with NLLB, and T5 with its successors.
 
 The first four are one layout of weights and differ in positions, in the order of norms and in what stands around texts.
-What only steers a search (beams, penalties, least lengths) belongs to requests and is left; tokens that must never come
+What only steers a search (beams, penalties, least lengths, what an answer is cut off with) belongs to requests and is
+left; tokens that must never come
 get a bias that no other logit reaches.
 
     | family | positions | norms | encoder reads | decoder begins with |
@@ -44,7 +45,7 @@ def _marian(config: Fields, generation: Fields, weights: Weights) -> Imported:
     for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
         config.only(name, False, default=False)
     config.only("static_position_embeddings", True, default=True)
-    vocab_size = config.need("vocab_size")
+    vocab_size = config.count("vocab_size")
     config.only("decoder_vocab_size", vocab_size, default=vocab_size)
     tokens = _Tokens(config, generation)
     settings = {"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"}
@@ -90,20 +91,20 @@ def _bart_layout(
     """A model whose weights are named and shaped as BART's are."""
     _check_both(config)
     for name in ("attention_heads", "ffn_dim"):  # both sides have the same
-        of_encoder = config.need(f"encoder_{name}")
+        of_encoder = config.count(f"encoder_{name}")
         config.only(f"decoder_{name}", of_encoder, default=of_encoder)
     base = "" if any(name in weights for name in ("shared.weight", "encoder.embed_tokens.weight")) else "model."
     tables = _tables(config, weights, base)
-    vocab_size, eos = config.need("vocab_size"), tokens.need("eos_token_id")
+    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
-    length = config.need("max_position_embeddings")
+    length = config.count("max_position_embeddings")
     model = ModelConfig(
         vocab_size=vocab_size,
-        d_model=config.need("d_model"),
-        num_heads=config.need("encoder_attention_heads"),
-        d_ff=config.need("encoder_ffn_dim"),
-        num_encoder_layers=config.need("encoder_layers"),
-        num_decoder_layers=config.need("decoder_layers"),
+        d_model=config.count("d_model"),
+        num_heads=config.count("encoder_attention_heads"),
+        d_ff=config.count("encoder_ffn_dim"),
+        num_encoder_layers=config.count("encoder_layers"),
+        num_decoder_layers=config.count("decoder_layers"),
         activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
         embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
         output_bias=bias_V is not None,
@@ -184,22 +185,22 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
     _check_both(config)
     activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
     tables, tokens = _tables(config, weights, ""), _Tokens(config, generation)
-    vocab_size, eos = config.need("vocab_size"), tokens.need("eos_token_id")
+    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
     before_target = tokens.start("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
-    length, layers = config.get("n_positions", MAX_LENGTH), config.need("num_layers")
+    length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
     model = ModelConfig(
         vocab_size=vocab_size,
-        d_model=config.need("d_model"),
-        num_heads=config.need("num_heads"),
-        head_dim=config.need("d_kv"),
-        d_ff=config.need("d_ff"),
+        d_model=config.count("d_model"),
+        num_heads=config.count("num_heads"),
+        head_dim=config.count("d_kv"),
+        d_ff=config.count("d_ff"),
         num_encoder_layers=layers,
         num_decoder_layers=config.get("num_decoder_layers", layers),
         activation=activation,  # type: ignore[arg-type]
         gated=is_gated,
         norm="rms",
-        norm_eps=config.get("layer_norm_epsilon", 1e-6),
+        norm_eps=config.number("layer_norm_epsilon", 1e-6),
         attention_scale=1.0,
         positions="bucketed",
         position_buckets=config.get("relative_attention_num_buckets", 32),
@@ -319,7 +320,8 @@ class _Tokens:
         fields = fields or self._config
         value = fields.get(name, [])
         if isinstance(value, list) and len(value) > 1:
-            raise PretrainedError(f"{fields.file}: {name} {value!r} is not covered; covered: one token")
+            fix = "; say which ends answers, --eos-id ID" if name == "eos_token_id" else ""
+            raise fields.refuse(name, f"covered: one token{fix}")
         return tuple(value) if isinstance(value, list) else (value,)
 
     def need(self, name: str) -> int:
@@ -339,11 +341,11 @@ def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor |
     """The logits' bias, with `NEVER` for tokens that must not come; None if it would be nothing but zeros."""
     name, fields = "final_logits_bias", tokens.steering
     bias_V = weights.take(name).reshape(-1).clone() if name in weights else torch.zeros(vocab_size)
-    for token in fields.get("suppress_tokens", []):
-        bias_V[token] = NEVER
-    for word in fields.get("bad_words_ids", []):
+    fields.only("begin_suppress_tokens", [], default=[])
+    banned = [[token] for token in fields.get("suppress_tokens", [])] + fields.get("bad_words_ids", [])
+    for word in banned:
         if len(word) != 1:
-            raise PretrainedError(f"{fields.file}: bad_words_ids {word!r} is not covered; covered: single tokens")
+            raise fields.refuse("bad_words_ids", "covered: single tokens")
         bias_V[word[0]] = NEVER
     return bias_V if bias_V.any() else None
 

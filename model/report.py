@@ -139,17 +139,18 @@ def model_card(
     parts = [
         f"# {kind}",
         f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
-        _table("Scores", metrics),
-        _table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
-        _table("Versions", lineage["versions"]),
-        _table("Model", model.to_json()),
-        _table("Training", train.to_json()),
+        table("Scores", metrics),
+        table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
+        table("Versions", lineage["versions"]),
+        table("Model", model.to_json()),
+        table("Training", train.to_json()),
         "## Samples from the validation set\n\n" + f"{fence}text\n" + "\n\n".join(samples) + f"\n{fence}",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(title: str, values: Mapping[str, Any]) -> str:
+def table(title: str, values: Mapping[str, Any]) -> str:
+    """A section of a model card: names and values."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     rows = ["| {} | {} |".format(name, cell.replace("|", "\\|")) for name, cell in cells.items()]
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])

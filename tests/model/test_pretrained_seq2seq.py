@@ -120,7 +120,7 @@ def test_banned_phrases_are_refused(tmp_path):
     model = make("marian")
     model.generation_config.bad_words_ids = [[5, 6]]
     model.save_pretrained(tmp_path)
-    with pytest.raises(PretrainedError, match=r"generation_config.json: bad_words_ids \[5, 6\] is not covered"):
+    with pytest.raises(PretrainedError, match=r"generation_config.json: bad_words_ids \[\[5, 6\]\] is not covered"):
         import_model(tmp_path)
 
 
