@@ -2,32 +2,39 @@
 
 The first four are one layout of weights and differ in positions, in the order of norms and in what stands around texts.
 What only steers a search (beams, penalties, least lengths, what an answer is cut off with) belongs to requests and is
-left; tokens that must never come
-get a bias that no other logit reaches.
+left; tokens that must never come get a bias that no other logit reaches.
 
     | family | positions | norms | encoder reads | decoder begins with |
     |---|---|---|---|---|
-    | Marian | sines, then cosines | post | text, eos | pad |
+    | Marian | sines, then cosines | post | target language if there are several, text, eos | pad |
     | BART | learned | post, and behind embeddings | bos, text, eos | eos, and bos where it is forced |
-    | mBART | learned | pre, and behind embeddings | see `languages_framing` | |
-    | M2M100, NLLB | fairseq's sinusoids | pre | see `languages_framing` | |
+    | mBART of 25 | learned | pre, and behind embeddings | text, eos, source language | target language |
+    | mBART of 50 | the same | the same | source language, text, eos | eos, target language |
+    | M2M100, NLLB | fairseq's sinusoids | pre | source language, text, eos | eos, target language |
     | T5 | bias by buckets | pre, RMS | text, eos | pad |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.config import Framing, ModelConfig
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, ModelConfig
 from model.pretrained import ACTIVATIONS, Family, Fields, Imported, PretrainedError, Weights
 
 NEVER = -3e4  # a bias below any logit, and still a number in float16
 POSITION_OFFSET = 2  # rows of learned positions that stand before the first
 MAX_LENGTH = 512  # of models that have no table to run out of, where the checkpoint does not say
+LANGUAGE_NAMES = {  # of special tokens that name a language, by model_type; the group is its code
+    "marian": re.compile(">>(.+)<<"),
+    "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
+    "m2m_100": re.compile("__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),  # M2M100 and NLLB
+}
 T5_FEED_FORWARD = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
@@ -348,6 +355,41 @@ def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor |
             raise fields.refuse("bad_words_ids", "covered: single tokens")
         bias_V[word[0]] = NEVER
     return bias_V if bias_V.any() else None
+
+
+def with_languages(imported: Imported, config: Fields, tokenizer: Fields, special: Mapping[str, int]) -> Imported:
+    """With the languages among a tokenizer's special tokens, where the family has them stand around texts.
+
+    config, tokenizer: config.json and tokenizer_config.json. special: ids of special tokens by their names.
+    A model of fewer than two languages is asked for none.
+    """
+    kind, eos, frames = config.need("model_type"), imported.config.eos_id, imported.config.frames
+    pattern = LANGUAGE_NAMES.get(kind)
+    found = {
+        match[match.lastindex or 1]: token
+        for name, token in special.items()
+        if pattern and (match := pattern.fullmatch(name))
+    }
+    if len(found) < 2:
+        return imported
+    start, named = frames.before_target[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
+    around: tuple[tuple[int, ...], ...]
+    if kind == "marian":  # one of several targets is named before the text
+        around = (TARGET_LANGUAGE,), (eos,), frames.before_target
+    elif kind == "mbart" and not named.startswith("MBart50"):
+        around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
+    elif tokenizer.get("legacy_behaviour", False):
+        around = (), (eos, SOURCE_LANGUAGE), (*start, TARGET_LANGUAGE)
+    else:
+        around = (SOURCE_LANGUAGE,), (eos,), (*start, TARGET_LANGUAGE)
+    before_source, after_source, before_target = around
+    framing = Framing(
+        before_source=before_source,
+        after_source=after_source,
+        before_target=before_target,
+        languages=tuple(sorted(found.items(), key=lambda language: language[1])),
+    )
+    return replace(imported, config=imported.config.replace(framing=framing))
 
 
 FAMILIES: dict[str, Family] = {

@@ -23,6 +23,14 @@ class Shape(NamedTuple):
 
 
 TINY = Shape()
+REALISTIC = {
+    "marian": Shape(6_001, 512, 8, 64, 2048, (6, 6), 512),
+    "bart": Shape(5_003, 768, 12, 64, 3072, (6, 6), 1024),
+    "mbart": Shape(7_919, 512, 16, 32, 2048, (6, 3), 1024),
+    "m2m_100": Shape(8_191, 512, 4, 128, 2048, (4, 4), 1024),
+    "t5": Shape(4_099, 512, 6, 64, 2048, (6, 6), 512),  # 6 * 64 is not 512
+    "t5-1.1": Shape(6_007, 512, 5, 80, 1024, (6, 4), 512),
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "marian": {"activation_function": "swish", "scale_embedding": True},
     "marian-two-tables": {
@@ -60,6 +68,11 @@ def make(variant, shape=TINY, *, seed=0, **changes):
         model.lm_head.weight = torch.nn.Parameter(torch.empty(shape.vocab_size, shape.d_model))
     _enliven(model, END.get(family, 2), torch.Generator().manual_seed(seed))
     return model
+
+
+def eos_of(model):
+    """The id that ends its texts."""
+    return END.get(model.config.model_type, 2)
 
 
 def _bart_sizes(shape, family):

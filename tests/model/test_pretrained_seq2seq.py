@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages
 from model.evaluate import greedy_batch
-from model.pretrained import PretrainedError, import_model
-from model.pretrained_seq2seq import NEVER
+from model.pretrained import Fields, PretrainedError, import_model
+from model.pretrained_seq2seq import NEVER, with_languages
 from model.transformer import build
-from tests.pretrained_seq2seq import TINY, VARIANTS, make
+from tests.pretrained_seq2seq import TINY, VARIANTS, make, transformers
 
 SOURCES = 20
 
@@ -140,3 +141,49 @@ def test_t5_that_was_written_anew_tells_whether_its_output_is_scaled(tmp_path):
     scaled = import_model(save(make("t5"), tmp_path / "scaled")).weights["decoder.norm.weight"]
     plain = import_model(save(make("t5"), tmp_path / "plain", scale_decoder_outputs=False))
     torch.testing.assert_close(scaled, plain.weights["decoder.norm.weight"] * TINY.d_model**-0.5)
+
+
+def imported_with(kind, special, directory, **tokenizer):
+    """The framing of a model whose tokenizer has these special tokens."""
+    model = make(kind, TINY._replace(vocab_size=max(special.values()) + 2))
+    model.save_pretrained(directory)
+    config = Fields(json.loads((directory / "config.json").read_text()))
+    return with_languages(import_model(directory), config, Fields(tokenizer), special).config.frames
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "source", "target", "legacy"),
+    [
+        ("mbart", "MBartTokenizer", "en_XX", "ro_RO", False),
+        ("mbart", "MBart50Tokenizer", "fr_XX", "sw_KE", False),
+        ("m2m_100", "NllbTokenizer", "eng_Latn", "zho_Hans", False),
+        ("m2m_100", "NllbTokenizer", "fra_Latn", "deu_Latn", True),
+    ],
+)
+def test_languages_stand_where_the_tokenizer_puts_them(tmp_path, kind, tokenizer, source, target, legacy):
+    more = {"legacy_behaviour": True} if legacy else {}
+    theirs = getattr(transformers, tokenizer)(src_lang=source, tgt_lang=target, **more)
+    special = {name: token for name, token in theirs.get_vocab().items() if token >= 4}
+    frames = imported_with(kind, special, tmp_path, tokenizer_class=tokenizer, **more)
+    languages = Languages(source, target)
+    text = theirs("", add_special_tokens=False).input_ids
+    assert frames.source(text, languages) == theirs("").input_ids
+    forced = theirs._build_translation_inputs("", None, source, target)["forced_bos_token_id"]
+    assert frames.prompt((), languages)[-1] == forced
+    assert len(frames.before_target) == (1 if tokenizer == "MBartTokenizer" else 2)
+    assert dict(frames.languages)[source] == special[source]
+
+
+def test_m2m_calls_its_languages_by_their_codes(tmp_path):
+    frames = imported_with("m2m_100", {"__en__": 90, "__sw__": 91, "<mask>": 92}, tmp_path)
+    assert frames.languages == (("en", 90), ("sw", 91))
+    assert (frames.before_source, frames.before_target) == ((SOURCE_LANGUAGE,), (2, TARGET_LANGUAGE))
+
+
+def test_marian_of_several_targets_is_told_which_before_the_text(tmp_path):
+    frames = imported_with("marian", {">>fra<<": 90, ">>pt_br<<": 91}, tmp_path / "several")
+    assert frames.languages == (("fra", 90), ("pt_br", 91))
+    assert frames.source([5, 6], Languages("", "pt_br")) == [91, 5, 6, 0]
+    assert frames.prompt() == [92]
+    alone = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
+    assert (alone.languages, alone.before_source) == ((), ())
