@@ -343,7 +343,7 @@ def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        check_graph(made[role], role, model.config)
+        check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
     return Traced(made, signatures)
 
 
@@ -424,19 +424,27 @@ def trace(signature: graphs.Signature) -> ModelProto:
     return proto
 
 
-def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
-    """What a trace or a pass could get wrong in silence. Raises ExportError."""
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
+    """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
     operators = Counter(node.op_type for node in graph.graph.node)
-    layers = config.num_decoder_layers if role == "decode" else 0
-    # What happens to queries or keys outside the operator keeps them apart.
-    turning = config.rotary_dims or config.attention_head_dim
-    is_turned_outside = turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
-    can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
-    softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
+    # What happens to queries or keys outside the operator keeps them apart.
+    is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
+    nodes, packable, softmaxes = 0, 0, 0
+    if role == "decode":
+        turning = config.rotary_dims or config.attention_head_dim
+        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
+        packable = 0 if is_apart else config.num_decoder_layers
+    elif role == "align":
+        softmaxes = 2 * config.num_decoder_layers
+    elif is_half:
+        softmaxes = config.num_encoder_layers
+    else:
+        nodes, packable = config.num_encoder_layers, 0 if is_apart or is_rotary else config.num_encoder_layers
     counts = {
-        "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
-        "attention nodes with packed query, key and value": (packed, layers if can_pack else 0),
+        "attention nodes": (operators["GroupQueryAttention"], nodes),
+        "attention nodes with packed query, key and value": (packed, packable),
         "Softmax nodes": (operators["Softmax"], softmaxes),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
         "TopK nodes": (operators["TopK"], int(role == "decode")),

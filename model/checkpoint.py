@@ -139,7 +139,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    model = build(config)
+    try:
+        model = build(config)
+    except ConfigError as error:
+        raise CheckpointError(f"{path / 'config.json'}: {error}") from error
     load_weights(model, map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)

@@ -215,6 +215,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         has_shortlist=model.shortlist is not None,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
         languages=sorted(manifest.framing.languages),
+        draft_tokens=model.draft_tokens,
     )
 
 

@@ -66,7 +66,6 @@ def test_the_whole_path_from_training_to_a_served_bundle(trained, exported, test
 
 
 def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
-    pytest.importorskip("transformers")
     from tests.decoders import make_decoder
     from tests.tiny import tiny_tokenizer
 

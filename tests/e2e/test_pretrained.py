@@ -14,10 +14,8 @@ from service.engine import Engine, EngineConfig
 from service.request import Request
 from service.runner import OnnxModel
 from service.scheduler import SchedulerConfig
-from tests.fakes import ask
-
-pytest.importorskip("transformers")
 from tests.decoders import REALISTIC, make_decoder
+from tests.fakes import ask
 
 # One of each family; `tests.model.test_pretrained` compares the logits of all of them.
 SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi")

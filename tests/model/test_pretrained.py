@@ -5,13 +5,12 @@ import json
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 from model.config import Framing
 from model.pretrained import PretrainedError, import_model
 from model.transformer import build
-
-transformers = pytest.importorskip("transformers")
-from tests.decoders import DECODERS, make_decoder  # noqa: E402  needs transformers
+from tests.decoders import DECODERS, make_decoder
 
 
 def ours(path, **options):

@@ -8,10 +8,8 @@ from export.to_onnx import export_bundle
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.pretrained import PretrainedError
 from model.takeover import take_over
-from tests.tiny import tiny_tokenizer
-
-pytest.importorskip("transformers")
 from tests.decoders import make_decoder
+from tests.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 SIZE = TOKENIZER.vocab_size
