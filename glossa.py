@@ -193,18 +193,18 @@ def import_(
 ) -> None:
     """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
+    from model.convert_tokenizer import convert_tokenizer
     from model.pretrained import PretrainedError
     from model.takeover import MAX_LENGTH, take_over
-    from model.tokenizer import Tokenizer, TokenizerError
+    from model.tokenizer import TokenizerError
 
     with complaints(PretrainedError, CheckpointError, TokenizerError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
-        tokenizer = Tokenizer.load(directory / "tokenizer.json")
         taken = take_over(
             directory,
             checkpoint,
-            tokenizer,
+            convert_tokenizer(directory),
             allow_pickle=allow_pickle,
             max_length=max_length or MAX_LENGTH,
             eos_id=eos_id,

@@ -186,7 +186,7 @@ def sinusoidal_table(config: ModelConfig, length: int) -> Tensor:
 def rotary_tables(length: int, turning: Tensor) -> Rotation:
     """cos and sin, float32 (length, R), of position times frequency, each angle twice (Su et al. 2021).
 
-    turning: (R / 2), see `frequencies`.
+    turning: (R / 2), see `rotary_frequencies`; angles have its precision.
     """
     angles = torch.arange(length)[:, None] * turning
     angles = torch.cat((angles, angles), dim=-1)
@@ -200,8 +200,13 @@ def frequencies(dims: int, base: float) -> Tensor:
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
     """(R / 2), scaled for a context that is longer than the one the model was trained on: all of them turn slower, or
-    (llama3) those that turn rarely within the original context, with a transition between."""
-    plain = frequencies(config.rotary_dims or config.attention_head_dim, config.rotary_base)
+    (llama3) those that turn rarely within the original context, with a transition between.
+
+    float32, and so are the angles: published models were trained on angles that were rounded in this order, and exact
+    ones move their logits by 3e-4 at position 3000.
+    """
+    dims = config.rotary_dims or config.attention_head_dim
+    plain = 1.0 / config.rotary_base ** (torch.arange(0, dims, 2).float() / dims)
     if config.rotary_scaling == "none":
         return plain
     if config.rotary_scaling == "linear":

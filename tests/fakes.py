@@ -373,13 +373,13 @@ class ManualEngine(Engine):
             self._turn()
 
 
-async def ask(engine, *requests):
+async def ask(engine, *requests, within_s=120):
     """Submits requests at once and waits for their final events; returns their sinks."""
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in requests]
     for request, sink in zip(requests, sinks, strict=True):
         engine.submit(request, loop, sink)
-    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=120)
+    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=within_s)
 
 
 class FakeCuda:

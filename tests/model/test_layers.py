@@ -9,7 +9,7 @@ from torch import nn
 from model.attention import FullAttention, SourceAttention, causal_mask
 from model.config import ModelConfig
 from model.layers import Block, Embedding, FeedForward, Residual, norm_layer
-from model.positions import Cue, PositionCues, frequencies, rotary_tables, sinusoidal_table
+from model.positions import Cue, PositionCues, frequencies, rotary_frequencies, rotary_tables, sinusoidal_table
 
 # B batch, T positions, M d_model, F d_ff
 
@@ -248,7 +248,7 @@ def test_rotary_embeddings_add_nothing_and_hand_out_the_rotation():
     x, rotation = embedding(tokens, starts), cues(tokens, starts).rotation
     assert rotation is not None
     torch.testing.assert_close(x, embedding.tokens.weight[tokens] * math.sqrt(12))
-    for given, table in zip(rotation, rotary_tables(6, frequencies(4, 10000.0)), strict=True):
+    for given, table in zip(rotation, rotary_tables(6, rotary_frequencies(config)), strict=True):
         assert torch.equal(given, torch.stack((table[:2], table[3:5])))
 
 
