@@ -19,13 +19,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, ModelConfig
-from model.pretrained import ACTIVATIONS, Family, Fields, Imported, PretrainedError, Weights
+from model.pretrained import (
+    ACTIVATIONS,
+    CONFIG,
+    TOKENIZER_CONFIG,
+    Family,
+    Fields,
+    Imported,
+    PretrainedError,
+    Weights,
+    read_json,
+)
 
 NEVER = -3e4  # a bias below any logit, and still a number in float16
 POSITION_OFFSET = 2  # rows of learned positions that stand before the first
@@ -357,12 +368,14 @@ def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor |
     return bias_V if bias_V.any() else None
 
 
-def with_languages(imported: Imported, config: Fields, tokenizer: Fields, special: Mapping[str, int]) -> Imported:
+def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:
     """With the languages among a tokenizer's special tokens, where the family has them stand around texts.
 
-    config, tokenizer: config.json and tokenizer_config.json. special: ids of special tokens by their names.
-    A model of fewer than two languages is asked for none.
+    path: the model's directory. special: ids of special tokens by their names. A model of fewer than two languages is
+    asked for none.
     """
+    config, file = Fields(read_json(path / CONFIG)), path / TOKENIZER_CONFIG
+    tokenizer = Fields(read_json(file) if file.is_file() else {}, file=TOKENIZER_CONFIG)
     kind, eos, frames = config.need("model_type"), imported.config.eos_id, imported.config.frames
     pattern = LANGUAGE_NAMES.get(kind)
     found = {

@@ -16,7 +16,7 @@ class Shape(NamedTuple):
     vocab_size: int = 101
     d_model: int = 48
     heads: int = 3
-    head_dim: int = 20  # of T5, which may have one of its own
+    head_dim: int = 24  # of T5, which may have one of its own
     d_ff: int = 56
     layers: tuple[int, int] = (3, 2)  # not the other way round: the library counts T5's caches by the encoder
     positions: int = 40

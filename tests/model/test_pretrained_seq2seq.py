@@ -7,7 +7,7 @@ import torch
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages
 from model.evaluate import greedy_batch
-from model.pretrained import Fields, PretrainedError, import_model
+from model.pretrained import PretrainedError, import_model
 from model.pretrained_seq2seq import NEVER, with_languages
 from model.transformer import build
 from tests.pretrained_seq2seq import TINY, VARIANTS, make, transformers
@@ -147,8 +147,8 @@ def imported_with(kind, special, directory, **tokenizer):
     """The framing of a model whose tokenizer has these special tokens."""
     model = make(kind, TINY._replace(vocab_size=max(special.values()) + 2))
     model.save_pretrained(directory)
-    config = Fields(json.loads((directory / "config.json").read_text()))
-    return with_languages(import_model(directory), config, Fields(tokenizer), special).config.frames
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return with_languages(import_model(directory), directory, special).config.frames
 
 
 @pytest.mark.parametrize(
