@@ -24,6 +24,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
+Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 TokenizerKind = Literal["bpe", "words"]
 Embedded = Literal["", "pairs", "scenes", "copy"]
@@ -191,6 +192,7 @@ class ModelConfig(_Config):
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
     position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
+    sinusoids: Sinusoids = "interleaved"  # see model.positions.sinusoidal_table
     position_range: int = 128  # shaw: distances beyond it count as it; bucketed: as the last bucket
     position_buckets: int = 32  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = 10000.0
@@ -272,6 +274,8 @@ class ModelConfig(_Config):
         if kind == "sinusoidal" and width % 2:
             field = "position_dim" if self.position_dim else "d_model"
             raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
+        if kind == "sinusoidal" and self.sinusoids == "fairseq" and width < 4:
+            raise ConfigError("sinusoids", f"fairseq's need a width of at least 4, got {width}")
         if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
             raise ConfigError(
                 "position_dim",
