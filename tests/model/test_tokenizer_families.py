@@ -4,102 +4,19 @@ import json
 import random
 
 import pytest
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
-from model.convert_tokenizer import convert_tokenizer
 from model.tokenizer import Tokenizer, TokenizerError
-from tests.model.spm import MODELS, trained
+from tests.model.families import FAMILIES, made
 from tests.multilingual import lines
 
 TEXTS = lines(300, 20)
-CORPUS = lines(300, 21)
-
-
-def gpt2(tmp_path):
-    """Special tokens behind the others, as in GPT-2. With a frame, truncation and padding, as some files have."""
-    library = Library(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    library.train_from_iterator(
-        CORPUS, trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
-    )
-    library.add_special_tokens(["<|endoftext|>", "</s>", "<s>"])
-    library.add_tokens([AddedToken("[tool]", normalized=False), AddedToken(" née", normalized=False)])
-    library.post_processor = processors.RobertaProcessing(("</s>", 501), ("<s>", 502))
-    library.enable_truncation(3)
-    library.enable_padding(length=64)
-    return library
-
-
-def llama3(tmp_path):
-    """Words split by a pattern; ids of special tokens far behind the vocabulary, with gaps."""
-    library = gpt2(tmp_path)
-    library.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"(?i:'s|'t)|\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    values = json.loads(library.to_str())
-    values["model"]["ignore_merges"] = True
-    size = len(values["model"]["vocab"])
-    for place, item in enumerate(values["added_tokens"]):
-        item["id"] = size + 7 * (place + 1)
-    values["post_processor"] = values["truncation"] = values["padding"] = None
-    return values
-
-
-def bert(tmp_path):
-    library = Library(models.WordPiece(unk_token="[UNK]"))
-    library.normalizer = normalizers.BertNormalizer(lowercase=True)
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    library.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    special = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    library.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=900, special_tokens=special, show_progress=False)
-    )
-    return library
-
-
-def t5(tmp_path):
-    """Unigram behind Metaspace; its special tokens are pieces with a score."""
-    library = Library(models.Unigram())
-    library.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    library.decoder = decoders.Metaspace(prepend_scheme="always")
-    special = ["<pad>", "</s>", "<unk>"]
-    library.train_from_iterator(
-        CORPUS, trainers.UnigramTrainer(vocab_size=600, special_tokens=special, unk_token="<unk>", show_progress=False)
-    )
-    return library
-
-
-def llama2(tmp_path):
-    """BPE over marked blanks, unknown characters byte by byte."""
-    (tmp_path / "tokenizer.model").write_bytes(trained(**MODELS["bpe-bytes"]))
-    values = json.loads(convert_tokenizer(tmp_path).to_json())
-    del values["normalizer"]["sentencepiece"]
-    return values
-
-
-def gemma(tmp_path):
-    """The same without a first blank."""
-    values = llama2(tmp_path)
-    values["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    values["decoder"]["decoders"].pop()
-    return values
-
-
-FAMILIES = {maker.__name__: maker for maker in (gpt2, llama3, bert, t5, llama2, gemma)}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
     """What the library makes of a file, without its frames, and what we do."""
-    made = FAMILIES[request.param](tmp_path_factory.mktemp(request.param))
-    values = json.loads(made.to_str()) if isinstance(made, Library) else made
+    values = made(request.param, tmp_path_factory.mktemp(request.param))
     tokenizer = Tokenizer.from_json(json.dumps(values))
     bare = {**values, "post_processor": None, "truncation": None, "padding": None}
     if request.param == "llama3":  # whose gaps the library closes
@@ -186,7 +103,7 @@ def test_ids_beyond_the_vocabulary_are_no_text(family):
 
 
 def test_ids_with_gaps_keep_their_places(tmp_path):
-    values = llama3(tmp_path)
+    values = made("llama3", tmp_path)
     tokenizer = Tokenizer(values)
     size = len(values["model"]["vocab"])
     assert tokenizer.special == {"<|endoftext|>": size + 7, "</s>": size + 14, "<s>": size + 21}
@@ -201,7 +118,7 @@ def test_ids_with_gaps_keep_their_places(tmp_path):
 
 
 def test_a_byte_that_is_no_character_is_replaced_and_does_not_spoil_others(tmp_path):
-    tokenizer = Tokenizer(llama2(tmp_path))
+    tokenizer = Tokenizer(made("llama2", tmp_path))
     by_name = {piece: token for token, piece in enumerate(tokenizer.pieces) if len(piece) == 1}
     e_acute = [by_name[bytes([byte])] for byte in "é".encode()]
     assert tokenizer.decode(e_acute) == "é"
@@ -211,7 +128,7 @@ def test_a_byte_that_is_no_character_is_replaced_and_does_not_spoil_others(tmp_p
 
 
 def test_wordpiece_joins_what_continues_a_word_and_tidies_marks(tmp_path):
-    tokenizer = Tokenizer(json.loads(bert(tmp_path).to_str()))
+    tokenizer = Tokenizer(made("bert", tmp_path))
     assert tokenizer.decode(tokenizer.encode("Mi, lo! (ka) ?")) == "mi, lo! ( ka )?"
     continued = next(token for token, piece in enumerate(tokenizer.pieces) if piece[:1].isalpha())
     assert tokenizer.decode([*tokenizer.encode("lo"), continued]) == "lo" + tokenizer.pieces[continued].decode()
@@ -232,7 +149,7 @@ def test_wordpiece_joins_what_continues_a_word_and_tidies_marks(tmp_path):
     ],
 )
 def test_what_cannot_be_read_is_refused(change, problem, tmp_path):
-    values = json.loads(gpt2(tmp_path).to_str())
+    values = made("gpt2", tmp_path)
     with pytest.raises(TokenizerError, match=problem):
         Tokenizer.from_json(json.dumps({**values, **change}))
 
