@@ -1,13 +1,15 @@
 """The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode` and
-`decode`, and `align` for whoever wants to know how a finished target attends to its source.
+`decode`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone is `encode`
+with what its heads say.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
 keys: the source's keys and values are its cache, and as one query sees all of it, causal and full are the same thing.
+An encoder alone attends by the same node without a cache and without causality.
 Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
 
-Shapes: B batch, T block, C capacity, S source, M d_model, V vocabulary, H heads, K key-value heads, D head_dim,
-E = H * D or K * D.
+Shapes: B batch, T block, C capacity, S source, N places, M d_model, V vocabulary, L labels, H heads, K key-value heads,
+D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -31,14 +33,21 @@ from model.attention import (
     split_heads,
 )
 from model.config import ModelConfig
-from model.transformer import EncoderDecoder, Transformer
+from model.encoder import Encoder
+from model.transformer import EncoderDecoder, Model, Transformer
 
 GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
+HEAD_DIM_MULTIPLE = 8  # of that operator
 Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], *, window: int = 0
+    config: ModelConfig,
+    inputs: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+    *,
+    window: int = 0,
+    is_causal: bool = True,
 ) -> Sequence[Tensor]:
     """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
     attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads}
@@ -46,6 +55,8 @@ def _group_query_attention(
         attrs["scale"] = config.attention_scale
     if window:
         attrs["local_window_size"] = window
+    if not is_causal:
+        attrs["causal"] = 0
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         GROUP_QUERY_ATTENTION,
         inputs,
@@ -101,6 +112,74 @@ class GraphSourceAttention:
         inputs = (query_BTE, nothing_B0E, nothing_B0E, *self.cross, self.last_B, source_length)
         (mixed_BTE,) = _group_query_attention(self.config, inputs, (query_BTE,))
         return mixed_BTE
+
+
+class GraphEncoderAttention:
+    """`Attend` of every position of a source to all of its positions."""
+
+    def __init__(self, config: ModelConfig, lengths_B: Tensor, width: Tensor) -> None:
+        """lengths_B: int32, of the sources. width: int32 scalar, padding included."""
+        self.config, self.lengths_B, self.width = config, lengths_B, width
+
+    def __call__(
+        self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        added = () if bias is None else (None, None, None, self._bias(bias, query_BSE))
+        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.lengths_B - 1, self.width, *added)
+        (mixed_BSE,) = _group_query_attention(self.config, inputs, (query_BSE,), is_causal=False)
+        return mixed_BSE
+
+    def _bias(self, bias: PositionBias, query_BSE: Tensor) -> Tensor:
+        """(B or 1, H, S, S)."""
+        positions_S = torch.arange(query_BSE.shape[1])
+        query_BHSD = split_heads(query_BSE, self.config.num_heads) * self.config.attention_factor
+        return bias(query_BHSD, positions_S[None], positions_S)
+
+
+def attends_in_one_node(model: Model) -> bool:
+    """Whether an encoder alone does. Not in half precision, which is for GPUs, where a node that is not causal is not
+    known to work, and not with a head_dim that the operator refuses: plain operators run everywhere."""
+    is_float32 = next(model.parameters()).dtype == torch.float32
+    return is_float32 and model.config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
+
+
+class EncoderGraph(nn.Module):
+    """An encoder alone: source → its states, and of each text what pooler and head say.
+
+    places (N,), of models that fill masks: int64, places in the batch as it is, padding included: row * S + position.
+    N may be 0. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits float32 (B, L).
+    """
+
+    def __init__(self, model: Encoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
+        model = self.model
+        states_BSM = self._states(source_BS, lengths_B)
+        told = [states_BSM]
+        if model.pooler is not None:
+            told.append(model.pooled(states_BSM))
+        if places_N is not None:
+            logits_NV = model.fill(states_BSM.flatten(0, 1)[places_N])
+            told.append(logits_NV.float().log_softmax(-1))
+        elif model.config.tells_labels:
+            logits_BL, weights_BS = model.tell(states_BSM, lengths_B)
+            told += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
+        return told
+
+    def _states(self, source_BS: Tensor, lengths_B: Tensor) -> Tensor:
+        stack = self.model.encoder
+        if not attends_in_one_node(self.model):
+            plain: Tensor = stack(source_BS, lengths_B)
+            return plain
+        width = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+        attend = GraphEncoderAttention(self.model.config, lengths_B, width)
+        x_BSM, cue = stack.embedding(source_BS), stack.cues(source_BS)
+        for block in stack.blocks:
+            x_BSM = block(x_BSM, attend, cue)
+        states: Tensor = stack.norm(x_BSM)
+        return states
 
 
 class EncodeGraph(nn.Module):
@@ -222,11 +301,13 @@ class Signature:
     outputs: tuple[str, ...]
 
 
-def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Signature]:
+def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
     """Every graph that `model` needs, and with `attention` the one that tells of it, for models with an encoder.
 
     Example sizes differ from each other, so that no two axes are taken for one.
     """
+    if isinstance(model, Encoder):
+        return {"encode": _encoder_signature(model)}
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)
@@ -287,8 +368,35 @@ def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Sig
     return {"encode": encode, "decode": decode, "align": align}
 
 
+def _encoder_signature(model: Encoder) -> Signature:
+    batch, source, places = 2, 5, 3
+    config = model.config
+    axes = {name: torch.export.Dim(name) for name in ("batch", "source", "places")}
+    arguments: list[Tensor] = [torch.ones(batch, source, dtype=torch.int64), torch.full((batch,), source).int()]
+    dynamic_axes: list[Any] = [{0: axes["batch"], 1: axes["source"]}, {0: axes["batch"]}]
+    inputs, outputs = ["source", "source_lengths"], ["encoder_states"]
+    if model.pooler is not None:
+        outputs.append("pooled")
+    if model.masked is not None:
+        arguments.append(torch.arange(places))
+        dynamic_axes.append({0: axes["places"]})
+        inputs.append("places")
+        outputs.append("place_logprobs")
+    elif config.tells_labels:
+        outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
+    return Signature(
+        module=EncoderGraph(model),
+        arguments=tuple(arguments),
+        dynamic_axes=tuple(dynamic_axes),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )
+
+
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
-    """What is kept between calls, layer by layer."""
+    """What is kept between calls, layer by layer; nothing by an encoder alone."""
+    if not config.has_decoder:
+        return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
     result = []
     for i in range(config.num_decoder_layers):

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.disk import DIGESTS, DamagedError, Disk, digests_of, read_verified, write_file
 from model.tokenizer import Tokenizer, TokenizerError
-from model.transformer import Transformer, build
+from model.transformer import Model, build
 
 FORMAT_VERSION = 1
 REQUIRED = ("config.json", "tokenizer.json", "model.safetensors", "metrics.json", "lineage.json")
@@ -44,7 +44,7 @@ class CheckpointError(Exception):
 class Checkpoint:
     """A loaded checkpoint; the model is on the CPU, in float32 and in evaluation mode."""
 
-    model: Transformer
+    model: Any  # a `Model`; its class follows from the architecture, as with `build`
     config: ModelConfig
     tokenizer: Tokenizer
     metrics: dict[str, Any]
@@ -54,7 +54,7 @@ class Checkpoint:
 
 def save_checkpoint(
     path: Path,
-    model: Transformer,
+    model: Model,
     *,
     tokenizer: Tokenizer,
     train: TrainConfig,
@@ -104,7 +104,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path / 'tokenizer.json'}: must have the model's {config.vocab_size} entries, got {tokenizer.vocab_size}"
         )
-    model = build(config)
+    model: Model = build(config)
     load_weights(model, read_tensors(files["model.safetensors"], path / "model.safetensors"), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)
