@@ -1,6 +1,6 @@
 """The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode` and
-`decode`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone is `encode`
-with what its heads say.
+`decode`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone is
+`encode` with what its heads say.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new

@@ -25,7 +25,8 @@ Ids = tuple[int, ...]
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """Token ids. `sources` end with eos and pair up with `targets` for models with an encoder, else there are none;
-    `targets` begin with bos: what the decoder is fed, whatever it would have answered."""
+    `targets` begin with bos: what the decoder is fed, whatever it would have answered. A model without a decoder has
+    none, and its sources stand in their frame."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
@@ -33,8 +34,8 @@ class Samples:
     longest_target: Ids
 
     def describe(self) -> str:
-        targets = f"{len(self.targets)} targets of {_range(self.targets)} tokens"
-        return f"{len(self.sources)} sources of {_range(self.sources)} tokens, {targets}" if self.sources else targets
+        kinds = {"sources": self.sources, "targets": self.targets}
+        return ", ".join(f"{len(rows)} {name} of {_range(rows)} tokens" for name, rows in kinds.items() if rows)
 
 
 def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts: Sequence[str] = ()) -> Samples:
@@ -52,6 +53,12 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         return (config.bos_id, *ids(min(length, config.max_target_len) - 1))
 
     encoded = tokenizer.encode_batch(texts[:MAX_TEXTS]) if tokenizer is not None else []
+    if not config.has_decoder:
+        sources = [framed(text, config) for text in encoded if text]
+        sources += [framed(ids(length), config) for length in SOURCE_LENGTHS]
+        return Samples(
+            sources=tuple(sources), targets=(), longest_source=framed(ids(MAX_LENGTH), config), longest_target=()
+        )
     targets = [target(length) for length in TARGET_LENGTHS]
     if not config.has_encoder:
         targets = [(config.bos_id, *text[: config.max_target_len - 1]) for text in encoded if text] + targets
@@ -65,6 +72,18 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         longest_source=source(MAX_LENGTH),
         longest_target=target(MAX_LENGTH),
     )
+
+
+def framed(tokens: Sequence[int], config: ModelConfig) -> Ids:
+    """The tokens of a text as an encoder alone reads them, cut to what it can read."""
+    before, after = config.frames.before_source, config.frames.after_source
+    room = config.max_source_len - len(before) - len(after)
+    return (*before, *tokens[: max(room, 0)], *after)
+
+
+def framed_texts(texts: Sequence[str], tokenizer: Tokenizer, config: ModelConfig) -> list[Ids]:
+    """The same of texts; blank ones are left out."""
+    return [framed(ids, config) for ids in tokenizer.encode_batch(texts) if ids]
 
 
 def _range(sequences: Sequence[Ids]) -> str:

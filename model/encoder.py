@@ -2,8 +2,8 @@
 
 The stack is that of translation models; this module owns what stands behind it. Devlin et al. 2019 take a text's label
 from the state of its first token, which Glossa puts before every text; `AttentionPooling` takes it from all tokens, as
-much from each as a learnt weight says. Texts are single: whatever a checkpoint adds to mark the first of two segments is
-part of its embeddings here.
+much from each as a learnt weight says. Texts are single: whatever a checkpoint adds to mark the first of two segments
+is part of its embeddings here.
 
 Shapes: B batch, S positions, M d_model, N masked places, V vocabulary, L labels.
 """

@@ -22,6 +22,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3, always
+MASK = "<mask>"  # id 4, where one was asked for
 BLANK = "▁"  # stands for the blank before a word, as in SentencePiece
 
 Kind = Literal["bpe", "words"]
@@ -49,14 +50,16 @@ class Tokenizer:
         self._pieces = self._build_pieces()
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int) -> Tokenizer:
+    def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int, with_mask: bool = False) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size entries. The same texts give the same file, byte for byte.
+
+        with_mask: MASK is a special token, too.
 
         A `words` vocabulary that would not fit is an error: cutting a closed vocabulary would make words of the
         corpus itself unknown.
         """
-        backend = _train_bpe(texts, vocab_size) if kind == "bpe" else _train_words(texts, vocab_size)
-        return cls(backend)
+        special = [*SPECIAL, *([MASK] if with_mask else [])]
+        return cls((_train_bpe if kind == "bpe" else _train_words)(texts, vocab_size, special))
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -111,6 +114,21 @@ class Tokenizer:
     def unk_id(self) -> int:
         return 3
 
+    def special_text(self, token: int) -> str:
+        """How a special token is written."""
+        text: str | None = self._backend.id_to_token(token)
+        if text is None:
+            raise TokenizerError(f"token id must be 0..{self.vocab_size - 1}, got {token}")
+        return text
+
+    def reading_special(self, token: int) -> Tokenizer:
+        """The same tokenizer, but for one special token, which is read where its text stands, with the blanks around it
+        that the token is said to take."""
+        values = json.loads(self._backend.to_str())
+        for added in values["added_tokens"]:
+            added["special"] = added["special"] and added["id"] != token
+        return Tokenizer.from_json(json.dumps(values))
+
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without start and end tokens. Holds the GIL; for long texts see `encode_batch`."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
@@ -164,9 +182,11 @@ class Tokenizer:
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise TokenizerError(f"token ids must be 0..{len(vocabulary) - 1} without gaps")
         byte_of = _byte_of_character()
+        added = self._backend.get_added_tokens_decoder()
+        special = {*range(len(SPECIAL)), *(token for token, what in added.items() if what.special)}
         pieces = [b""] * len(vocabulary)
         for token, index in vocabulary.items():
-            if index < len(SPECIAL):
+            if index in special:
                 continue
             if self._is_bpe:
                 pieces[index] = bytes(byte_of[character] for character in token)
@@ -202,12 +222,12 @@ class IncrementalDecoder:
         return self._utf8.decode(b"", final=True)
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
+def _train_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_size < len(SPECIAL) + len(alphabet):
+    if vocab_size < len(special) + len(alphabet):
         raise TokenizerError(
-            f"vocab_size must be at least {len(SPECIAL) + len(alphabet)} for byte-level BPE (256 bytes and "
-            f"{len(SPECIAL)} special tokens), got {vocab_size}"
+            f"vocab_size must be at least {len(special) + len(alphabet)} for byte-level BPE (256 bytes and "
+            f"{len(special)} special tokens), got {vocab_size}"
         )
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -215,7 +235,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,  # a pair seen once is noise
-        special_tokens=list(SPECIAL),
+        special_tokens=special,
         initial_alphabet=alphabet,
         show_progress=False,
     )
@@ -223,7 +243,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
     return backend
 
 
-def _train_words(texts: Iterable[str], vocab_size: int) -> Backend:
+def _train_words(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
     backend = Backend(models.WordLevel(unk_token=SPECIAL[3]))
     backend.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -238,7 +258,7 @@ def _train_words(texts: Iterable[str], vocab_size: int) -> Backend:
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     unlimited = 10_000_000  # the trainer would cut silently; the check below speaks
     trainer: Any = trainers.WordLevelTrainer(
-        vocab_size=unlimited, min_frequency=1, special_tokens=list(SPECIAL), show_progress=False
+        vocab_size=unlimited, min_frequency=1, special_tokens=special, show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
     if backend.get_vocab_size() > vocab_size:

@@ -11,19 +11,20 @@ import dataclasses
 import functools
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from export.bundle import FormFigures, Manifest, Quantization, Shortlist, Task, Variant
+from export.bundle import Encoding, FormFigures, Manifest, Quantization, Shortlist, Task, Variant
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
 from service.decoding.rule import Rule
 from service.decoding.rules import Banned, Only, build_rules
 from service.decoding.vocabulary import Vocabulary
+from service.encoding import Pooling, Reading
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
@@ -35,7 +36,17 @@ MAX_ATTENTION_BYTES = 1 << 28  # of the weights of all layers and heads, before 
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 SHOWN_WORDS = 10  # unknown words named in an error: trailing metadata has room for about 8 KiB
 SHOWN_CHARACTERS = 24  # of each of them
-SERVICES: Mapping[Task, str] = {"translation": "TranslationService", "generation": "GenerationService"}
+SERVICES: Mapping[Task, tuple[str, ...]] = {
+    "translation": ("TranslationService", "ScoringService", "EncodingService"),
+    "generation": ("GenerationService", "ScoringService"),
+    "encoding": ("EncodingService",),
+}
+"""What serves models of a task, the service that is made for it first."""
+
+DECODING: tuple[Task, ...] = ("translation", "generation")
+READING: tuple[Task, ...] = ("translation", "encoding")
+MAX_MASKS = 32  # of one text: each costs a distribution over the vocabulary
+MAX_FILLINGS = 100  # of one mask that are told
 
 
 class Submission(Protocol):
@@ -120,6 +131,17 @@ class ServedModel:
         return next((variant for variant in self.manifest.variants if variant.precision == self.precision), None)
 
     @property
+    def encoding(self) -> Encoding | None:
+        """What its encoder tells of a text; None: it has no encoder."""
+        return self.manifest.encoding
+
+    @functools.cached_property
+    def mask(self) -> str:
+        """The text that stands for a token to be filled in; "": it fills none."""
+        mask = self.encoding.mask if self.encoding else None
+        return "" if mask is None else self.tokenizer.special_text(mask)
+
+    @property
     def has_source(self) -> bool:
         return self.manifest.limits.max_source_len > 0
 
@@ -173,14 +195,70 @@ class ServedModel:
         is_quick = len(text) + len(target) <= INLINE_BYTES
         return build() if is_quick else await asyncio.to_thread(build)
 
-    async def embedding(self, request_id: str, text: str, *, deadline_s: float, limits: TextLimits) -> Request:
+    async def embedding(
+        self, request_id: str, text: str, pooling: Pooling, *, deadline_s: float, limits: TextLimits
+    ) -> Request:
         """The same for a text that is only to be embedded."""
+        if pooling == "pooler" and not (self.encoding and self.encoding.has_pooler):
+            raise Unsupported(f"model {self.name!r} has no pooler; ask for pooling mean or cls")
+        return await self._reading(request_id, text, Reading(pooling=pooling), deadline_s, limits)
+
+    async def filling(
+        self, request_id: str, text: str, top_k: int, *, deadline_s: float, limits: TextLimits
+    ) -> Request:
+        """The same for a text with masks, whose `top_k` likeliest tokens are to be told."""
+        if not self.mask:
+            raise Unsupported(f"model {self.name!r} fills no masks; name one that was trained with a masked head")
+        if not 1 <= top_k <= MAX_FILLINGS:
+            raise InvalidRequest("top_k", f"must be 1..{MAX_FILLINGS}, got {top_k}")
+        return await self._reading(request_id, text, Reading(top_k=top_k), deadline_s, limits)
+
+    async def classification(
+        self, request_id: str, text: str, *, token_weights: bool, deadline_s: float, limits: TextLimits
+    ) -> Request:
+        """The same for a text whose labels are to be told."""
+        if not (self.encoding and self.encoding.labels):
+            raise Unsupported(f"model {self.name!r} tells no labels; name one that was trained to classify")
+        if token_weights and not self.encoding.has_token_weights:
+            raise Unsupported(
+                f"model {self.name!r} has no weights of tokens: it does not classify by attention pooling"
+            )
+        reading = Reading(labels=True, token_weights=token_weights)
+        return await self._reading(request_id, text, reading, deadline_s, limits)
+
+    async def _reading(
+        self, request_id: str, text: str, reading: Reading, deadline_s: float, limits: TextLimits
+    ) -> Request:
         _check_text(text, limits)
-        framed = self._framed(text) if len(text) <= INLINE_BYTES else await asyncio.to_thread(self._framed, text)
-        source, prompt = framed
+        build = functools.partial(self._build_reading, request_id, text, reading, deadline_s)
+        return build() if len(text) <= INLINE_BYTES else await asyncio.to_thread(build)
+
+    def _build_reading(self, request_id: str, text: str, reading: Reading, deadline_s: float) -> Request:
+        source, prompt = self._framed(text, has_masks=reading.top_k > 0)
+        if reading.top_k:
+            reading = dataclasses.replace(reading, places=self._places(source))
         return Request(
-            request_id=request_id, source=source, prompt=prompt, max_tokens=1, deadline_s=deadline_s, embeds=True
+            request_id=request_id,
+            source=source,
+            prompt=prompt,
+            max_tokens=len(prompt[:1]),
+            deadline_s=deadline_s,
+            reading=reading,
         )
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Which characters of a text each token of it stands for, as its model reads it: none for the tokens around
+        it."""
+        inner = self.tokenizer.offsets(text)
+        return [(0, 0), *inner, (len(text), len(text))] if self.manifest.task == "encoding" else inner
+
+    def _places(self, source: Sequence[int]) -> tuple[int, ...]:
+        """Where the masks are."""
+        assert self.encoding is not None
+        places = tuple(place for place, token in enumerate(source) if token == self.encoding.mask)
+        if not 1 <= len(places) <= MAX_MASKS:
+            raise InvalidRequest("text", f"must have 1..{MAX_MASKS} masks, written {self.mask}, got {len(places)}")
+        return places
 
     def _build(self, request_id: str, text: str, options: DecodingOptions, deadline_s: float) -> Request:
         """May take long: not on the event loop, unless text and options are known to be small."""
@@ -305,10 +383,13 @@ class ServedModel:
             prefix=tokens,
         )
 
-    def _framed(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Source and prompt of a text, with the tokens that frame them."""
-        tokens, bos, eos = self._encode(text, "text"), self.manifest.tokens.bos, self.manifest.tokens.eos
+    def _framed(self, text: str, *, has_masks: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Source and prompt of a text, with the tokens that frame them. has_masks: the mask's text is the mask."""
+        tokens = self._encode(text, "text", has_masks=has_masks)
+        bos, eos = self.manifest.tokens.bos, self.manifest.tokens.eos
         source, prompt = ((*tokens, eos), (bos,)) if self.has_source else ((), (bos, *tokens))
+        if self.manifest.task == "encoding":
+            source, prompt = (bos, *tokens, eos), ()
         length = len(source) or len(prompt)
         if length > self.max_prompt_tokens:
             raise InvalidRequest(
@@ -317,10 +398,19 @@ class ServedModel:
             )
         return source, prompt
 
-    def _encode(self, text: str, field: str) -> list[int]:
-        if unknown := self.tokenizer.unknown_words(text):
-            raise InvalidRequest(field, _unknown_words(unknown, self.tokenizer))
-        return self.tokenizer.encode_batch([text])[0]
+    def _encode(self, text: str, field: str, *, has_masks: bool = False) -> list[int]:
+        tokenizer, plain = self.tokenizer, text
+        if has_masks:
+            tokenizer, plain = self._mask_tokenizer, text.replace(self.mask, " ")
+        if unknown := tokenizer.unknown_words(plain):
+            raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
+        return tokenizer.encode_batch([text])[0]
+
+    @functools.cached_property
+    def _mask_tokenizer(self) -> Tokenizer:
+        assert self.encoding is not None
+        assert self.encoding.mask is not None
+        return self.tokenizer.reading_special(self.encoding.mask)
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
         """How many tokens may be new."""
@@ -481,28 +571,30 @@ class Catalog:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models.values())
 
-    def find(self, name: str, task: Task | None = None) -> ServedModel:
-        """The model of that name, or the only one that fits when the name is empty.
+    def find(self, name: str, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True) -> ServedModel:
+        """The model of that name, or the only one that fits when the name is empty: one of these tasks, if any are
+        named, and of several one that `can` do what is asked.
 
         Raises ModelNotFound; Unsupported if its task is another, or no model has that task; InvalidRequest if the name
         is empty and several fit.
         """
         if not name:
-            return self._only(task)
+            return self._only(tasks, can)
         model = self._models.get(name)
         if model is None:
             raise ModelNotFound(shorten(name, 64), self._names())
-        if task is not None and model.manifest.task != task:
+        if tasks and model.manifest.task not in tasks:
             raise Unsupported(
-                f"model {name!r} is made for {model.manifest.task}, not {task}; "
-                f"call {SERVICES[model.manifest.task]}, or name another model"
+                f"model {name!r} is made for {model.manifest.task}, not {' or '.join(tasks)}; "
+                f"call {SERVICES[model.manifest.task][0]}, or name another model"
             )
         return model
 
-    def _only(self, task: Task | None) -> ServedModel:
-        fitting = [model for model in self._models.values() if task is None or model.manifest.task == task]
+    def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool]) -> ServedModel:
+        fitting = [model for model in self._models.values() if not tasks or model.manifest.task in tasks]
         if not fitting:
-            raise Unsupported(f"no model for {task} is served here; models: {', '.join(self._names())}")
+            raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {', '.join(self._names())}")
+        fitting = [model for model in fitting if can(model)] or fitting
         if len(fitting) > 1:
             names = ", ".join(model.name for model in fitting)
             raise InvalidRequest("model", f"must be named when several fit; one of: {names}")

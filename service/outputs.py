@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from service.encoding import Encoded
 from service.memory import Block, Memory
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
@@ -89,7 +90,7 @@ class OutputBuffers:
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
-    attend: see there. mean_states: float32 (d_model,) by row, of rows that joined in the turn and want it.
+    attend: see there. encoded: by row, of rows that joined in the turn with a reading.
     """
 
     def __init__(
@@ -98,12 +99,12 @@ class TurnOutputs:
         rows: int,
         *,
         attend: Callable[[int, Sequence[int]], np.ndarray],
-        mean_states: Mapping[int, np.ndarray],
+        encoded: Mapping[int, Encoded],
         join_s: float,
         step_s: float,
     ) -> None:
         self._outputs, self._rows = outputs, rows
-        self._attend, self._mean_states = attend, mean_states
+        self._attend, self._encoded = attend, encoded
         self.join_s, self.step_s = join_s, step_s
         best_ids, best_logprobs = outputs.best(rows)
         self.top_ids: list[list[int]] = best_ids.tolist()
@@ -121,5 +122,5 @@ class TurnOutputs:
         assert 0 <= row < self._rows, row
         return self._attend(row, tokens)
 
-    def mean_state(self, row: int) -> np.ndarray:
-        return self._mean_states[row]
+    def encoded(self, row: int) -> Encoded:
+        return self._encoded[row]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from service.encoding import Encoded
 from service.errors import RequestError
 from service.request import FinishReason, Request
 
@@ -58,14 +57,14 @@ class Sequence:
     answers: once it has ended well, the answers that were asked for, best first.
     agreed: tokens that are certain to begin the first answer; only grows.
     steps: tokens of each live hypothesis. produced: tokens of all answers so far.
-    embedding: float32 (d_model,), where that is the answer.
+    encoded: what the encoder says, where that is the answer.
     """
 
     __slots__ = (
         "agreed",
         "answers",
         "cached",
-        "embedding",
+        "encoded",
         "end",
         "hypotheses",
         "is_cancelled",
@@ -86,7 +85,7 @@ class Sequence:
         self.rows: tuple[int, ...] = ()  # in the last plan
         self.cached = self.steps = self.produced = 0
         self.is_cancelled = False
-        self.embedding: np.ndarray | None = None
+        self.encoded: Encoded | None = None
         self.end: End | None = None
 
     @property
