@@ -16,9 +16,23 @@ TEXTS = (
 SEEDS = {"encoder_decoder": 6, "decoder": 4, "encoder": 1}  # of 1..8 those whose answers differ most
 
 
-def tiny_tokenizer():
+BERT = {"norm_position": "post", "embedding_norm": True, "embedding_scale": 1.0, "positions": "learned"}
+ENCODERS = {  # alone, with each head; the mask is the fifth special token
+    "masked": {**BERT, "activation": "gelu", "head": "masked", "output_bias": True, "mask_id": 4},
+    "classify": {**BERT, "activation": "gelu", "head": "classify", "pooler": "tanh", "labels": ("calm", "loud", "odd")},
+    "attention": {"head": "attention", "labels": ("indoors", "outdoors"), "multi_label": True},
+}
+
+
+def tiny_tokenizer(*, with_mask=False):
     """Closed vocabulary of the words of TEXTS and the four special tokens."""
-    return Tokenizer.train(TEXTS, kind="words", vocab_size=64)
+    return Tokenizer.train(TEXTS, kind="words", vocab_size=64, with_mask=with_mask)
+
+
+def tiny_encoder(kind):
+    """One of ENCODERS, whose tokenizer has a mask."""
+    words = tiny_tokenizer(with_mask=True).vocab_size
+    return tiny_model(tiny_config("encoder", vocab_size=words, **ENCODERS[kind]))
 
 
 def tiny_config(architecture="encoder_decoder", **changes):

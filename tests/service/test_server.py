@@ -69,7 +69,7 @@ async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
 def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle, monkeypatch, lone_threads, checks):
     asked = []
 
-    def noting(runner, manifest):
+    def noting(runner, manifest, precision):
         asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
         runner.reset()
 
