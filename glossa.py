@@ -688,14 +688,66 @@ def embed(
     text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
     model: ModelName = "",
+    pooling: Annotated[
+        Literal["mean", "cls", "pooler"], typer.Option(help="of the states of all tokens, or of the first one's")
+    ] = "mean",
     normalize: Annotated[bool, typer.Option(help="vectors of length 1, whose dot products are cosines")] = False,
 ) -> None:
-    """The encoder's mean state for a text, or for each line of standard input, as one JSON array a line."""
+    """One vector for a text, or for each line of standard input, as one JSON array a line."""
     from service.client import Client, ClientError
 
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
-            typer.echo(json.dumps(client.embed(line.rstrip("\n"), model=model, normalize=normalize)))
+            vector = client.embed(line.rstrip("\n"), model=model, pooling=pooling, normalize=normalize)
+            typer.echo(json.dumps(vector))
+
+
+@app.command("fill-mask")
+def fill_mask(
+    text: Annotated[str | None, typer.Argument(help="with masks; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    top_k: Annotated[int, typer.Option(help="tokens told of each mask")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """What the masks of a text stand for, likeliest first. `glossa models` tells how a model's mask is written."""
+    from service.client import Client, ClientError
+
+    with complaints(ClientError), Client(address) as client:
+        for line in [text] if text is not None else sys.stdin:
+            masks = client.fill_mask(line.rstrip("\n"), model=model, top_k=top_k)
+            if as_json:
+                told = [[dataclasses.asdict(filling) for filling in fillings] for fillings in masks]
+                typer.echo(json.dumps(told, ensure_ascii=False))
+                continue
+            for number, fillings in enumerate(masks, start=1):
+                for filling in fillings:
+                    typer.echo(f"{number:2}  {filling.probability:.4f}  {filling.text.strip()}")
+
+
+@app.command()
+def classify(
+    text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    weights: Annotated[bool, typer.Option("--weights", help="also how much each token had to say")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a text is: all labels, likeliest first; of several lines the likeliest label of each."""
+    from service.client import Client, ClientError
+
+    with complaints(ClientError), Client(address) as client:
+        for line in [text] if text is not None else sys.stdin:
+            told = client.classify(line.rstrip("\n"), model=model, token_weights=weights)
+            if as_json:
+                typer.echo(json.dumps(dataclasses.asdict(told), ensure_ascii=False))
+            elif text is None:
+                typer.echo(f"{told.labels[0].label}\t{told.labels[0].probability:.4f}")
+            else:
+                for label in told.labels:
+                    typer.echo(f"{label.probability:.4f}  {label.label}")
+                for token in told.token_weights:
+                    typer.echo(f"      {token.weight:.4f}  {text[token.start : token.end].strip() or '(frame)'}")
 
 
 @app.command()

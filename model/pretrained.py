@@ -161,10 +161,15 @@ def import_model(path: Path, *, allow_pickle: bool = False) -> Imported:
     """The model in a directory. Raises PretrainedError."""
     config, generation, weights = read_directory(path, allow_pickle=allow_pickle)
     kind = config.need("model_type")
-    if kind not in FAMILIES:
-        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
+    families = all_families()
+    if kind not in families:
+        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(families))}")
     try:
-        imported = FAMILIES[kind](config, generation, weights)
+        imported = families[kind](config, generation, weights)
+        if imported.config.architecture == "encoder":
+            from model.pretrained_encoder import with_special_tokens
+
+            imported = with_special_tokens(imported, path)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: what it describes is not covered: {error}") from error
     weights.finish()
@@ -228,3 +233,10 @@ def _gpt2(config: Fields, _generation: Fields, weights: Weights) -> Imported:
 
 
 FAMILIES: dict[str, Family] = {"gpt2": _gpt2}
+
+
+def all_families() -> dict[str, Family]:
+    """Those of decoder-only models and all others, by model_type."""
+    from model import pretrained_encoder  # which is made of the classes above
+
+    return FAMILIES | pretrained_encoder.FAMILIES

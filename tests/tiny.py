@@ -1,6 +1,8 @@
 """Models small enough to build and export in a test, and lively enough to show faults: random weights with biases and
 norm gains that are not trivial, scaled so that greedy answers vary with the input and end at different lengths."""
 
+from typing import Any
+
 import torch
 
 from model.config import ModelConfig
@@ -17,7 +19,7 @@ SEEDS = {"encoder_decoder": 6, "decoder": 4, "encoder": 1}  # of 1..8 those whos
 
 
 BERT = {"norm_position": "post", "embedding_norm": True, "embedding_scale": 1.0, "positions": "learned"}
-ENCODERS = {  # alone, with each head; the mask is the fifth special token
+ENCODERS: dict[str, dict[str, Any]] = {  # alone, with each head; the mask is the fifth special token
     "masked": {**BERT, "activation": "gelu", "head": "masked", "output_bias": True, "mask_id": 4},
     "classify": {**BERT, "activation": "gelu", "head": "classify", "pooler": "tanh", "labels": ("calm", "loud", "odd")},
     "attention": {"head": "attention", "labels": ("indoors", "outdoors"), "multi_label": True},
