@@ -89,7 +89,7 @@ class Expected:
             query_THD = seen[i].reshape(len(target), heads, head_dim)
             key_SKD = keys[f"cross_key.{i}"][0].astype(np.float64).transpose(1, 0, 2)
             key_SHD = np.repeat(key_SKD, heads // kv_heads, axis=1)
-            scores_HTS = np.einsum("thd,shd->hts", query_THD, key_SHD) / np.sqrt(head_dim)
+            scores_HTS = np.einsum("thd,shd->hts", query_THD, key_SHD) * config.attention_factor
             powers_HTS = np.exp(scores_HTS - scores_HTS.max(-1, keepdims=True))
             layers.append(powers_HTS / powers_HTS.sum(-1, keepdims=True))
         return np.stack(layers)

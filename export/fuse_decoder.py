@@ -43,8 +43,8 @@ def fuse_rotary(model: ModelProto) -> ModelProto:
     makers = makers_of(graph)
     halves: dict[str, np.ndarray] = {}
     for node in graph.node:
-        if node.op_type != "GroupQueryAttention" or not all(node.input[:3]) or len(node.input) != PLAIN_INPUTS:
-            continue
+        if node.op_type != "GroupQueryAttention" or not all(node.input) or len(node.input) != PLAIN_INPUTS:
+            continue  # also without a cache, as in encoders: their positions are not those of rows
         query, key = (_rotation(makers, name) for name in node.input[:2])
         if query is None or key is None or query[1:] != key[1:]:
             continue

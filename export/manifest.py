@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 4  # since 4 a `decode` that reads blocks is told behind which tokens it is asked
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"

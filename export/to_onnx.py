@@ -351,7 +351,7 @@ def trace_model(model: Model, *, attention: bool = False) -> Traced:
         if isinstance(model, Encoder):
             check_encoder_graph(made[role], model)
         else:
-            check_graph(made[role], role, model.config)
+            check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
     return Traced(made, signatures)
 
 
@@ -456,20 +456,28 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
             raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
 
 
-def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
-    """What a trace or a pass could get wrong in silence. Raises ExportError."""
-    layers = config.num_decoder_layers if role == "decode" else 0
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
+    """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
     # What happens to queries or keys outside the operator keeps them apart.
-    is_turned_outside = config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
-    can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
-    softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
+    is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
+    nodes, packable, softmaxes = 0, 0, 0
+    if role == "decode":
+        is_apart |= is_rotary and (config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
+        packable = 0 if is_apart else config.num_decoder_layers
+    elif role == "align":
+        softmaxes = 2 * config.num_decoder_layers
+    elif is_half:
+        softmaxes = config.num_encoder_layers
+    else:
+        nodes, packable = config.num_encoder_layers, 0 if is_apart or is_rotary else config.num_encoder_layers
     counts = {
-        "GroupQueryAttention": layers * (2 if config.has_encoder else 1),
+        "GroupQueryAttention": nodes,
         "Softmax": softmaxes,
         "LogSoftmax": int(role == "decode"),
         "TopK": int(role == "decode"),
     }
-    _check_counts(graph, role, counts, packed=layers if can_pack else 0)
+    _check_counts(graph, role, counts, packed=packable)
     if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:
         raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
 

@@ -285,6 +285,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         multi_label=model.encoding.multi_label if model.encoding else False,
         has_pooler=model.encoding.has_pooler if model.encoding else False,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
+        draft_tokens=model.draft_tokens,
     )
 
 

@@ -21,7 +21,7 @@ from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
 from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_lone_sessions, open_sessions
 from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
-from service.step import Join, PromptBlock, StepPlan, padded
+from service.step import Draft, Join, PromptBlock, StepPlan, padded
 
 READ_BATCH = 8
 """First blocks of prompts that are read at once."""
@@ -40,6 +40,11 @@ PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 LONE_ROWS = 16
 """Rows of a step that may run on all processors. More are a load that other engines share as soon as it lasts, and a
 step that keeps their processors from them for long."""
+
+LONE_BYTES = 1 << 24
+"""Least weights of a decoder whose steps are worth dividing, unless threads are asked for. Smaller ones wait longer for
+their threads than they compute: one sentence at a time, static int8 on two Zen 4 cores, two threads instead of one make
+131 sentences of 159 a second with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
 
 class OnnxModel:
@@ -69,29 +74,35 @@ class OnnxModel:
         device: Device = "auto",
         precision: Precision = "auto",
         lone_threads: int = 1,
+        lone_bytes: int = 0,
         crowd: Crowd | None = None,
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
     ) -> OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-        lone_threads: of a step when no other runner of `crowd` has rows; more than 1 cost a second copy of the weights.
+        lone_threads: of a step when no other runner of `crowd` has rows; more than 1 cost the decoder's weights
+            once more. lone_bytes: a decoder with less in its files gets no more than one.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
-        lone = open_lone_sessions(path, manifest, choice, threads=lone_threads)
-        return cls(manifest, choice, sessions, lone_sessions=lone, crowd=crowd)
+        model = cls(manifest, choice, sessions, crowd=crowd)
+        if model.bytes_of("decode") >= lone_bytes:
+            model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
+        return model
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
-        graphs = self.variant.graphs
-        files = [graphs[role].file for sessions in (self.sessions, self.lone_sessions) for role in sessions]
+        return sum(self.bytes_of(role) for sessions in (self.sessions, self.lone_sessions) for role in sessions)
+
+    def bytes_of(self, role: str) -> int:
+        """Bytes of a graph's files."""
+        file = self.variant.graphs[role].file
         return sum(
             digest.bytes
-            for file in files
             for name, digest in self.manifest.files.items()
             if name == file or name.startswith(file + ".")  # weights in a file of their own
         )
@@ -112,7 +123,7 @@ class OnnxRunner:
         self.max_rows = max_rows
         self._model, self._memory = model, memory
         self._shared = self._computing = _Computing(model.sessions)
-        self._lone = _Computing(model.lone_sessions) if model.lone_sessions else None
+        self._lone = _Computing({**model.sessions, **model.lone_sessions}) if model.lone_sessions else None
         self._align = model.sessions.get("align")
         inputs = {role: frozenset(graph.inputs) for role, graph in model.variant.graphs.items()}
         self._inputs = inputs.get("decode", frozenset())
@@ -122,6 +133,7 @@ class OnnxRunner:
         self._crosses = self._states.of_kind("cross_kv")
         self._kept_blocks = KeptBlocks(model.variant.states, memory)
         self._tokens = np.zeros((max_rows, 1), np.int64)
+        self._positions = np.stack([np.arange(max_rows), np.zeros(max_rows, np.int64)], 1)
         self._starts = np.zeros(max_rows, np.int64)
         self._lengths = np.zeros(max_rows, np.int32)
         self._source_lengths = np.zeros(max_rows, np.int32)
@@ -134,6 +146,7 @@ class OnnxRunner:
             "total_length": self._total_length,
             "source_lengths": self._source_lengths,
             "top_k": self._outputs.top_k,
+            "positions": self._positions,
         }
         self._scratch: dict[str, Block] = {}
         self._encoded: dict[int, Encoded] = {}  # by row, of those that joined in the last run
@@ -185,13 +198,17 @@ class OnnxRunner:
         joined_s = time.perf_counter()
         if plan.tokens:
             self._step(plan)
+        stepped_s = time.perf_counter()
+        draft_s = self._verify(plan.drafts, len(plan.tokens))
         return TurnOutputs(
             self._outputs,
             len(plan.tokens),
             attend=self._attend,
             encoded=self._encoded,
             join_s=joined_s - started_s,
-            step_s=time.perf_counter() - joined_s,
+            step_s=stepped_s - joined_s,
+            drafts=plan.drafts,
+            draft_s=draft_s,
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -203,7 +220,9 @@ class OnnxRunner:
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
-        if self._outputs.ensure(self._states.rows if plan.tokens or plan.blocks else 0, plan.top_k) or moved:
+        lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
+        is_decoding = bool(lines or plan.blocks)
+        if self._outputs.ensure(max(self._states.rows, lines) if is_decoding else 0, plan.top_k) or moved:
             self._forget_bindings()
 
     def _forget_bindings(self) -> None:
@@ -288,8 +307,29 @@ class OnnxRunner:
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
             "source_lengths": self._source_lengths[first.row :],
             "top_k": self._outputs.top_k,
+            "positions": self._positions,
         }
-        self._computing.decode.run_with_iobinding(self._bind(first.row, len(blocks), feeds))
+        # Nobody asks what follows, but the graph has to say something: what is written there is written over.
+        self._computing.decode.run_with_iobinding(self._bind(first.row, len(blocks), feeds, lines=(0, 1)))
+
+    def _verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
+        """Reads drafts one by one, because the operator takes no others, into lines from `line` on. Returns the seconds
+        of each."""
+        seconds = []
+        for draft in drafts:
+            started_s, count = time.perf_counter(), len(draft.tokens)
+            feeds: dict[str, np.ndarray] = {
+                "tokens": np.array([draft.tokens], np.int64),
+                "starts": np.array([draft.start], np.int64),
+                "lengths": np.array([draft.start + count], np.int32),
+                "total_length": np.array(self._states.capacities["self_kv"], np.int32),
+                "top_k": self._outputs.top_k,
+                "positions": np.stack([np.zeros(count, np.int64), np.arange(count)], 1),
+            }
+            self._computing.decode.run_with_iobinding(self._bind(draft.row, 1, feeds, lines=(line, count)))
+            line += count
+            seconds.append(time.perf_counter() - started_s)
+        return seconds
 
     def _step(self, plan: StepPlan) -> None:
         rows = len(plan.tokens)
@@ -299,28 +339,30 @@ class OnnxRunner:
         self._total_length[...] = self._states.capacities["self_kv"]
         binding = self._computing.steps.get(rows)
         if binding is None:
-            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds)
+            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds, lines=(0, rows))
         elif self._memory.device != "cpu":
-            self._bind_feeds(binding, rows, self._feeds)  # other devices copy what is bound when it is bound
+            self._bind_feeds(binding, rows, self._feeds, rows)  # other devices copy what is bound when it is bound
         self._computing.decode.run_with_iobinding(binding)
 
-    def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray]) -> Any:
-        """A binding of `decode` for rows [first, first + rows) of every buffer."""
+    def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray], *, lines: tuple[int, int]) -> Any:
+        """A binding of `decode` for rows [first, first + rows) of every buffer. lines: the first one that is written to
+        of the outputs, and how many are."""
         binding = self._computing.decode.io_binding()
-        self._bind_feeds(binding, rows, feeds)
+        self._bind_feeds(binding, rows, feeds, lines[1])
         for state in self._states.buffers:
             place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
             name = state.spec.name
             binding.bind_input(name if state.kind == "cross_kv" else f"past.{name}", *place)
             for output in self._kept[name]:
                 binding.bind_output(output, *place)
-        self._outputs.bind(binding, first, rows)
+        self._outputs.bind(binding, *lines)
         return binding
 
-    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray]) -> None:
+    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray], lines: int) -> None:
         for name, array in feeds.items():
             if name in self._inputs:
-                _bind_input(binding, name, array[:rows] if array.ndim and name != "top_k" else array)
+                count = lines if name == "positions" else rows
+                _bind_input(binding, name, array[:count] if array.ndim and name != "top_k" else array)
 
 
 def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]]:
@@ -363,11 +405,10 @@ def _source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:
 
 
 def _places(joins: Iterable[Join], width: int) -> np.ndarray:
-    """All places that are to be told, as `encode` counts them in a batch of this width."""
-    return np.array(
-        [row * width + place for row, join in enumerate(joins) if join.reading for place in join.reading.places],
-        np.int64,
-    )
+    """All places that are to be told, as `encode` counts them in a batch of this width; the first one, if there are
+    none: the graph wants one."""
+    pairs = [(row, place) for row, join in enumerate(joins) if join.reading for place in join.reading.places]
+    return np.array([row * width + place for row, place in pairs] or [0], np.int64)
 
 
 def _encoded(joins: Iterable[Join], outputs: Mapping[str, np.ndarray]) -> dict[int, Encoded]:

@@ -43,11 +43,11 @@ from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
 from service.options import MAX_WIDTH
 from service.pool import EnginePool
-from service.runner import OnnxModel, OnnxRunner
+from service.runner import LONE_BYTES, OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
 from service.selfcheck import golden_decode
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
-from service.sessions import CPU
+from service.sessions import CPU, give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
@@ -106,6 +106,7 @@ def open_model(
             device=settings.device,
             precision=settings.precision,
             lone_threads=settings.lone_threads or min(cpus, MOST_LONE_THREADS),
+            lone_bytes=0 if settings.lone_threads else LONE_BYTES,
             crowd=crowd,
         )
         choice = model.choice
@@ -118,12 +119,14 @@ def open_model(
         raise StartupError(
             f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
         ) from error
+    draft_tokens = settings.speculate if manifest.limits.max_block != 1 else 0
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
             state_bytes=max(1, settings.kv_cache_bytes // engines),
             join_tokens=settings.join_tokens,
             prefix_bytes=settings.prefix_cache_bytes // engines,
+            draft_tokens=draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),
     )
@@ -146,6 +149,7 @@ def open_model(
         ]
     )
     pool.start()
+    give_back_memory()
     return ServedModel(
         name=name,
         manifest=manifest,
@@ -158,6 +162,7 @@ def open_model(
         ),
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+        draft_tokens=draft_tokens,
     )
 
 

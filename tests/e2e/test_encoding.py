@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ async def test_an_answer_does_not_depend_on_who_else_asks(server):
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 60))) for _ in range(40)]
     masked = [text + " <mask>" for text in texts]
     async with AsyncClient(server.address) as client:
-        calls = {
+        calls: dict[str, list[Any]] = {
             "embed": [lambda text=text: client.embed(text, model="masked") for text in texts],
             "fill": [lambda text=text: client.fill_mask(text, model="masked") for text in masked],
             "classify": [
@@ -112,6 +113,7 @@ async def test_an_answer_does_not_depend_on_who_else_asks(server):
         }
         together = await asyncio.gather(*(call() for kind in calls.values() for call in kind))
         alone = [await call() for kind in calls.values() for call in kind]
+    one: Any
     for one, other in zip(together, alone, strict=True):
         if hasattr(one, "labels"):
             one, other = (one.labels, one.token_weights), (other.labels, other.token_weights)

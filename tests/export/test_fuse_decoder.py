@@ -51,6 +51,7 @@ def run(graph, tokens, starts, lengths, total):
         "lengths": np.array(lengths, np.int32),
         "total_length": np.array(total, np.int32),
         "top_k": np.array([2]),
+        "positions": np.stack([np.arange(len(tokens)), np.array(lengths) - np.array(starts) - 1], 1),
     }
     draw = np.random.default_rng(1)
     for value in session.get_inputs():

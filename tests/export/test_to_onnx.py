@@ -83,6 +83,20 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["top_logprobs"] == axes["top_ids"] == ("batch", "top_k")
 
 
+def test_a_decoder_that_reads_blocks_is_told_behind_which_tokens_it_is_asked(tiny_generation_bundle):
+    graph = onnx.load(tiny_generation_bundle / "fp32/decode.onnx").graph
+    axes = {
+        value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.output)
+    }
+    assert axes["tokens"] == ("batch", "block")
+    assert axes["positions"] == ("asked", 2)
+    assert axes["logprobs"] == ("asked", 27)
+    assert axes["normaliser"] == ("asked",)
+    assert axes["top_logprobs"] == axes["top_ids"] == ("asked", "top_k")
+    assert sum(node.op_type == "GatherND" for node in graph.node) == 1
+
+
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
     plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
     assert plain.attention is None
@@ -139,10 +153,8 @@ def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_gener
     """A fusion that fails is silent; so is an exporter that starts to write an operator in pieces."""
     encode, decode = operators(tiny_translation_bundle, "encode"), operators(tiny_translation_bundle, "decode")
     layers = 2
-    assert (
-        encode["MatMul"] == layers * 6 + layers
-    )  # 4 weights and 2 products of attention a layer, then keys and values
-    assert encode["Softmax"] == layers
+    assert encode["MatMul"] == layers * 4 + layers  # 4 weights a layer, then keys and values
+    assert (encode["GroupQueryAttention"], encode["Softmax"]) == (layers, 0)
     assert encode["LayerNormalization"] == 2 * layers + 1
     assert decode["GroupQueryAttention"] == 2 * layers
     assert decode["MatMul"] == layers * 6
@@ -199,6 +211,20 @@ VARIANTS = {
     "rotary-source": tiny_config(
         positions="rotary", norm="rms", norm_position="post", gated=True, activation="gelu", num_kv_heads=2,
         num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    "shaw": tiny_config("decoder", positions="shaw", position_range=3, num_decoder_layers=1),
+    "bucketed": tiny_config(
+        positions="bucketed", position_buckets=8, position_range=16, attention_scale=1.0, embedding_scale=1.0,
+        num_kv_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    "alibi-window": tiny_config("decoder", positions="alibi", window=5, num_decoder_layers=1),
+    "beside": tiny_config(
+        positions="learned", position_dim=8, tie_embeddings=False, embedding_norm=True, output_bias=True,
+        num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    "parallel": tiny_config(
+        "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
+        rotary_original_len=16, parallel=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
     ),
 }  # fmt: skip
 

@@ -1,12 +1,10 @@
 """Checkpoints of other people compute here what they compute there: `transformers` is the oracle."""
 
-import pytest
 import torch
+import transformers
 
 from model.pretrained import import_model
 from model.transformer import build
-
-transformers = pytest.importorskip("transformers")
 
 
 def test_gpt2_has_the_logits_of_transformers(tmp_path):

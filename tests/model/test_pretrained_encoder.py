@@ -1,6 +1,7 @@
 """Encoders of other people compute here what they compute there: `transformers` is the oracle."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def saved(model, path):
     (path / "vocab.txt").write_text(
         "\n".join({at: f"[{name.upper()}]" for name, at in IDS.items()}.get(i, f"w{i}") for i in range(61))
     )
-    texts = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
+    texts: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
     texts["mask_token"] = {"content": "[MASK]", "lstrip": True}
     (path / "tokenizer_config.json").write_text(json.dumps(texts))
     return path

@@ -596,7 +596,7 @@ class Quantization(_message.Message):
     def __init__(self, form: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block: _Optional[int] = ..., activations: _Optional[str] = ..., cache: _Optional[str] = ..., batch_invariant: bool = ..., sentences: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "labels", "embedding_size", "mask", "multi_label", "has_pooler")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "draft_tokens", "labels", "embedding_size", "mask", "multi_label", "has_pooler")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -613,6 +613,7 @@ class Model(_message.Message):
     ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
     HAS_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     MASK_FIELD_NUMBER: _ClassVar[int]
@@ -634,12 +635,13 @@ class Model(_message.Message):
     attention_heads: int
     has_shortlist: bool
     quantization: Quantization
+    draft_tokens: int
     labels: _containers.RepeatedScalarFieldContainer[str]
     embedding_size: int
     mask: str
     multi_label: bool
     has_pooler: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
