@@ -121,7 +121,9 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
 def train(
     preset: Annotated[str, typer.Argument(help="a preset's name, or a YAML file")],
     out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
-    data: Annotated[list[Path] | None, typer.Option(help="TSV of pairs, or text for a decoder; .gz is fine")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels, or text; .gz is fine")
+    ] = None,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
     validation: Annotated[Path | None, typer.Option(help="like --data; held out of the data if not given")] = None,
@@ -159,7 +161,8 @@ def training_examples(
     from model.data import embedded_examples, read_parallel, read_text, read_tsv
 
     def read(files: list[Path]) -> Examples:
-        return read_tsv(files) if preset.model.has_encoder else read_text(files, documents=preset.train.documents)
+        reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
+        return read_tsv(files) if reads_pairs else read_text(files, documents=preset.train.documents)
 
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
@@ -218,8 +221,10 @@ def translations(subject: str, texts: list[str], options: dict[str, Any]) -> lis
             subject, _ = stack.enter_context(serving(Path(subject)))
         elif Path(subject).exists() or ":" not in subject:
             checkpoint = load_checkpoint(Path(subject))
-            if not checkpoint.config.has_encoder:
-                raise UsageError(f"{subject}: is a decoder-only model; only models that translate can be scored")
+            if not (checkpoint.config.has_encoder and checkpoint.config.has_decoder):
+                raise UsageError(
+                    f"{subject}: only models that translate can be scored; others tell scores when trained"
+                )
             if options.keys() != {"model", "beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is translated greedily; export it to use --beam and options")
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts)

@@ -22,7 +22,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3, always
-MASK = "<mask>"  # id 4, where one was asked for
+MASK, MASK_ID = "<mask>", 4  # where one was asked for
 BLANK = "▁"  # stands for the blank before a word, as in SentencePiece
 
 Kind = Literal["bpe", "words"]

@@ -19,7 +19,17 @@ from service.crowd import Crowd
 from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
-from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_lone_sessions, open_sessions
+from service.sessions import (
+    CUDA,
+    Device,
+    ExecutionChoice,
+    Open,
+    Precision,
+    Sessions,
+    lone_role,
+    open_lone_sessions,
+    open_sessions,
+)
 from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
 
@@ -81,15 +91,15 @@ class OnnxModel:
     ) -> OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-        lone_threads: of a step when no other runner of `crowd` has rows; more than 1 cost the decoder's weights
-            once more. lone_bytes: a decoder with less in its files gets no more than one.
+        lone_threads: of a step, or of an encoder alone, when no other runner of `crowd` has rows; more than 1 cost its
+            weights once more. lone_bytes: a graph with less in its files gets no more than one.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
         model = cls(manifest, choice, sessions, crowd=crowd)
-        if model.bytes_of("decode") >= lone_bytes:
+        if model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes:
             model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
         return model
 
