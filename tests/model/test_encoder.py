@@ -79,7 +79,10 @@ def test_attention_pooling_is_the_loop_over_tokens():
         assert weights[row, length:].eq(0).all()
         mixed = sum(weight * states[row, place].double() for place, weight in enumerate(expected))
         torch.testing.assert_close(
-            logits[row].double(), label.weight.detach().double() @ mixed + label.bias.detach().double(), rtol=1e-5, atol=1e-5
+            logits[row].double(),
+            label.weight.detach().double() @ mixed + label.bias.detach().double(),
+            rtol=1e-5,
+            atol=1e-5,
         )
 
 
