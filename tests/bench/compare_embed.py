@@ -146,7 +146,7 @@ async def in_process(pool: EnginePool, texts: Sequence[Ids]) -> list[np.ndarray]
     for number, (ids, future) in enumerate(zip(texts, futures, strict=True)):
         reading = Reading(pooling="mean")
         request = Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, reading=reading)
-        pool.submit(request, loop, lambda event, future=future: future.set_result(event))  # type: ignore[misc]
+        pool.submit(request, loop, lambda event, future=future: future.set_result(event))
     vectors: list[np.ndarray] = []
     for event in await asyncio.gather(*futures):
         assert isinstance(event, Finished), event

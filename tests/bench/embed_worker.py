@@ -2,8 +2,8 @@
 that has nothing of Glossa.
 
 One argument, JSON: {"peer": "transformers" or "optimum", "model": DIRECTORY of a Hugging Face model, "threads": N};
-what optimum exports is kept beside it. Then a line of input is {"texts": token ids of each}, a line of output {"seconds": …,
-"vectors": the mean of the last states of each text}. All texts are one batch, padded to the longest.
+what optimum exports is kept beside it. Then a line of input is {"texts": token ids of each}, a line of output
+{"seconds": …, "vectors": the mean of the last states of each text}. All texts are one batch, padded to the longest.
 """
 
 from __future__ import annotations
