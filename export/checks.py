@@ -217,14 +217,22 @@ def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
 
 
 def answer_greedily(
-    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Ids], eos_id: int, max_tokens: int
+    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], eos_id: int, max_tokens: int
 ) -> list[Answer]:
-    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty."""
+    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty.
+
+    prompts: with sources all of one length, because then they are read token by token.
+    """
     cross: Arrays = {}
     if sources:
         cross = encode_for_decode(served, sources)
     buffers = served.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
+    if sources:
+        *firsts, last = zip(*prompts, strict=True)
+        for place, column in enumerate(firsts):
+            served.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
+        starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
     for _ in range(max_tokens):
         best = served.decode(blocks, starts, buffers, cross, top_k=2)
@@ -684,7 +692,8 @@ class Suite(Checker):
     def greedy(self) -> tuple[float, str]:
         """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
         limit = max(1, self.config.max_target_len // 2)
-        prompts = [target[: 1 if self.config.has_encoder else limit] for target in self.targets]
+        start = len(self.config.frames.before_target)
+        prompts = [target[: start if self.config.has_encoder else limit] for target in self.targets]
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()

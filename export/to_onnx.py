@@ -33,9 +33,12 @@ from export import graphs
 from export.bundle import (
     PAD_MULTIPLE,
     SHORTLIST,
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
     TOKENIZER,
     Attention,
     Encoding,
+    Framing,
     GraphSpec,
     Manifest,
     Role,
@@ -54,7 +57,9 @@ from export.samples import framed_texts, sample_inputs
 from export.shortlist import learn_shortlist
 from export.verify import Served, checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
-from model.config import ModelConfig
+from model.config import ANY_LANGUAGES, ModelConfig
+from model.config import SOURCE_LANGUAGE as SOURCE_ID
+from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.data import unseen_examples
 from model.encoder import Encoder
 from model.evaluate import greedy_batch
@@ -180,7 +185,7 @@ def export_model(
         tokenizer.save(directory / TOKENIZER)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if parallel:
-            origin["shortlist"] = save_shortlist(parallel, tokenizer, directory)
+            origin["shortlist"] = save_shortlist(parallel, tokenizer, config, directory)
         variants = save_variants(
             model, tokenizer, directory, precisions, forms, inline_limit=inline_limit, attention=attention
         )
@@ -193,6 +198,7 @@ def export_model(
             architecture=config.architecture,
             task=task_of(config),
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            framing=framing_of(config),
             limits=limits_of(config),
             variants=variants,
             golden=golden,
@@ -226,6 +232,17 @@ def encoding_of(config: ModelConfig) -> Encoding:
     )
 
 
+def framing_of(config: ModelConfig) -> Framing:
+    """What stands around the model's texts, as a manifest tells it."""
+    frames = config.frames
+    told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
+    parts = {
+        name: tuple(told.get(token, token) for token in getattr(frames, name))
+        for name in ("before_source", "after_source", "before_target")
+    }
+    return Framing(**parts, languages=dict(frames.languages))
+
+
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
     """Refuses what the operators or the service could not run. Raises ExportError."""
     config = model.config
@@ -234,7 +251,7 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
             f"head_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
             f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
         )
-    if tokenizer.vocab_size != config.vocab_size:
+    if tokenizer.vocab_size > config.vocab_size:
         raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
     if model.training:
         raise ExportError("the model is in training mode; call model.eval() first")
@@ -320,17 +337,20 @@ def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> li
         references = development.references or ("",) * len(texts)
         pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
     sources = tokenizer.encode_batch([source for source, _ in pairs])
-    targets = tokenizer.encode_batch([target for _, target in pairs])
-    most = config.max_target_len - 1
+    targets = tokenizer.target.encode_batch([target for _, target in pairs])
+    frames, languages = config.frames, development.languages if development is not None else ANY_LANGUAGES
+    start = frames.prompt((), languages)
+    most = config.max_target_len - len(start)
     if not config.has_encoder:
-        pieces = [ids[start : start + most] for ids in targets for start in range(0, len(ids), max(most, 1))]
-        return [([], [config.bos_id, *piece]) for piece in pieces[:MAX_CALIBRATION]]
-    framed = [[*source[: config.max_source_len - 1], config.eos_id] for source in sources]
+        pieces = [ids[place : place + most] for ids in targets for place in range(0, len(ids), max(most, 1))]
+        return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
+    longest = config.max_source_len - frames.around_source
+    framed = [frames.source(source[:longest], languages) for source in sources]
     if not any(targets):
-        prompts, enough = [[config.bos_id]] * len(framed), 2 * max(map(len, framed)) + 16
-        answers = greedy_batch(model, prompts, sources=framed, max_tokens=min(config.max_target_len, enough))
+        enough = min(most + 1, 2 * max(map(len, framed)) + 16)
+        answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
         targets = [[token for token in answer if token != config.eos_id] for answer in answers]
-    return [(source, [config.bos_id, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
+    return [(source, [*start, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
 
 
 class Traced(NamedTuple):
@@ -393,10 +413,12 @@ def save_variant(
     )
 
 
-def save_shortlist(parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, directory: Path) -> dict[str, Any]:
+def save_shortlist(
+    parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: ModelConfig, directory: Path
+) -> dict[str, Any]:
     """Learns and writes the shortlist; returns what is worth remembering of it. Raises ExportError."""
     try:
-        learned = learn_shortlist(parallel, tokenizer)
+        learned = learn_shortlist(parallel, tokenizer, eos_id=config.eos_id)
     except ValueError as error:
         raise ExportError(f"shortlist: {error}") from None
     (directory / SHORTLIST).write_text(learned.shortlist.to_json(), encoding="utf-8")
@@ -462,7 +484,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
     nodes, packable, softmaxes = 0, 0, 0
     if role == "decode":
-        is_apart |= is_rotary and (config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        turning = config.rotary_dims or config.attention_head_dim
+        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
         nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
         packable = 0 if is_apart else config.num_decoder_layers
     elif role == "align":

@@ -98,6 +98,8 @@ class Options(TypedDict, total=False):
     what they are called elsewhere, stands beside them in glossa.proto and in docs/decoding.md."""
 
     model: str  # may be empty when the server has one that fits
+    source_language: str  # of a translation by a model that has languages: a code
+    target_language: str
     include_tokens: bool
     timeout_s: float  # of this call, instead of the client's
 
@@ -157,6 +159,8 @@ class CallOptions(TypedDict, total=False):
     """Keyword arguments of every other call; each may be left out."""
 
     model: str  # may be empty when the server has one that fits
+    source_language: str
+    target_language: str
     timeout_s: float  # of this call, instead of the client's
 
 
@@ -164,6 +168,8 @@ class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; each may be left out."""
 
     model: str  # may be empty when the server has one
+    source_language: str
+    target_language: str
     timeout_s: float  # of this call, instead of the client's
 
     length_penalty: float
@@ -177,25 +183,31 @@ class ScoreOptions(TypedDict, total=False):
 
 _Message = TypeVar("_Message")
 
-_OWN = ("model", "include_tokens", "timeout_s")  # options of a call, not of decoding
+_LANGUAGES = ("source_language", "target_language")
+_OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
 def _request(kind: Callable[..., _Message], text: str, options: Options) -> _Message:
     tokens = options.get("include_tokens", False)
-    return kind(model=options.get("model", ""), text=text, options=_decoding(options), include_tokens=tokens)
+    return kind(text=text, options=_decoding(options), include_tokens=tokens, **_chosen(options))
+
+
+def _chosen(options: Options | ScoreOptions | CallOptions) -> dict[str, Any]:
+    """The fields of a request that say which model it is for, and between which languages."""
+    return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
 
 
 def _score_request(
     text: str, target: str, target_tokens: Sequence[int], is_open: bool, options: ScoreOptions
 ) -> pb.ScoreRequest:
     return pb.ScoreRequest(
-        model=options.get("model", ""),
         text=text,
         target=target,
         target_tokens=target_tokens,
         is_open=is_open,
         options=_decoding(options),
+        **_chosen(options),
     )
 
 
@@ -216,7 +228,7 @@ def _embed_request(text: str, normalize: bool, pooling: Pooling, options: CallOp
     if pooling not in known:
         raise ValueError(f"pooling must be one of {', '.join(known)}, got {pooling!r}")
     name = f"POOLING_{pooling.upper()}"
-    return pb.EmbedRequest(model=options.get("model", ""), text=text, normalize=normalize, pooling=name)
+    return pb.EmbedRequest(text=text, normalize=normalize, pooling=name, **_chosen(options))
 
 
 def _classify_request(text: str, token_weights: bool, options: CallOptions) -> pb.ClassifyRequest:

@@ -96,8 +96,8 @@ def open_model(
     """
     try:
         manifest = load_bundle(path)
-        tokenizer = Tokenizer.load(path / TOKENIZER)
         words = manifest.limits.vocab_size
+        tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=words)
         shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
         cpus = effective_cpus()
         model = OnnxModel.open(

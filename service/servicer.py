@@ -26,7 +26,7 @@ from export.bundle import Task
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import logs
 from service.arrivals import Arrivals
-from service.catalog import DECODING, READING, Catalog, ServedModel, Submission
+from service.catalog import DECODING, NO_LANGUAGES, READING, Catalog, Languages, ServedModel, Submission
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -113,6 +113,10 @@ def details_of(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
 
 
+def _languages(request: Any) -> Languages:
+    return Languages(request.source_language, request.target_language)
+
+
 def status_of(error: RequestError) -> grpc.StatusCode:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
@@ -189,6 +193,7 @@ class Servicer:
             request.text,
             request.target or tuple(request.target_tokens),
             options_of(request.options),
+            languages=_languages(request),
             is_open=request.is_open,
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
@@ -206,6 +211,7 @@ class Servicer:
             call.request_id,
             request.text,
             pooling_of(request),
+            languages=_languages(request),
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
@@ -290,6 +296,7 @@ class Servicer:
             call.request_id,
             request.text,
             options,
+            languages=_languages(request) if task == "translation" else NO_LANGUAGES,
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
             is_streamed=is_streamed,

@@ -296,7 +296,7 @@ def test_a_softmax_in_half_precision_is_refused():
     ("changes", "message"),
     [
         ({"num_heads": 8}, r"head_dim: must be a multiple of 8 .* got 4; train with another"),
-        ({"vocab_size": 99}, "vocab_size: the model has 99, its tokenizer 27"),
+        ({"vocab_size": 20}, "vocab_size: the model has 20, its tokenizer 27"),
     ],
 )
 def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message, tmp_path):

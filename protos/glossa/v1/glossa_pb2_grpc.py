@@ -373,7 +373,7 @@ class EncodingServiceServicer(object):
     """
 
     def Embed(self, request, context):
-        """Embeds one text: one vector of the encoder's last states.
+        """Embeds one text: one vector of the encoder's last states over the text's tokens and those that stand around it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
