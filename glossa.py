@@ -196,18 +196,18 @@ def import_(
 ) -> None:
     """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
+    from model.convert_tokenizer import convert_tokenizer
     from model.pretrained import PretrainedError
     from model.takeover import MAX_LENGTH, take_over
-    from model.tokenizer import Tokenizer, TokenizerError
+    from model.tokenizer import TokenizerError
 
     with complaints(PretrainedError, CheckpointError, TokenizerError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
-        tokenizer = Tokenizer.load(directory / "tokenizer.json")
         taken = take_over(
             directory,
             checkpoint,
-            tokenizer,
+            convert_tokenizer(directory),
             allow_pickle=allow_pickle,
             max_length=max_length or MAX_LENGTH,
             eos_id=eos_id,
@@ -226,10 +226,14 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
         "model_type": taken.lineage["model_type"],
         "parameters": taken.parameters,
         "vocabulary": config.vocab_size,
-        "context": of(config.max_target_len, taken.max_target_len),
     }
+    if config.has_decoder:
+        figures["context"] = of(config.max_target_len, taken.max_target_len)
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, taken.max_source_len)
+    if not config.has_decoder:
+        heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
+        return {**figures, "frame": [*config.frames.tokens], "head": heads.get(config.head, "none")}
     return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
 
 
