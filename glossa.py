@@ -226,10 +226,14 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
         "model_type": taken.lineage["model_type"],
         "parameters": taken.parameters,
         "vocabulary": config.vocab_size,
-        "context": of(config.max_target_len, taken.max_target_len),
     }
+    if config.has_decoder:
+        figures["context"] = of(config.max_target_len, taken.max_target_len)
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, taken.max_source_len)
+    if not config.has_decoder:
+        heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
+        return {**figures, "frame": [*config.frames.tokens], "head": heads.get(config.head, "none")}
     return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
 
 
