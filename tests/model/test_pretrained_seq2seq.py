@@ -10,46 +10,64 @@ from model.evaluate import greedy_batch
 from model.pretrained import PretrainedError, import_model
 from model.pretrained_seq2seq import NEVER, with_languages
 from model.transformer import build
-from tests.pretrained_seq2seq import TINY, VARIANTS, make, transformers
+from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make, transformers
 
 SOURCES = 20
 
 
+def imported(theirs, directory):
+    """Ours, from what the library's model saved."""
+    theirs.save_pretrained(directory)
+    taken = import_model(directory)
+    ours = build(taken.config).eval()
+    ours.load_state_dict(taken.weights)
+    return ours
+
+
 @pytest.fixture(scope="module", params=list(VARIANTS))
 def both(request, tmp_path_factory):
-    """The library's model, and ours from what it saved."""
-    directory, theirs = tmp_path_factory.mktemp("theirs"), make(request.param)
-    theirs.save_pretrained(directory)
-    imported = import_model(directory)
-    ours = build(imported.config).eval()
-    ours.load_state_dict(imported.weights)
-    return theirs, ours
+    """The library's model, and ours."""
+    theirs = make(request.param)
+    return theirs, imported(theirs, tmp_path_factory.mktemp("theirs"))
 
 
-def sources(config):
-    """Ids of texts of 2 to 30 tokens, as lists and padded with a mask."""
+def sources(config, count=SOURCES, longest=30):
+    """Ids of texts of 2 to `longest` tokens, as lists and padded with a mask."""
     generator = torch.Generator().manual_seed(5)
+    lengths = torch.linspace(1, longest - 1, count).long().tolist()
     lists = [
-        [*torch.randint(3, TINY.vocab_size - 2, (1 + i * 3 // 2,), generator=generator).tolist(), config.eos_id]
-        for i in range(SOURCES)
+        [*torch.randint(3, config.vocab_size - 2, (length,), generator=generator).tolist(), config.eos_id]
+        for length in lengths
     ]
-    padded = torch.full((SOURCES, max(map(len, lists))), config.pad_id)
+    padded = torch.full((count, longest), config.pad_id)
     for row, ids in zip(padded, lists, strict=True):
         row[: len(ids)] = torch.tensor(ids)
     lengths = torch.tensor(list(map(len, lists)))
     return lists, padded, lengths, (torch.arange(padded.shape[1]) < lengths[:, None]).long()
 
 
-def test_logits_are_those_of_transformers(both):
-    theirs, ours = both
-    _, padded, lengths, mask = sources(ours.config)
-    target = torch.randint(3, TINY.vocab_size - 2, (SOURCES, 23), generator=torch.Generator().manual_seed(6))
+def check_logits(theirs, ours, record, *, count=SOURCES, longest=30):
+    _, padded, lengths, mask = sources(ours.config, count, longest)
+    generator = torch.Generator().manual_seed(6)
+    target = torch.randint(3, ours.config.vocab_size - 2, (count, longest), generator=generator)
     target[:, 0] = ours.config.frames.before_target[0]
     with torch.no_grad():
         expected = theirs(input_ids=padded, attention_mask=mask, decoder_input_ids=target).logits
         logits = ours.decoder.unembedding(ours(padded, lengths, target))
+    record("largest_difference", (logits - expected).abs().max().item())
     assert expected.std() > 0.1
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+
+
+def test_logits_are_those_of_transformers(both, record_property):
+    check_logits(*both, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REALISTIC)
+def test_logits_of_realistic_shapes_are_those_of_transformers(name, tmp_path, record_property):
+    theirs = make(name, REALISTIC[name])
+    check_logits(theirs, imported(theirs, tmp_path), record_property, count=3, longest=REALISTIC[name].positions)
 
 
 def test_greedy_answers_are_those_of_transformers(both):
@@ -109,9 +127,9 @@ def test_banned_tokens_get_a_bias_that_nothing_outweighs(tmp_path):
     model.final_logits_bias.zero_()
     model.generation_config.bad_words_ids = [[100]]
     model.save_pretrained(tmp_path)
-    imported = import_model(tmp_path)
-    bias = imported.weights["decoder.unembedding.bias"]
-    assert imported.config.output_bias
+    taken = import_model(tmp_path)
+    bias = taken.weights["decoder.unembedding.bias"]
+    assert taken.config.output_bias
     assert bias[100] == NEVER
     assert not bias[:100].any()
     assert torch.tensor(NEVER).half().isfinite()
