@@ -308,9 +308,8 @@ class ModelConfig(_Config):
     def _check_head(self) -> None:
         mask = self.mask_id
         if mask is not None and (type(mask) is not int or mask < 0 or (self.vocab_size and mask >= self.vocab_size)):
-            raise ConfigError(
-                "mask_id", f"must be a token below vocab_size {self.vocab_size} or left out, got {mask!r}"
-            )
+            limit = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
+            raise ConfigError("mask_id", f"must be a token{limit} or left out, got {mask!r}")
         if self.has_decoder:
             for name, nothing in (("head", "none"), ("pooler", "none"), ("labels", ()), ("multi_label", False)):
                 if (value := getattr(self, name)) != nothing:
