@@ -14,9 +14,12 @@ from model.config import (
     TARGET_LANGUAGE,
     ConfigError,
     Framing,
+    Head,
     Languages,
     ModelConfig,
+    Pooler,
     Positions,
+    Sinusoids,
 )
 
 WRONG = [
