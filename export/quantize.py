@@ -208,7 +208,8 @@ class _Rewriter:
                 attributes = attributes_of(node)
                 assert attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
                 assert not attributes.get("transA", 0)
-                assert len(node.input) == 2, "a Gemm of the graphs has no bias"
+                if len(node.input) > 2:
+                    bias = self.array(node.input[2])
                 weight = weight.T if attributes.get("transB", 0) else weight
             else:
                 users = self.users(node.output[0])
