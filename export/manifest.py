@@ -33,7 +33,9 @@ class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
-    cross_kv: `encode` writes NAME and `decode` reads it.
+    cross_kv: `encode` writes NAME and `decode` reads it; its first states of a recurrent decoder have no source axis.
+    recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, in the same memory too: it
+    has read the one before it writes the other. What is there at position 0 does not matter.
     Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
     cache that it only reads.
     """
@@ -448,3 +450,6 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
             names = f"present.{state.name}", f"past.{state.name}"
         if names[0] not in written or names[1] not in read:
             raise FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
+        sizes = state.shape[1:]
+        if state.kind == "recurrent" and any(isinstance(size, str) for size in sizes):
+            raise FormError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")
