@@ -175,6 +175,11 @@ def export_model(
     config, forms = model.config, forms or FormChoice()
     check_exportable(model, tokenizer)
     check_forms(precisions, forms)
+    if not config.has_decoder and ("int4" in precisions or (forms.form != "auto" and not is_for_encoders(forms.form))):
+        raise ExportError(
+            "precision int4, and forms with blocks or int8 caches, are of decoders; export an encoder with fp32, fp16, "
+            "or int8 in form row or static"
+        )
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
@@ -274,6 +279,11 @@ def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
         )
 
 
+def is_for_encoders(form: str) -> bool:
+    """Whether a form is more than another name for "row" or "static" where there is no decoder."""
+    return FORMS[form].activations in ("row", "static") and not FORMS[form].has_int8_cache
+
+
 def save_variants(
     model: Model,
     tokenizer: Tokenizer,
@@ -302,7 +312,7 @@ def save_variants(
                 f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
                 "fix: give development text, --development FILE"
             )
-        asked = {precision: _form_names(precision, forms.form) for precision in quantized}
+        asked = {precision: _form_names(precision, forms.form, model.config) for precision in quantized}
         is_calibrated = any(FORMS[name].needs_ranges for names in asked.values() for name in names)
         ranges = calibrate(model, calibration_ids(model, tokenizer, forms)) if is_calibrated else None
         place = directory if "fp32" in variants else scratch / "fp32"
@@ -321,9 +331,14 @@ def save_variants(
     return tuple(variants[precision] for precision in precisions)
 
 
-def _form_names(precision: Precision, form: str) -> tuple[str, ...]:
-    """The forms of a precision that are measured: the one named, if it is one of this precision."""
-    return (form,) if form in FORMS and FORMS[form].precision == precision else AUTOMATIC[precision]
+def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[str, ...]:
+    """The forms of a precision that are measured: the one named, if it is one of this precision. An encoder alone has
+    no caches."""
+    if form in FORMS and FORMS[form].precision == precision:
+        return (form,)
+    if config.has_decoder:
+        return AUTOMATIC[precision]
+    return tuple(name for name in AUTOMATIC[precision] if not FORMS[name].has_int8_cache)
 
 
 def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
