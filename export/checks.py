@@ -93,8 +93,9 @@ class Graphs(Protocol):
         """What the products of `encode` and of a step of `decode` read and gave."""
         ...
 
-    def encode(self, sources: Sequence[Ids]) -> Arrays:
-        """All outputs of `encode` for a ragged batch, by name."""
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """All outputs of `encode` for a ragged batch, by name. places: of each source those that are to be told, where
+        the graph tells any."""
         ...
 
     def buffers(self, rows: int, capacity: int) -> Arrays:

@@ -176,6 +176,11 @@ def export_model(
     config, forms = model.config, forms or FormChoice()
     check_exportable(model, tokenizer)
     check_forms(precisions, forms)
+    if not config.has_decoder and ("int4" in precisions or (forms.form != "auto" and not is_for_encoders(forms.form))):
+        raise ExportError(
+            "precision int4, and forms with blocks or int8 caches, are of decoders; export an encoder with fp32, fp16, "
+            "or int8 in form row or static"
+        )
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
@@ -285,6 +290,11 @@ def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
         )
 
 
+def is_for_encoders(form: str) -> bool:
+    """Whether a form is more than another name for "row" or "static" where there is no decoder."""
+    return FORMS[form].activations in ("row", "static") and not FORMS[form].has_int8_cache
+
+
 def save_variants(
     model: Model,
     tokenizer: Tokenizer,
@@ -333,10 +343,12 @@ def save_variants(
 
 
 def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[str, ...]:
-    """The forms of a precision that are measured: the one named, if it is one of this precision."""
+    """The forms of a precision that are measured: the one named, if it is one of this precision. What has no cache,
+    encoders alone and recurrent models, has none in int8."""
     if form in FORMS and FORMS[form].precision == precision:
         return (form,)
-    return tuple(name for name in AUTOMATIC[precision] if not (config.is_recurrent and FORMS[name].has_int8_cache))
+    has_cache = config.has_decoder and not config.is_recurrent
+    return tuple(name for name in AUTOMATIC[precision] if has_cache or not FORMS[name].has_int8_cache)
 
 
 def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
