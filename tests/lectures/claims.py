@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from tests.lectures import alignment, cache, equivariance, extrapolation, heads, norms, prefill, specialists
+from tests.lectures import (
+    alignment,
+    bottleneck,
+    cache,
+    documents,
+    equivariance,
+    extrapolation,
+    heads,
+    norms,
+    prefill,
+    recurrence,
+    specialists,
+)
 from tests.lectures.claim import Claim
 
 CLAIMS: tuple[Claim, ...] = (
+    bottleneck.CLAIM,
     alignment.CLAIM,
+    recurrence.CLAIM,
     equivariance.CLAIM,
     extrapolation.CLAIM,
     heads.CLAIM,
@@ -14,4 +28,5 @@ CLAIMS: tuple[Claim, ...] = (
     norms.CLAIM,
     prefill.CLAIM,
     cache.CLAIM,
+    documents.CLAIM,
 )

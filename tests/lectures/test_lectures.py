@@ -15,10 +15,12 @@ from tests.lectures.alignment import errors
 from tests.lectures.claim import Claim, Finding, verdict_of
 from tests.lectures.claims import CLAIMS
 from tests.lectures.demo import Sentence
+from tests.lectures.documents import FACTS, FILLER, LENGTH, READS, TOLD, documents, framed
 from tests.lectures.extrapolation import FACTOR, TRAINED, lengthened
 from tests.lectures.lab import Training
 from tests.lectures.page import anchor, write_page
 from tests.lectures.prefill import fit
+from tests.lectures.recurrence import seconds_to
 from tests.lectures.specialists import scores, specialists
 from tests.lectures.watching import Weights, watch
 from tests.lectures.words import links
@@ -171,3 +173,36 @@ def test_a_lengthened_model_says_the_same_of_what_it_knew(positions):
     with torch.no_grad():
         torch.testing.assert_close(longer(tokens), model(tokens))
         assert longer(tokens.repeat(1, FACTOR)).isfinite().all()
+
+
+def test_documents_tell_only_what_stands_in_them():
+    for words, told in documents(20, seed=1):
+        assert len(words) == LENGTH
+        facts = {tuple(re.findall(r"\d+", word)) for word in words if word not in FILLER}
+        assert len(facts) == FACTS
+        towns, goods = ([word.removeprefix(kind) for word in told[at::3]] for at, kind in enumerate(("town", "good")))
+        assert set(zip(towns, goods, strict=True)) <= facts
+        assert len(set(towns)) == TOLD
+
+
+def test_the_king_of_like_towns_is_the_same_in_every_document():
+    kings: dict[tuple[str, str], str] = {}
+    for _, told in documents(200, seed=1) + documents(50, seed=2):
+        for town, good, king in zip(told[::3], told[1::3], told[2::3], strict=True):
+            assert kings.setdefault((town, good), king) == king
+
+
+def test_models_read_the_end_of_a_document():
+    ((words, told),) = documents(1, seed=1)
+    ((source, target),) = framed("encoder-decoder", [(words, told)])
+    assert source.split() == words[-READS["encoder-decoder"] :]
+    assert target.split() == told
+    ((_, text),) = framed("decoder", [(words, told)])
+    assert text.split() == [*words[-READS["decoder"] :], "=", *told]
+
+
+def test_time_to_a_loss_lies_between_validations():
+    curve = [[10.0, 1, 3.0], [20.0, 2, 2.0], [30.0, 3, 1.0]]
+    assert seconds_to(curve, 1.5) == 25.0
+    assert seconds_to(curve, 3.0) == 10.0
+    assert seconds_to(curve, 0.5) == float("inf")
