@@ -63,14 +63,16 @@ def judge(measured: Measured) -> Finding:
         ends.setdefault((order, rate, warm_up), []).append(curve[-1][1])
     best = min(loss for found in ends.values() for loss in found)
     worst = {key: max(found) for key, found in ends.items()}
-    cold = {order: [worst[key] - best for key in worst if key[0] == order and key[2] == "0"] for order in ORDERS}
-    fast = max(RATES)
-    gain = worst[("post", f"{fast:g}", "0")] - worst[("post", f"{fast:g}", str(WARM_UPS[1]))]
-    held = [max(cold["post"]) > max(cold["pre"]) + NEAR, gain > NEAR]
+    slow, fast = (f"{rate:g}" for rate in sorted(RATES))
+    cold = {order: {rate: worst[(order, rate, "0")] - best for rate in (slow, fast)} for order in ORDERS}
+    gain = worst[("post", fast, "0")] - worst[("post", fast, str(WARM_UPS[1]))]
+    held = [cold["post"][fast] > cold["pre"][fast] + NEAR, gain > NEAR]
     return Finding(
         verdict=verdict_of(held),
-        says=f"Without warm-up the worst pre-norm run ends {max(cold['pre']):.2f} nats above the best of all, the "
-        f"worst post-norm run {max(cold['post']):.2f}. At the higher rate warm-up gains post-norm {gain:+.2f} nats.",
+        says=f"At a rate of {fast} without warm-up the worse pre-norm run ends {cold['pre'][fast]:.2f} nats above the "
+        f"best of all runs, the worse post-norm run {cold['post'][fast]:.2f}; warm-up brings that one down by "
+        f"{gain:.2f}. At {slow} the two orders end {abs(cold['post'][slow] - cold['pre'][slow]):.2f} apart without "
+        "warm-up: it is the high rate that needs it.",
         header=("norm", "learning rate", "warm-up steps", "validation loss at the end, each seed"),
         rows=[(*key, ", ".join(_shown(loss) for loss in found)) for key, found in ends.items()],
     )

@@ -52,11 +52,18 @@ def measure(lab: Lab) -> Measured:
 
 
 def fit(lengths: Sequence[int], ms: Sequence[float]) -> tuple[float, float, float]:
-    """a, b, c of a·n² + b·n + c with the least squared error relative to the figures."""
+    """a, b, c of a·n² + b·n + c, none of them negative, with the least squared error relative to the figures."""
     n, t = np.array(lengths, float), np.array(ms)
-    terms = np.stack([n**2, n, np.ones_like(n)], axis=1)
-    a, b, c = np.linalg.lstsq(terms / t[:, None], np.ones_like(t), rcond=None)[0]
-    return float(a), float(b), float(c)
+    terms = np.stack([n**2, n, np.ones_like(n)], axis=1) / t[:, None]
+    found = []
+    for used in itertools.product((True, False), repeat=3):  # the best of few is the best one without negative terms
+        chosen = np.flatnonzero(used)
+        factors = np.zeros(3)
+        factors[chosen] = np.linalg.lstsq(terms[:, chosen], np.ones_like(t), rcond=None)[0]
+        if (factors >= 0).all():
+            found.append((float(((terms @ factors - 1) ** 2).sum()), factors))
+    a, b, c = min(found, key=lambda item: item[0])[1].tolist()
+    return a, b, c
 
 
 def judge(measured: Measured) -> Finding:
@@ -69,7 +76,7 @@ def judge(measured: Measured) -> Finding:
         held += [a > 0 and error < 0.3, slopes[-1] > slopes[0]]
         said.append(
             f"{NAMES[name]}: {a * 1e6:.3g}·(n/1000)² + {b * 1e3:.3g}·(n/1000) + {c:.2g} ms, at most {error:.0%} off; "
-            f"the two terms are equal at n = {b / a:,.0f}, and {FAR:,} tokens would take "
+            f"the two terms are equal at n = {b / max(a, 1e-12):,.0f}, and {FAR:,} tokens would take "
             f"{(a * FAR**2 + b * FAR) / 1e3:,.0f} s, of which the quadratic term "
             f"{a * FAR**2 / (a * FAR**2 + b * FAR):.0%}"
         )

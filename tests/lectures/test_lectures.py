@@ -116,6 +116,14 @@ def test_the_fit_finds_the_terms_that_are_there():
     assert (a, b, c) == pytest.approx((3e-4, 0.02, 1.5), rel=1e-6)
 
 
+def test_the_fit_has_no_negative_terms():
+    lengths = [32, 64, 128, 256]
+    a, b, c = fit(lengths, [3e-4 * n * n - 0.005 * n + 1.5 for n in lengths])
+    assert a == pytest.approx(3e-4, rel=0.2)
+    assert b == 0
+    assert c > 0
+
+
 def test_links_are_words_whose_partner_is_beyond_doubt():
     english = ["The", "cow", "must", "sleep", "by", "a", "beautiful", "river", "."]
     german = ["Die", "Kuh", "muss", "an", "einem", "schönen", "Fluss", "schlafen", "."]
