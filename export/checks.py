@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import PAD_MULTIPLE, Golden, Quantization
+from export.bundle import PAD_MULTIPLE, Golden, Quantization, Role
 from export.expected import Expected
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
@@ -83,8 +83,8 @@ class Graphs(Protocol):
         """Which graphs there are."""
         ...
 
-    def roundings(self, *, aligning: bool = False) -> Roundings:
-        """What `encode` and `decode` round, or `encode` and `align`."""
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round, where they exist."""
         ...
 
     def seen_products(
@@ -348,12 +348,12 @@ class Suite(Checker):
 
     @cached_property
     def roundings(self) -> Roundings:
-        return self.served.roundings() if self.quantization else Roundings()
+        return self.served.roundings("encode", "decode") if self.quantization else Roundings()
 
     @cached_property
     def aligning(self) -> Roundings:
         """Those of `align`, which keeps no caches of its own and reads what `encode` writes for `decode`."""
-        found = self.served.roundings(aligning=True)
+        found = self.served.roundings("encode", "align")
         found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
         return found
 

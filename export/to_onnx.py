@@ -51,6 +51,7 @@ from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.calibrate import Ranges, calibrate
 from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
 from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
+from export.graphs_attention import attend_signature, seen_attention
 from export.optimize import makers_of, name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import framed_texts, sample_inputs
@@ -120,8 +121,9 @@ def export_bundle(
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
     forms: how the form of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others must be
-    given some. attention: also a graph that tells how a target attends to its source. parallel: pairs of source and
-    target text from which to learn a shortlist; none: no shortlist.
+    given some. attention: also a graph that tells every attention of a pass, and where there is a source one that
+    tells how a finished target attends to it. parallel: pairs of source and target text from which to learn a
+    shortlist; none: no shortlist.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
@@ -183,9 +185,8 @@ def export_model(
         )
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
-    for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
-        if is_asked and not (config.has_encoder and config.has_decoder):
-            raise ExportError(f"{name}: only models that translate have it; export this one without {name}")
+    if parallel and not (config.has_encoder and config.has_decoder):
+        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
     if attention and config.is_recurrent and config.score == "none":
         raise ExportError("attention: a recurrent model without a score has none; export it without attention")
     if config.is_recurrent and forms.form in FORMS and FORMS[forms.form].has_int8_cache:
@@ -214,8 +215,9 @@ def export_model(
             golden=golden,
             lineage=origin,
             parity=report,
-            attention=attention_of(config) if attention else None,
+            attention=attention_of(config) if attention and config.has_encoder and config.has_decoder else None,
             encoding=encoding_of(config) if config.has_encoder else None,
+            seen=seen_attention(config) if attention else (),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             shortlist=SHORTLIST if parallel else "",
         )
@@ -394,10 +396,12 @@ def trace_model(model: Model, *, attention: bool = False) -> Traced:
         signatures = graphs_recurrent.signatures(model, attention=attention)
     else:
         signatures = graphs.signatures(model, attention=attention)
+        if attention:
+            signatures["attend"] = attend_signature(model)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        if isinstance(model, Encoder):
+        if isinstance(model, Encoder) and role == "encode":
             check_encoder_graph(made[role], model)
         else:
             check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
@@ -527,6 +531,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         packable = 0 if is_apart else config.num_decoder_layers
     elif role == "align":
         softmaxes = 2 * config.num_decoder_layers
+    elif role == "attend":
+        softmaxes = sum(seen.layers for seen in seen_attention(config))
     elif is_half:
         softmaxes = config.num_encoder_layers
     else:

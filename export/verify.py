@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from export.attention_checks import AttentionSuite
 from export.bundle import (
     PAD_MULTIPLE,
     SESSION_CONFIG,
@@ -72,10 +73,14 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 def verify_graphs(directory: Path, variant: Variant, model: Model, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
     served = Served(directory, variant, limits_of(model.config))
+    seen: list[Check] = []
+    if "attend" in served.roles:
+        seen = AttentionSuite(served, variant.precision, model, samples, variant.quantization).run()
     if isinstance(model, Encoder):
         suite = EncoderSuite(served, variant.precision, model, samples, variant.quantization)
-        return Verification(tuple(suite.run()))
-    return Suite(served, variant.precision, model, samples, variant.quantization).run()
+        return Verification((*suite.run(), *seen))
+    found = Suite(served, variant.precision, model, samples, variant.quantization).run()
+    return Verification((*found.checks, *seen), found.answers)
 
 
 def verify_variants(
@@ -179,8 +184,7 @@ class Served:
     def roles(self) -> Collection[str]:
         return self.variant.graphs.keys()
 
-    def roundings(self, *, aligning: bool = False) -> Roundings:
-        roles: tuple[Role, ...] = ("encode", "align" if aligning else "decode")
+    def roundings(self, *roles: Role) -> Roundings:
         graphs = {role: self.variant.graphs[role].file for role in roles if role in self.variant.graphs}
         return read_roundings({role: onnx.load(self.directory / file) for role, file in graphs.items()})
 
@@ -317,6 +321,15 @@ class Served:
         (attention,) = self.sessions["align"].run(["cross_attention"], feeds)
         result: Array = attention
         return result
+
+    def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
+        feeds: Arrays = {}
+        for rows, tokens, counts in ((sources, "source", "source_lengths"), (targets, "tokens", "lengths")):
+            if tokens in self.variant.graphs["attend"].inputs:
+                feeds[tokens] = padded(rows, round_up(max(map(len, rows)), PAD_MULTIPLE))
+                feeds[counts] = lengths(rows)
+        names = self.variant.graphs["attend"].outputs
+        return dict(zip(names, self.sessions["attend"].run(list(names), feeds), strict=True))
 
 
 def _capacity_of(buffers: Arrays) -> int:

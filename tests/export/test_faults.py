@@ -24,6 +24,7 @@ ALONE = "steps in a batch as alone"
 NORMALISER = "normaliser against PyTorch"
 SUMS = "probabilities of a row add up to one"
 ATTENTION = "attention against PyTorch"
+EVERY_ATTENTION = "every attention against PyTorch"
 BEST = "best tokens are those of the sorted row"
 
 
@@ -355,6 +356,24 @@ def align_to_another_layers_source(graph):
                 node.input[i] = f"cross_key.{1 - int(name[-1])}"
 
 
+def attend_with_two_layers_swapped(graph):
+    (told,) = [node for node in graph.node if node.output[0] == "encoder_attention"]
+    (stack,) = [node for node in graph.node if node.output[0] == told.input[0]]
+    stack.input[0], stack.input[1] = stack.input[1], stack.input[0]
+
+
+def attend_without_its_masks(graph):
+    for node in choices(graph):
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def attend_behind_the_ends(graph):
+    """What padding attends to is told, too."""
+    for name in ("encoder_attention", "decoder_attention", "cross_attention"):
+        (told,) = [node for node in graph.node if node.output[0] == name]
+        told.CopyFrom(helper.make_node("Identity", [told.input[0]], [name]))
+
+
 def align_without_the_sources_mask(graph):
     for node in choices(graph)[1::2]:
         node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
@@ -455,6 +474,13 @@ ALIGNMENT = [
     ("align", positions_off_by_one, ATTENTION),
     ("align", position_table_one_short, ATTENTION),
     ("align", a_bias_dropped, ATTENTION),
+    ("attend", attend_with_two_layers_swapped, EVERY_ATTENTION),
+    ("attend", attend_without_its_masks, EVERY_ATTENTION),
+    ("attend", attend_without_its_masks, "every attention stays within its rows"),
+    ("attend", attend_behind_the_ends, "every attention stays within its rows"),
+    ("attend", align_with_another_scale, EVERY_ATTENTION),
+    ("attend", positions_off_by_one, EVERY_ATTENTION),
+    ("attend", a_bias_dropped, EVERY_ATTENTION),
 ]
 
 

@@ -29,7 +29,7 @@ from service.runner import LONE_ROWS, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
-from service.sessions import CPU, CUDA, open_lone_sessions
+from service.sessions import CPU, CUDA, open_lone_sessions, open_session
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
@@ -441,6 +441,22 @@ def test_the_mean_state_is_that_of_pytorch(bundle, request):
                 states_1SM = torch_model.encode(source, torch.tensor([source.shape[1]]))[0]
             assert sequence.encoded is not None
             assert sequence.encoded.vector == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
+
+
+def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_bundle):
+    opened: list[str] = []
+
+    def open_graph(file, providers):
+        opened.append(file.name)
+        return open_session(file, providers)
+
+    manifest = load_bundle(tiny_attention_bundle)
+    model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
+    held = model.weight_bytes
+    assert sorted(opened) == ["align.onnx", "decode.onnx", "encode.onnx"]
+    assert model.open_attend() is model.open_attend()
+    assert opened[3:] == ["attend.onnx"]
+    assert model.weight_bytes == held + manifest.files["fp32/attend.onnx"].bytes
 
 
 @pytest.mark.parametrize("bundle", ["tiny_attention_bundle", "tiny_recurrent_bundle"])
