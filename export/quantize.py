@@ -208,8 +208,10 @@ class _Rewriter:
                 attributes = attributes_of(node)
                 assert attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
                 assert not attributes.get("transA", 0)
-                assert len(node.input) == 2, "a Gemm of the graphs has no bias"
                 weight = weight.T if attributes.get("transB", 0) else weight
+                if len(node.input) == 3:
+                    bias = self.array(node.input[2])
+                    assert bias.shape == (weight.shape[1],), bias.shape
             else:
                 users = self.users(node.output[0])
                 if len(users) == 1 and users[0].op_type == "Add":

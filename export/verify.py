@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -46,14 +46,19 @@ from export.checks import (
     padded,
     round_up,
 )
+from export.encoder_checks import EncoderSuite, golden_vector, mean_state, vector_difference
 from export.rounded import Roundings, SeenProduct, product_values, read_roundings
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.disk import DIGESTS
-from model.transformer import Transformer
+from model.encoder import Encoder
+from model.transformer import Model
 
 PROVIDER = "CPUExecutionProvider"
+CACHE_AXES = 4  # rows, heads, positions, head_dim; what a recurrent model carries has rows and a size
+
+T = TypeVar("T")
 
 
 def make_report(checks: Iterable[Check]) -> dict[str, Any]:
@@ -64,23 +69,39 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
     return {"passed": passed, "provider": PROVIDER, "session": session, "checks": listed}
 
 
-def verify_graphs(directory: Path, variant: Variant, model: Transformer, samples: Samples) -> Verification:
+def verify_graphs(directory: Path, variant: Variant, model: Model, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
     served = Served(directory, variant, limits_of(model.config))
+    if isinstance(model, Encoder):
+        suite = EncoderSuite(served, variant.precision, model, samples, variant.quantization)
+        return Verification(tuple(suite.run()))
     return Suite(served, variant.precision, model, samples, variant.quantization).run()
 
 
 def verify_variants(
-    directory: Path, variants: Sequence[Variant], model: Transformer, samples: Samples
+    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
 ) -> tuple[list[Check], Golden | None]:
     """Every check of several variants, and a golden answer that all of them give; None where there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
-    golden = common_golden(verified)
+    limits, eos_id = limits_of(model.config), model.config.eos_id
+    if isinstance(model, Encoder):
+        golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
+    else:
+        golden = common_golden(verified)
     if golden is not None:
-        limits, eos_id = limits_of(model.config), model.config.eos_id
         checks += [_check_golden(Served(directory, variant, limits), golden, eos_id) for variant in variants]
     return checks, golden
+
+
+def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits, samples: Samples) -> Golden:
+    """What each variant makes of one text: the longest that is no extreme."""
+    source = max(samples.sources, key=len)
+    vectors = {
+        variant.precision: golden_vector(Served(directory, variant, limits), source, variant.precision)
+        for variant in variants
+    }
+    return Golden(source=source, prompt=(), output=(), vectors=vectors)
 
 
 def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -114,11 +135,17 @@ def checkpoint_digest(checkpoint: Path) -> str:
 
 
 def _check_golden(served: Served, golden: Golden, eos_id: int) -> Check:
+    precision = served.variant.precision
+    if golden.vectors:
+        vector = golden.vectors[precision]
+        off = vector_difference(vector, mean_state(served, golden.source))
+        told = "" if off <= vector.tolerance else f"the vector differs by {off:.2g} of its largest value"
+        return _equality("golden answer", precision, f"{len(golden.source)} source tokens", told)
     sources = [golden.source] if golden.source else []
     (answer,) = answer_greedily(served, sources, [golden.prompt], eos_id, len(golden.output))
     inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
     difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
-    return _equality("golden answer", served.variant.precision, inputs, difference)
+    return _equality("golden answer", precision, inputs, difference)
 
 
 def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
@@ -162,20 +189,22 @@ class Served:
     ) -> list[SeenProduct]:
         seen = []
         if "encode" in self.roles:
-            feeds = {"source": padded(sources, round_up(max(map(len, sources)), PAD_MULTIPLE))}
-            seen += self._seen("encode", {**feeds, "source_lengths": lengths(sources)})
-        capacity = next(iter(buffers.values())).shape[2]
-        feeds = {
+            seen += self._seen("encode", self._encoder_feeds(sources))
+        feeds: Arrays = {
             "tokens": np.array(tokens, np.int64)[:, None],
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + 1,
-            "total_length": np.array(capacity, np.int32),
+            "total_length": np.array(_capacity_of(buffers), np.int32),
             "top_k": np.array([0], np.int64),
             **self._asked(last_positions([[token] for token in tokens])),
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
         }
-        return [*seen, *self._seen("decode", feeds)]
+        return [*seen, *self._seen("decode", self._read_by("decode", feeds))]
+
+    def _read_by(self, role: Role, feeds: Mapping[str, T]) -> dict[str, T]:
+        """Those that a graph takes."""
+        return {name: value for name, value in feeds.items() if name in self.variant.graphs[role].inputs}
 
     def _seen(self, role: Role, feeds: Mapping[str, Array]) -> list[SeenProduct]:
         """Runs a copy of a graph that also tells what its products read and give."""
@@ -192,15 +221,26 @@ class Served:
             for weight, given, result in values
         ]
 
-    def encode(self, sources: Sequence[Ids]) -> Arrays:
-        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
-        feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
+    def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
+        return self._seen("encode", self._encoder_feeds(sources, places))
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
         names = self.variant.graphs["encode"].outputs
+        feeds = self._encoder_feeds(sources, places)
         return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
+
+    def _encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """places: of each source those that are to be told, where the graph tells any."""
+        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
+        feeds: Arrays = {"source": padded(sources, length), "source_lengths": lengths(sources)}
+        if "places" in self.variant.graphs["encode"].inputs:
+            flat = [row * length + place for row, own in enumerate(places) for place in own]
+            feeds["places"] = np.array(flat or [0], np.int64)
+        return feeds
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
         sizes = {"batch": rows, "capacity": capacity}
-        states = [state for state in self.variant.states if state.kind == "self_kv"]
+        states = [state for state in self.variant.states if state.kind != "cross_kv"]
         shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states]
         return {state.name: garbage(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)}
 
@@ -231,7 +271,7 @@ class Served:
         """`decode`, bound but not run yet, and where its answer will stand; running it twice does the same twice."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
-        capacity = next(iter(buffers.values())).shape[2]
+        capacity = _capacity_of(buffers)
         feeds = {
             "tokens": padded(blocks, length),
             "starts": np.array(starts, np.int64),
@@ -253,7 +293,7 @@ class Served:
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
         outputs = {name: value(array) for name, array in prediction._asdict().items()}
-        for name, memory in inputs.items():
+        for name, memory in self._read_by("decode", inputs).items():
             binding.bind_ortvalue_input(name, memory)
         for name in self.variant.graphs["decode"].outputs:
             # present.X and whatever else hands the state X through are its memory.
@@ -273,9 +313,15 @@ class Served:
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
-        (attention,) = self.sessions["align"].run(["cross_attention"], {"tokens": tokens, **cross})
+        feeds = self._read_by("align", {"tokens": tokens, **cross})
+        (attention,) = self.sessions["align"].run(["cross_attention"], feeds)
         result: Array = attention
         return result
+
+
+def _capacity_of(buffers: Arrays) -> int:
+    """Positions that caches have room for; 0 where there are none."""
+    return next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
 
 
 def _session(file: Path | bytes) -> onnxruntime.InferenceSession:
@@ -294,6 +340,6 @@ def limits_of(config: ModelConfig) -> Limits:
     return Limits(
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,
-        max_target_len=config.max_target_len,
+        max_target_len=config.max_target_len if config.has_decoder else 0,
         max_block=1 if config.has_encoder else 0,
     )

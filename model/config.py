@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_typ
 
 import yaml
 
-Architecture = Literal["encoder_decoder", "decoder", "encoder"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
@@ -27,8 +27,12 @@ Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alib
 Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 TokenizerKind = Literal["bpe", "words"]
-Embedded = Literal["", "pairs", "scenes", "copy"]
+Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
 Documents = Literal["lines", "stream"]
+Head = Literal["none", "masked", "classify", "attention"]
+Pooler = Literal["none", "tanh", "relu"]
+Cell = Literal["lstm", "gru"]
+Score = Literal["none", "dot", "multiplicative", "additive"]
 
 
 class ConfigError(ValueError):
@@ -170,7 +174,12 @@ class Framing(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """The shape of a Transformer. `vocab_size` is set from the tokenizer when training starts."""
+    """The shape of a model. `vocab_size` is set from the tokenizer when training starts.
+
+    A recurrent model takes d_model (of its vectors of tokens, and of its decoder's states), the numbers of layers, the
+    fields behind `cell`, and what is said of embeddings, dropout, lengths and tokens. It does not use heads, d_ff,
+    activation, norms, biases, attention_scale, window and positions.
+    """
 
     architecture: Architecture = "encoder_decoder"
     vocab_size: int = 0  # 0: not known yet
@@ -217,6 +226,17 @@ class ModelConfig(_Config):
     eos_id: int = 2
     unk_id: int = 3
     framing: Framing | None = None  # None: what bos_id and eos_id say
+    head: Head = "none"  # of an encoder alone: fills masks, or tells labels from the first token or from all of them
+    pooler: Pooler = "none"  # of an encoder alone: a layer with this activation over the first token's state
+    labels: tuple[str, ...] = ()  # what a text can be; set from the data when training starts
+    multi_label: bool = False  # each label holds or not, a sigmoid each, instead of exactly one, a softmax of all
+    mask_id: int | None = None  # stands for a token that is to be told; None: there is none
+    cell: Cell = "lstm"  # recurrent: Hochreiter and Schmidhuber 1997, or Cho et al. 2014
+    score: Score = "multiplicative"  # of an encoder's state for a decoder's; none: the first decoder states are all
+    input_feeding: bool = False  # what attention gave is read with the next token (Luong et al. 2015, 3.3)
+    bidirectional: bool = True  # the encoder also reads from the end (Bahdanau et al. 2015)
+    encoder_dim: int = 0  # d1 of the encoder's states, both directions together; 0: d_model
+    attention_dim: int = 0  # d3 of the additive score; 0: d_model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,6 +252,8 @@ class ModelConfig(_Config):
             "attention_scale",
             "embedding_scale",
             "window",
+            "encoder_dim",
+            "attention_dim",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -241,15 +263,13 @@ class ModelConfig(_Config):
         self._require("dropout", 0.0, 0.99)
         if self.norm_eps <= 0:
             raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
-        if self.head_dim == 0 and self.d_model % self.num_heads:
-            raise ConfigError(
-                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
-            )
-        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
-        self._check_positions()
+        if self.is_recurrent:
+            self._check_recurrent()
+        else:
+            self._check_heads()
+            self._check_positions()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -262,6 +282,29 @@ class ModelConfig(_Config):
         for token in self.frames.tokens:
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
+        self._check_head()
+
+    def _check_heads(self) -> None:
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ConfigError(
+                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+
+    def _check_recurrent(self) -> None:
+        width = self.source_dim
+        if self.score == "dot" and width != self.d_model:
+            raise ConfigError(
+                "score",
+                f"dot multiplies states of encoder and decoder, which must be of one size, and encoder_dim is {width}, "
+                f"d_model {self.d_model}; take multiplicative or additive",
+            )
+        if self.bidirectional and width % 2:
+            field = "encoder_dim" if self.encoder_dim else "d_model"
+            raise ConfigError(field, f"must be even for an encoder of two directions, got {width}")
+        if self.input_feeding and self.score == "none":
+            raise ConfigError("input_feeding", "feeds what attention gave and needs a score, got none")
 
     def _check_positions(self) -> None:
         kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim
@@ -297,12 +340,41 @@ class ModelConfig(_Config):
         if kind == "bucketed" and self.position_range <= self.position_buckets // 2:
             raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
 
+    def _check_head(self) -> None:
+        mask = self.mask_id
+        if mask is not None and (type(mask) is not int or mask < 0 or (self.vocab_size and mask >= self.vocab_size)):
+            limit = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
+            raise ConfigError("mask_id", f"must be a token{limit} or left out, got {mask!r}")
+        if self.has_decoder:
+            for name, nothing in (("head", "none"), ("pooler", "none"), ("labels", ()), ("multi_label", False)):
+                if (value := getattr(self, name)) != nothing:
+                    raise ConfigError(name, f"is of architecture encoder, not {self.architecture}, got {value!r}")
+            return
+        if self.window:
+            raise ConfigError("window", f"is a decoder's, got {self.window} with architecture encoder")
+        if not isinstance(self.labels, tuple) or not all(isinstance(label, str) and label for label in self.labels):
+            raise ConfigError("labels", f"must be a list of names, got {self.labels!r:.80}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError("labels", f"must be different names, got {', '.join(self.labels):.80}")
+        if not self.tells_labels and (self.labels or self.multi_label):
+            raise ConfigError("labels", f"go with head classify or attention, got head {self.head}")
+        if self.position_dim and self.head == "masked" and self.tie_embeddings:
+            raise ConfigError(
+                "tie_embeddings", "must be false with position_dim: token vectors are narrower than states"
+            )
+
     def check_trainable(self) -> None:
         """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
         Checkpoints of others may have them, and can be served."""
         special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
         if len(set(special.values())) < len(special):
             raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
+        if not self.has_decoder and self.head == "none":
+            raise ConfigError("head", "must be masked, classify or attention for training: nothing else is learnt from")
+        if self.head == "masked" and (self.mask_id is None or self.mask_id in special.values()):
+            raise ConfigError("mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
+        if self.tells_labels and len(self.labels) < 2:
+            raise ConfigError("labels", f"must be at least 2 to learn to tell them apart, got {len(self.labels)}")
         if self.frames.languages:
             raise ConfigError("framing", "must have no languages: training data says nothing of them")
         if self.has_decoder and not self.frames.before_target:
@@ -317,8 +389,25 @@ class ModelConfig(_Config):
         return self.architecture != "encoder"
 
     @property
+    def tells_labels(self) -> bool:
+        """An encoder that classifies."""
+        return self.head in ("classify", "attention")
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.architecture == "recurrent"
+
+    @property
+    def source_dim(self) -> int:
+        """Of a recurrent encoder's states."""
+        return self.encoder_dim or self.d_model
+
+    @property
     def frames(self) -> Framing:
-        """What stands around texts: the framing, or what follows from bos_id and eos_id."""
+        """What stands around texts: the framing, or what follows from bos_id and eos_id. An encoder alone reads bos_id
+        first: the token whose state stands for the text."""
+        if self.framing is None and not self.has_decoder:
+            return Framing(before_source=(self.bos_id,), after_source=(self.eos_id,))
         return self.framing or Framing(after_source=(self.eos_id,), before_target=(self.bos_id,))
 
     @property
@@ -354,6 +443,7 @@ class TrainConfig(_Config):
     beta2: float = 0.98
     clip_norm: float = 1.0  # 0: no clipping
     label_smoothing: float = 0.1
+    mask_share: float = 0.15  # of the tokens of a text that a masked head has to tell (Devlin et al. 2019)
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
     validate_every_steps: int = 500
@@ -377,6 +467,7 @@ class TrainConfig(_Config):
             self._require(name, 0)
         self._require("vocab_size", 8)
         self._require("label_smoothing", 0.0, 0.99)
+        self._require("mask_share", 0.01, 0.99)
         self._require("beta1", 0.0, 0.9999)
         self._require("beta2", 0.0, 0.99999)
         if self.learning_rate <= 0:
@@ -501,6 +592,44 @@ PRESETS: Mapping[str, Preset] = {
             validate_every_steps=100,
         ),
     ),
+    "masked-scenes": Preset(
+        description="encoder alone, fills masks in English scenes of the embedded grammar: two minutes on two cores",
+        model=ModelConfig(
+            architecture="encoder", head="masked", d_model=128, d_ff=512, num_encoder_layers=3, max_source_len=128
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2,
+            learning_rate=4e-3,
+            warmup_steps=200,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="scenes",
+    ),
+    "sentence-kinds": Preset(
+        description="encoder alone, tells eight kinds of English sentences by attention pooling: a minute on two cores",
+        model=ModelConfig(
+            architecture="encoder", head="attention", d_model=64, d_ff=256, num_encoder_layers=2, max_source_len=64
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=1024,
+            minutes=1,
+            learning_rate=2e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="kinds",
+    ),
     "tiny-copy": Preset(
         description="copies letters: the whole path in seconds, for tests",
         model=ModelConfig(
@@ -523,6 +652,59 @@ PRESETS: Mapping[str, Preset] = {
             average_checkpoints=1,
             save_every_steps=30,
             validate_every_steps=30,
+            validation_size=100,
+            bf16=False,
+        ),
+        embedded="copy",
+    ),
+    "demo-recurrent": Preset(
+        description="like demo with an LSTM and attention instead of a Transformer: two minutes on two cores",
+        model=ModelConfig(
+            architecture="recurrent",
+            d_model=128,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            input_feeding=True,
+            max_source_len=64,
+            max_target_len=64,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2,
+            learning_rate=4e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="pairs",
+    ),
+    "tiny-copy-recurrent": Preset(
+        description="copies letters by a GRU with attention: the whole path in seconds, for tests",
+        model=ModelConfig(
+            architecture="recurrent",
+            cell="gru",
+            score="dot",
+            d_model=48,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_source_len=32,
+            max_target_len=32,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=64,
+            batch_tokens=512,
+            steps=200,
+            learning_rate=1e-2,
+            warmup_steps=10,
+            label_smoothing=0.0,
+            average_checkpoints=1,
+            save_every_steps=100,
+            validate_every_steps=100,
             validation_size=100,
             bf16=False,
         ),

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from model.config import ANY_LANGUAGES, Languages
 from model.data import Batches, pad
-from model.loss import batch_loss
+from model.encoder import Encoder
+from model.loss import batch_loss, drop_padding
+from model.recurrent import Recurrent, Source
 from model.tokenizer import Tokenizer
-from model.transformer import EncoderDecoder, LayerCache, Transformer
+from model.transformer import Decoder, EncoderDecoder, LayerCache, Model, Transformer
 
 ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
@@ -44,11 +46,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
 
 
 @torch.no_grad()
-def loss_per_token(model: Transformer, batches: Batches) -> float:
-    """Negative log-likelihood in nats per target token, without label smoothing or dropout, in float32."""
+def loss_per_token(model: Model, batches: Batches) -> float:
+    """Negative log-likelihood in nats per target token, masked token or label, without label smoothing or dropout, in
+    float32."""
     was_training = model.training
     model.eval()
-    device = model.decoder.unembedding.weight.device
+    device = next(model.parameters()).device
     total, tokens = 0.0, 0
     for keys in batches.plan(0):
         batch = batches.load(keys).to(device)
@@ -56,6 +59,26 @@ def loss_per_token(model: Transformer, batches: Batches) -> float:
         tokens += batch.tokens
     model.train(was_training)
     return total / tokens
+
+
+@torch.no_grad()
+def accuracy(model: Encoder, batches: Batches) -> float:
+    """The share of masked tokens, or of labels, that come first."""
+    was_training, right, tokens = model.training, 0, 0
+    model.eval()
+    device = next(model.parameters()).device
+    for keys in batches.plan(0):
+        batch = batches.load(keys).to(device)
+        states_BSM = model(batch.source_BS, batch.lengths_B)
+        if model.masked is not None:
+            hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
+            logits = model.fill(hidden_NM)
+        else:
+            logits, targets_N = model.tell(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+        right += int((logits.argmax(-1) == targets_N).sum())
+        tokens += batch.tokens
+    model.train(was_training)
+    return right / tokens
 
 
 def translate(
@@ -103,9 +126,11 @@ def greedy_batch(
     results: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
-        decoded = _decode(
-            model, [prompts[row] for row in chosen], [sources[row] for row in chosen if sources], max_tokens
-        )
+        own, theirs = [prompts[row] for row in chosen], [sources[row] for row in chosen if sources]
+        if isinstance(model, Recurrent):
+            decoded = _decode_recurrent(model, own, theirs, max_tokens)
+        else:
+            decoded = _decode(model, own, theirs, max_tokens)
         for row, ids in zip(chosen, decoded, strict=True):
             results[row] = ids
     return results
@@ -113,7 +138,7 @@ def greedy_batch(
 
 @torch.inference_mode()
 def _decode(
-    model: Transformer, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
+    model: EncoderDecoder | Decoder, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
 ) -> list[list[int]]:
     device = model.decoder.unembedding.weight.device
     cross: list[LayerCache] = []
@@ -152,6 +177,42 @@ def _decode(
             starts_R, ends_R, block_RT = starts_R[kept_R], ends_R[kept_R], block_RT[kept_R]
             caches, cross = [_rows(cache, kept_R) for cache in caches], [_rows(layer, kept_R) for layer in cross]
             lengths_R = lengths_R[kept_R] if cross else lengths_R
+    return outputs
+
+
+@torch.inference_mode()
+def _decode_recurrent(
+    model: Recurrent, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
+) -> list[list[int]]:
+    """Token by token, prompts too: rows whose prompt has ended go on with what they said last."""
+    device = model.decoder.unembedding.weight.device
+    lengths_R = torch.tensor([len(source) for source in sources], device=device)
+    source = model.encode(pad(sources, model.config.pad_id).to(device), lengths_R)
+    states = model.start(source)
+    outputs: list[list[int]] = [[] for _ in prompts]
+    live = list(range(len(prompts)))  # the output each row of the tensors belongs to
+    tokens = [prompt[0] for prompt in prompts]
+    for position in range(1, max(map(len, prompts)) + max_tokens):
+        logits_R1V, states = model.decode(torch.tensor(tokens, device=device)[:, None], states, source, lengths_R)
+        best = logits_R1V[:, 0].argmax(-1).tolist()
+        kept = list[int]()
+        for row, place in enumerate(live):
+            prompt, output = prompts[place], outputs[place]
+            if position < len(prompt):
+                tokens[row] = prompt[position]
+            else:
+                tokens[row] = best[row]
+                output.append(best[row])
+            if len(output) < max_tokens and model.config.eos_id not in output:
+                kept.append(row)
+        if not kept:
+            break
+        if len(kept) < len(live):
+            kept_R = torch.tensor(kept, device=device)
+            live, tokens = [live[row] for row in kept], [tokens[row] for row in kept]
+            states, lengths_R = [state[kept_R] for state in states], lengths_R[kept_R]
+            keys_BSA = None if source.keys_BSA is None else source.keys_BSA[kept_R]
+            source = Source(source.states_BSN[kept_R], keys_BSA, ())
     return outputs
 
 

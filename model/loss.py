@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from model.data import Batch
-from model.transformer import EncoderDecoder, Transformer
+from model.encoder import Encoder
+from model.transformer import Model, SourceModel
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 
@@ -38,16 +40,37 @@ def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Ten
     return Loss(smoothed, plain)
 
 
-def batch_loss(model: Transformer, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False) -> Loss:
+def batch_loss(model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False) -> Loss:
     """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16."""
+    if isinstance(model, Encoder):
+        return _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
-        if isinstance(model, EncoderDecoder):
+        if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
         else:
             states_BTM = model(batch.input_BT)
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
     return projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+
+
+def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool) -> Loss:
+    """Of the tokens that are to be told, or of each text's label. What is projected is a seventh of the tokens, or one
+    vector a text, so the logits may exist."""
+    with torch.autocast(batch.source_BS.device.type, torch.bfloat16, enabled=bf16):
+        states_BSM = model(batch.source_BS, batch.lengths_B)
+        if model.masked is not None:
+            hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
+            logits = model.fill(hidden_NM)
+        else:
+            logits, targets_N = model.tell(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+    logits = logits.float()
+    if model.config.multi_label:
+        wanted = functional.one_hot(targets_N, logits.shape[1]).to(logits.dtype)
+        loss = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+        return Loss(loss, loss.detach())
+    plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
+    return Loss(functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing), plain)
 
 
 def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -258,6 +258,10 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
         weights.finish()
         if imported.config.architecture == "decoder":
             imported = _with_prompt_prefix(imported, path)
+        elif imported.config.architecture == "encoder":
+            from model.pretrained_encoder import with_special_tokens  # which is made of the classes here
+
+            imported = with_special_tokens(imported, path)
         _check_weights(imported)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: what it describes is not covered: {error}") from error
@@ -621,6 +625,6 @@ FAMILIES: dict[str, Family] = {
 
 def all_families() -> dict[str, Family]:
     """Those of decoder-only models and all others, by model_type."""
-    from model import pretrained_seq2seq  # which is made of the classes above
+    from model import pretrained_encoder, pretrained_seq2seq  # which are made of the classes here
 
-    return FAMILIES | pretrained_seq2seq.FAMILIES
+    return FAMILIES | pretrained_seq2seq.FAMILIES | pretrained_encoder.FAMILIES

@@ -11,7 +11,7 @@ D head_dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,10 @@ from model.attention import (
 from model.config import ConfigError, ModelConfig
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionCues
+from model.recurrent import Recurrent
+
+if TYPE_CHECKING:
+    from model.encoder import Encoder
 
 
 class LayerCache(NamedTuple):
@@ -205,13 +209,26 @@ class EncoderDecoder(nn.Module):
         return logits
 
 
-Transformer = EncoderDecoder | Decoder
+SourceModel = EncoderDecoder | Recurrent
+"""What answers a source: `forward(source_BS, lengths_B, target_BT)`."""
+
+Transformer = SourceModel | Decoder
+"""What produces tokens, recurrent models among them."""
+
+Model: TypeAlias = "EncoderDecoder | Recurrent | Decoder | Encoder"
 
 
-def build(config: ModelConfig) -> Transformer:
-    """A model with fresh weights, drawn from torch's global generator."""
+def build(config: ModelConfig) -> Any:
+    """A `Model` with fresh weights, drawn from torch's global generator. Its class follows from the architecture, so
+    whoever asks for one that decodes, or for one that does not, knows what it is."""
     if config.vocab_size == 0:
         raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    if config.is_recurrent:
+        return Recurrent(config)
+    if not config.has_decoder:
+        from model.encoder import Encoder  # which is built on this module's stack
+
+        return Encoder(config)
     return EncoderDecoder(config) if config.has_encoder else Decoder(config)
 
 

@@ -34,10 +34,9 @@ def both(request, tmp_path_factory):
 def sources(config, count=SOURCES, longest=30):
     """Ids of texts of 2 to `longest` tokens, as lists and padded with a mask."""
     generator = torch.Generator().manual_seed(5)
-    lengths = torch.linspace(1, longest - 1, count).long().tolist()
     lists = [
         [*torch.randint(3, config.vocab_size - 2, (length,), generator=generator).tolist(), config.eos_id]
-        for length in lengths
+        for length in torch.linspace(1, longest - 1, count).long().tolist()
     ]
     padded = torch.full((count, longest), config.pad_id)
     for row, ids in zip(padded, lists, strict=True):
