@@ -20,7 +20,9 @@ Array = np.ndarray
 def fresh_model(config: ModelConfig, *, seed: int = 1) -> Transformer:
     """Random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    return build(config).eval()
+    model: Transformer = build(config)
+    model.eval()
+    return model
 
 
 def sessions(model: Transformer, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
