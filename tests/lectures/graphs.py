@@ -20,7 +20,8 @@ Array = np.ndarray
 def fresh_model(config: ModelConfig, *, seed: int = 1) -> Transformer:
     """Random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    model: Transformer = build(config).eval()
+    model: Transformer = build(config)
+    model.eval()
     return model
 
 
