@@ -149,6 +149,8 @@ class ModelConfig(_Config):
     num_decoder_layers: int = 3
     activation: Activation = "relu"
     gated: bool = False  # act(W1 x) * W3 x instead of act(W1 x) (Shazeer 2020)
+    experts: int = 0  # feed-forwards of each block that a router chooses from; 0: one, without a router
+    experts_per_token: int = 1  # of them that a token is read by
     norm: Norm = "layer"
     norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
     norm_eps: float = 1e-5
@@ -192,6 +194,7 @@ class ModelConfig(_Config):
             "num_kv_heads",
             "head_dim",
             "num_encoder_layers",
+            "experts",
             "position_dim",
             "rotary_dims",
             "attention_scale",
@@ -214,6 +217,9 @@ class ModelConfig(_Config):
             raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
+        self._require("experts_per_token", 1, max(self.experts, 1))
+        if self.experts and self.gated:
+            raise ConfigError("gated", "must be false with experts")
         self._check_positions()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
@@ -266,6 +272,8 @@ class ModelConfig(_Config):
         special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
         if len(set(special.values())) < len(special):
             raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
+        if self.output_bias:
+            raise ConfigError("output_bias", "must be false: the loss knows no bias of the logits")
 
     @property
     def has_encoder(self) -> bool:
@@ -313,6 +321,7 @@ class TrainConfig(_Config):
     beta2: float = 0.98
     clip_norm: float = 1.0  # 0: no clipping
     label_smoothing: float = 0.1
+    balance_weight: float = 0.01  # of the loss that spreads tokens over experts (Fedus et al. 2022)
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
     validate_every_steps: int = 500
@@ -332,7 +341,7 @@ class TrainConfig(_Config):
             "validation_size",
         ):
             self._require(name, 1)
-        for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm"):
+        for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm", "balance_weight"):
             self._require(name, 0)
         self._require("vocab_size", 8)
         self._require("label_smoothing", 0.0, 0.99)

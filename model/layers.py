@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
 from model.config import ModelConfig
+from model.experts import ExpertFeedForward
 from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -85,7 +87,11 @@ class Block(nn.Module):
         if has_cross_attention:
             self.cross_attention = CrossAttention(config)
             self.cross_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward: Any  # one, or one of experts
+        if config.experts:
+            self.feed_forward = ExpertFeedForward(config, ACTIVATIONS[config.activation])
+        else:
+            self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_BTM: Tensor, attend: Attend, cue: Cue, attend_source: AttendSource | None = None) -> Tensor:

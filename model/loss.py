@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from model.data import Batch
+from model.experts import ExpertFeedForward
 from model.transformer import EncoderDecoder, Transformer
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
@@ -38,8 +39,13 @@ def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Ten
     return Loss(smoothed, plain)
 
 
-def batch_loss(model: Transformer, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False) -> Loss:
-    """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16."""
+def batch_loss(
+    model: Transformer, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False, balance_weight: float = 0.0
+) -> Loss:
+    """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16.
+
+    balance_weight: what the balance loss of each layer of experts counts, for each position.
+    """
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
         if isinstance(model, EncoderDecoder):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
@@ -47,7 +53,12 @@ def batch_loss(model: Transformer, batch: Batch, *, smoothing: float = 0.0, bf16
             states_BTM = model(batch.input_BT)
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
-    return projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+    loss = projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+    balances = [module.balance for module in model.modules() if isinstance(module, ExpertFeedForward)]
+    for balance in balances:
+        if balance is not None and balance_weight:
+            loss = loss._replace(smoothed=loss.smoothed + balance_weight * len(targets_N) * balance)
+    return loss
 
 
 def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,8 @@ WRONG = [
     ("num_encoder_layers", 0, "must be at least 1, got 0"),
     ("num_decoder_layers", 0, "must be at least 1, got 0"),
     ("gated", 1, "must be true or false, got 1"),
+    ("experts", -1, "must be at least 0, got -1"),
+    ("experts_per_token", 2, "must be 1..1, got 2"),
     ("bias", None, "must be true or false, got None"),
     ("tie_embeddings", "yes", "must be true or false, got 'yes'"),
     ("norm_eps", 0.0, "must be above 0, got 0.0"),
