@@ -20,20 +20,30 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._arrived = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None  # whoever wants the next piece
         self._error: RequestError | None = None
 
     def __call__(self, event: Event) -> None:
         self._events.append(event)
-        self._arrived.set()
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
-    async def piece(self) -> tuple[str, list[int], Finished | None]:
-        """Text, tokens and, at the end, Finished. Raises the RequestError that ended the request."""
+    async def piece(self) -> tuple[str, tuple[int, ...], Finished | None]:
+        """Text, tokens and, at the end, Finished. Raises the RequestError that ended the request.
+
+        One caller at a time.
+        """
         if self._error:
             raise self._error
-        await self._arrived.wait()
-        self._arrived.clear()
+        if not self._events:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         events, self._events = self._events, []
+        if len(events) == 1 and not isinstance(event := events[0], RequestError):  # nearly always
+            return event.text, event.tokens, event if isinstance(event, Finished) else None
+        return self._merged(events)
+
+    def _merged(self, events: list[Event]) -> tuple[str, tuple[int, ...], Finished | None]:
         texts: list[str] = []
         tokens: list[int] = []
         finished = None
@@ -47,4 +57,4 @@ class Arrivals:
                     self._error = event
         if self._error and not tokens:
             raise self._error
-        return "".join(texts), tokens, finished
+        return "".join(texts), tuple(tokens), finished

@@ -69,7 +69,8 @@ class ServerSettings(BaseSettings):
         0,
         ge=0,
         le=256,
-        description="threads of a step while one engine alone has work; 0: all usable, at most 8; 1: saves memory",
+        description="threads of a step while one engine alone has work; 0: all usable, at most 8, and 1 for "
+        "a small model; 1: saves memory",
     )
     huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")

@@ -6,7 +6,6 @@ dropped and counted, never piled up. Texts of users are not logged unless the op
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import queue
@@ -67,16 +66,17 @@ class LogWriter(logging.Handler):
         self.setFormatter(PrettyFormatter() if is_pretty else JsonFormatter())
         self.dropped = 0
         self._is_closed = False
-        self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_WAITING)
+        self._held = 0  # lines that are being written
+        self._waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
         logging.getLogger().addHandler(self)  # warnings of libraries belong into the same stream
         LOGGER.setLevel(logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._waiting.put_nowait(record)
-        except queue.Full:
+        if self._waiting.qsize() + self._held < MAX_WAITING:
+            self._waiting.put(record)
+        else:
             self.dropped += 1
 
     def close(self) -> None:
@@ -85,18 +85,31 @@ class LogWriter(logging.Handler):
         if self._is_closed:  # logging closes all handlers once more at exit
             return
         self._is_closed = True
-        with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=CLOSE_S)
-            self._thread.join(CLOSE_S)
+        self._waiting.put(None)
+        self._thread.join(CLOSE_S)
         super().close()
 
     def _write(self) -> None:
-        while (record := self._waiting.get()) is not None:
+        is_open = True
+        while is_open:
+            records = self._take()
+            is_open = records[-1] is not None
+            lines = [record for record in records if record is not None]
             try:
-                self._stream.write(self.format(record) + "\n")
+                self._stream.write("".join([self.format(record) + "\n" for record in lines]))
                 self._stream.flush()
             except (OSError, ValueError):  # the reader is gone: serving goes on without it
-                self.dropped += 1
+                self.dropped += len(lines)
+            self._held = 0
+
+    def _take(self) -> list[logging.LogRecord | None]:
+        """All that is waiting, once there is something: requests end together, and are written together."""
+        records = [self._waiting.get()]
+        self._held = 1
+        while records[-1] is not None and not self._waiting.empty():
+            self._held += 1  # before it leaves the queue: the sum of both is never too small
+            records.append(self._waiting.get())
+        return records
 
 
 def event(
@@ -107,4 +120,9 @@ def event(
     exception: BaseException | None = None,
 ) -> None:
     """One line: what happened, and its fields."""
-    LOGGER.log(level, name, extra={"fields": fields or {}}, exc_info=exception)
+    if not LOGGER.isEnabledFor(level):
+        return
+    # What `LOGGER.log` would do, without looking for the caller on the stack, which takes as long as all the rest.
+    raised = (type(exception), exception, exception.__traceback__) if exception else None
+    extra = {"fields": fields or {}}
+    LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, name, (), raised, extra=extra))

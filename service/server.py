@@ -43,11 +43,11 @@ from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.ops import OpsServer, explain_bind
 from service.options import MAX_WIDTH
 from service.pool import EnginePool
-from service.runner import OnnxModel, OnnxRunner
+from service.runner import LONE_BYTES, OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
 from service.selfcheck import golden_decode
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
-from service.sessions import CPU
+from service.sessions import CPU, give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
@@ -106,6 +106,7 @@ def open_model(
             device=settings.device,
             precision=settings.precision,
             lone_threads=settings.lone_threads or min(cpus, MOST_LONE_THREADS),
+            lone_bytes=0 if settings.lone_threads else LONE_BYTES,
             crowd=crowd,
         )
         choice = model.choice
@@ -146,6 +147,7 @@ def open_model(
         ]
     )
     pool.start()
+    give_back_memory()
     return ServedModel(
         name=name,
         manifest=manifest,

@@ -13,8 +13,7 @@ import functools
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -40,7 +39,7 @@ from service.errors import (
     Unsatisfiable,
     Unsupported,
 )
-from service.messages import completion, describe, details, embedding, options_of, score
+from service.messages import completion, describe, details, embedding, options_of, score, tells_hypotheses
 from service.metrics import Metrics, Rpc
 from service.options import DecodingOptions
 from service.request import Finished, Request
@@ -182,7 +181,7 @@ class Servicer:
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
-        finished = await self._finished(model, prepared, call)
+        _, _, finished = await self._finished(model, prepared, call)
         told = functools.partial(score, finished, prepared, model, text=request.text)
         return await _told(model, prepared, told)
 
@@ -194,7 +193,7 @@ class Servicer:
         prepared = await model.embedding(
             call.request_id, request.text, deadline_s=call.deadline_s, limits=self._catalog.limits
         )
-        finished = await self._finished(model, prepared, call)
+        _, _, finished = await self._finished(model, prepared, call)
         return embedding(finished, normalize=request.normalize)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
@@ -207,8 +206,8 @@ class Servicer:
 
     # ---- what they share
 
-    @contextlib.asynccontextmanager
-    async def _submitted(self, model: ServedModel, request: Request, call: Call) -> AsyncIterator[Arrivals]:
+    @contextlib.contextmanager
+    def _submitted(self, model: ServedModel, request: Request, call: Call) -> Iterator[Arrivals]:
         """The answer to a request in an engine. Leaving early cancels it: its rows are free one step later."""
         answer = Arrivals()
         submission: Submission = model.pool.submit(request, asyncio.get_running_loop(), answer)
@@ -218,67 +217,68 @@ class Servicer:
             if call.finished is None:
                 submission.cancel()
 
-    async def _finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
-        """The end of an answer whose text nobody waits for."""
-        async with self._submitted(model, request, call) as answer:
+    async def _finished(self, model: ServedModel, request: Request, call: Call) -> tuple[str, list[int], Finished]:
+        """A whole answer: its text, its tokens, and its end."""
+        whole, all_tokens = "", list[int]()
+        with self._submitted(model, request, call) as answer:
             while call.finished is None:
-                _, _, call.finished = await answer.piece()
-        return call.finished
+                text, tokens, call.finished = await answer.piece()
+                whole += text
+                all_tokens += tokens
+        return whole, all_tokens, call.finished
 
-    async def _pieces(
-        self, task: Task, request: Any, call: Call, build: Callable[..., _Message], *, is_stream: bool = True
-    ) -> AsyncGenerator[_Message, None]:
-        """The messages of a stream, each built from its fields."""
+    async def _prepared(
+        self, task: Task, request: Any, call: Call, *, is_streamed: bool
+    ) -> tuple[ServedModel, Request]:
+        """The model that is to answer, and what it is asked."""
         if self._log_text:
             call.texts = {"text": request.text, "answer": ""}
         model = self._catalog.find(request.model, task)
         call.model = model.name
         options = options_of(request.options)
-        if is_stream:
+        if is_streamed:
             _check_streamable(options)
         prepared = await model.request(
-            call.request_id, request.text, options, deadline_s=call.deadline_s, limits=self._catalog.limits
+            call.request_id,
+            request.text,
+            options,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+            is_streamed=is_streamed,
         )
-        prepared = replace(prepared, is_streamed=is_stream)
-        begin = request.text if options.echo else ""  # of the text that is sent first
-        async with self._submitted(model, prepared, call) as answer:
+        return model, prepared
+
+    async def _pieces(
+        self, task: Task, request: Any, call: Call, build: Callable[..., _Message]
+    ) -> AsyncGenerator[_Message, None]:
+        """The messages of a stream, each built from its fields."""
+        model, prepared = await self._prepared(task, request, call, is_streamed=True)
+        has_tokens = request.include_tokens
+        begin = request.text if prepared.options.echo else ""  # of the text that is sent first
+        with self._submitted(model, prepared, call) as answer:
             while call.finished is None:
                 text, tokens, call.finished = await answer.piece()
                 if self._log_text:
                     call.texts["answer"] += text
-                if text or call.finished:
+                if begin and (text or call.finished):
                     begin, text = "", begin + text
-                fields: dict[str, Any] = {"text": text}
-                if request.include_tokens:
-                    fields["tokens"] = tokens
+                told = tokens if has_tokens else ()
                 if call.finished:
-                    told = functools.partial(
-                        details,
-                        call.finished,
-                        prepared,
-                        model,
-                        text=request.text,
-                        has_tokens=request.include_tokens,
-                    )
-                    more = await _told(model, prepared, told)
-                    yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
-                elif text or request.include_tokens:
-                    yield build(**fields)
+                    more = await _details(call.finished, prepared, model, request)
+                    yield build(text=text, tokens=told, final=pb.Completion(**completion(call.finished), **more))
+                elif text or has_tokens:
+                    yield build(text=text, tokens=told)
 
     async def _whole(self, task: Task, request: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary answer."""
-        texts: list[str] = []
-        tokens: list[int] = []
-        end: dict[str, Any] = {}
-        messages: AsyncGenerator[dict[str, Any], None] = self._pieces(task, request, call, dict, is_stream=False)
-        async with contextlib.aclosing(messages) as pieces:
-            async for piece in pieces:
-                texts.append(piece["text"])
-                tokens += piece.get("tokens", ())
-                if "final" in piece:
-                    end = {field.name: value for field, value in piece["final"].ListFields()}
-        assert call.finished is not None
-        return {"text": "".join(texts), "tokens": tokens, **end}
+        model, prepared = await self._prepared(task, request, call, is_streamed=False)
+        text, tokens, finished = await self._finished(model, prepared, call)
+        if self._log_text:
+            call.texts["answer"] = text
+        more = await _details(finished, prepared, model, request)
+        told = tokens if request.include_tokens else ()
+        begin = request.text if prepared.options.echo else ""
+        return {"text": begin + text, "tokens": told, **completion(finished), **more}
 
     # ---- the life of a call
 
@@ -295,7 +295,8 @@ class Servicer:
             self._admit(message)
             if rpc.type == "unary":
                 response = await behaviour(message, call)
-                await self._greet(call, context)
+                await _greet(call, context)
+                call.messages = 1
             else:
                 await self._stream(behaviour, message, call, context)
         except RequestError as failure:
@@ -317,20 +318,18 @@ class Servicer:
         return response
 
     async def _stream(self, behaviour: Callable[..., Any], message: Message | None, call: Call, context: Any) -> None:
-        async with contextlib.aclosing(behaviour(message, call)) as responses:
-            async for response in responses:
-                try:
-                    async with asyncio.timeout(self._stall_timeout_s):
-                        await self._greet(call, context)
-                        await context.write(response)
-                except TimeoutError:
-                    raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
-
-    async def _greet(self, call: Call, context: Any) -> None:
-        """Counts a message, and sends initial metadata before the first: a client retries only what has not begun."""
-        call.messages += 1
-        if call.messages == 1:
-            await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+        stall = _Stall(self._stall_timeout_s)
+        try:
+            async with stall, contextlib.aclosing(behaviour(message, call)) as responses:
+                async for response in responses:
+                    stall.begin()
+                    if not call.messages:
+                        await _greet(call, context)
+                    call.messages += 1
+                    await context.write(response)
+                    stall.end()
+        except _Stalled:
+            raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
 
     def _begin(self, rpc: Rpc, context: Any) -> Call:
         now_s = time.monotonic()
@@ -379,6 +378,51 @@ class Servicer:
         logs.event("request", fields | call.texts)
 
 
+class _Stalled(Exception):
+    """A client read nothing for too long."""
+
+
+class _Stall:
+    """Raises _Stalled inside a stream, one of whose writes takes longer than `limit_s`.
+
+    One timer for all messages of a stream, which looks from time to time: making one for each message took a tenth of
+    what a message costs.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        self._began_s: float | None = None
+
+    def begin(self) -> None:
+        """A message is being sent from now on."""
+        self._began_s = self._loop.time()
+
+    def end(self) -> None:
+        """It was sent."""
+        self._began_s = None
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        until_s = (now_s if self._began_s is None else self._began_s) + self._limit_s
+        if now_s >= until_s:
+            self._timeout.reschedule(now_s)
+        else:
+            self._timer = self._loop.call_at(until_s, self._look)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_later(self._limit_s, self._look)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        self._timer.cancel()
+        try:
+            await self._timeout.__aexit__(kind, error, at)
+        except TimeoutError:
+            raise _Stalled from None
+
+
 def generic_handlers(servicer: Servicer) -> list[grpc.GenericRpcHandler]:
     """The handlers of every RPC in the .proto, each found by its name in the servicer."""
     handlers = []
@@ -423,6 +467,17 @@ def _check_streamable(options: DecodingOptions) -> None:
         raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
     if options.return_alternatives:
         raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")
+
+
+async def _greet(call: Call, context: Any) -> None:
+    """Sends initial metadata, with the first message and not before: a client retries only what has not begun."""
+    await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+
+
+async def _details(finished: Finished, prepared: Request, model: ServedModel, request: Any) -> dict[str, Any]:
+    """What is told beside the best answer's text, for those who asked. request: the client's message."""
+    told = functools.partial(details, finished, prepared, model, text=request.text, has_tokens=request.include_tokens)
+    return await _told(model, prepared, told) if tells_hypotheses(prepared.options) else told()
 
 
 async def _told(model: ServedModel, request: Request, tell: Callable[[], _Message]) -> _Message:

@@ -479,7 +479,7 @@ def test_what_a_runner_allocated_is_told_to_the_byte(model):
 def test_weights_count_once_for_each_session(model, on_two_threads):
     size = {role: model.manifest.files[graph.file].bytes for role, graph in model.variant.graphs.items()}
     assert model.weight_bytes == sum(size.values())
-    assert on_two_threads.weight_bytes == sum(size.values()) + size["decode"] + size.get("encode", 0)
+    assert on_two_threads.weight_bytes == sum(size.values()) + size["decode"]
 
 
 # ---- one engine alone
@@ -539,6 +539,13 @@ def test_a_runner_with_many_rows_leaves_the_other_processors_alone(on_two_thread
 
 def test_one_thread_needs_no_second_session(model):
     assert model.lone_sessions == {}
+
+
+def test_a_small_decoder_is_not_divided(path, model):
+    size = model.bytes_of("decode")
+    for least, roles in ((size, {"decode"}), (size + 1, set())):
+        opened = OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2, lone_bytes=least)
+        assert set(opened.lone_sessions) == roles
 
 
 def test_a_second_session_that_cannot_be_opened_is_a_startup_error(tmp_path, model):

@@ -80,6 +80,19 @@ def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle,
     assert asked == [True, False][-checks:]
 
 
+@pytest.mark.parametrize(("asked", "least", "checks"), [(0, 0, 2), (0, 1 << 40, 1), (2, 1 << 40, 2), (1, 0, 1)])
+def test_a_small_model_has_one_thread_unless_more_are_asked_for(
+    tiny_translation_bundle, monkeypatch, asked, least, checks
+):
+    checked = []
+    monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
+    monkeypatch.setattr("service.server.LONE_BYTES", least)
+    monkeypatch.setattr("service.server.golden_decode", lambda runner, manifest: checked.append(runner))
+    wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
+    open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
+    assert len(checked) == checks
+
+
 async def test_alive_but_not_ready_while_models_are_opened():
     opening, going_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

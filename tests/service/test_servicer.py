@@ -92,6 +92,14 @@ async def test_stream_concatenates_to_the_unary_answer_and_ends_with_final(chann
     assert messages[-1].final.usage.generated_tokens == 5
 
 
+async def test_only_a_stream_has_its_answer_told_as_it_grows(edge, channel):
+    await method(channel, "Translate")(text=TEXT)
+    [message async for message in method(channel, "StreamTranslate")(text=TEXT)]
+    edge.pool.answer = answered(RESULT)
+    await method(channel, "Score")(model="en-de", text=TEXT, target="zwei rote Häuser")
+    assert [request.is_streamed for request in edge.pool.requests] == [False, True, False]
+
+
 async def test_each_delta_is_sent_as_it_arrives(edge, channel):
     edge.pool.hold = True
     stream = method(channel, "StreamTranslate")(text=TEXT)
