@@ -104,6 +104,12 @@ FORMS: Mapping[str, Form] = {
 }
 
 
+def is_kept(weight: str) -> bool:
+    """Whether a weight stays float32 in every form: a router's, since a rounded logit may choose another expert (Fedus
+    et al. 2022, 2.4)."""
+    return weight.removesuffix(".T").endswith(".router.weight")
+
+
 def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = None) -> ModelProto:
     """The graph of `role`, optimised and with named weights, in a form. ranges: where `form.needs_ranges`."""
     if not form.is_quantized:
@@ -195,7 +201,7 @@ class _Rewriter:
             if node.op_type not in ("MatMul", "Gemm") or len(node.input) < 2 or node.input[1] not in self.constants:
                 continue
             tensor = self.constants[node.input[1]]
-            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2:
+            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2 or is_kept(node.input[1]):
                 continue
             weight = numpy_helper.to_array(tensor)
             bias: np.ndarray | None = None
@@ -204,8 +210,8 @@ class _Rewriter:
                 attributes = attributes_of(node)
                 assert attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
                 assert not attributes.get("transA", 0)
-                assert len(node.input) == 2, "a Gemm of the graphs has no bias"
                 weight = weight.T if attributes.get("transB", 0) else weight
+                bias = self.array(node.input[2]) if len(node.input) > 2 else None
             else:
                 users = self.users(node.output[0])
                 if len(users) == 1 and users[0].op_type == "Add":
@@ -268,6 +274,8 @@ class _Rewriter:
     def statically(self, product: _Product) -> list[NodeProto]:
         """x → u8 with a constant step and zero point. That of a rectified x is 0, and saturation is the rectifier."""
         assert self.ranges is not None
+        if product.weight_name not in self.ranges.inputs:
+            return self.by_row(product)  # of an expert that no sample chose
         step, zero = self.ranges.input_grid(product.weight_name)
         nodes: list[NodeProto] = []
         key = (product.x, f"{step!r} {zero!r}")

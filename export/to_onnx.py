@@ -411,12 +411,16 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
+    # Of `align`, nothing behind the last layer's attention is computed.
+    blocks = {"encode": config.num_encoder_layers, "decode": layers, "align": config.num_decoder_layers - 1}[role]
+    routers = blocks if config.experts else 0
     counts = {
         "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
         "attention nodes with packed query, key and value": (packed, layers if can_pack else 0),
-        "Softmax nodes": (operators["Softmax"], softmaxes),
+        "Softmax nodes": (operators["Softmax"], softmaxes + routers),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
-        "TopK nodes": (operators["TopK"], int(role == "decode")),
+        "TopK nodes": (operators["TopK"], int(role == "decode") + routers),
+        "experts": (operators["NonZero"], routers * config.experts),
         "functions": (len(graph.functions), 0),
     }
     for what, (actual, expected) in counts.items():

@@ -218,8 +218,6 @@ class ModelConfig(_Config):
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
         self._require("experts_per_token", 1, max(self.experts, 1))
-        if self.experts and self.gated:
-            raise ConfigError("gated", "must be false with experts")
         self._check_positions()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")

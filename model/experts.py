@@ -3,14 +3,13 @@
 Fedus et al. 2022 (one expert, weighted by its probability; the balance loss), Lepikhin et al. 2021 (two, their
 probabilities made to sum to 1). Experts that a token does not choose cost it nothing.
 
-Shapes: N tokens, X experts, K chosen, M d_model, F d_ff.
+Shapes: N tokens, X experts, K chosen, M d_model.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,57 +17,42 @@ from torch import Tensor, nn
 from model.config import ModelConfig
 
 
-class MixExperts(Protocol):
-    """How the chosen experts are computed: token by token in PyTorch, or as one operator of another runtime."""
-
-    def __call__(self, x_NM: Tensor, logits_NX: Tensor, experts: ExpertFeedForward) -> Tensor:
-        """Tokens (N, M) and what the router says of them (N, X) → (N, M)."""
-        ...
-
-
 class ExpertFeedForward(nn.Module):
-    """W2 act(W1 x) of the `experts_per_token` likeliest experts, weighted by the router's probabilities.
+    """The `experts_per_token` likeliest feed-forwards of each token, weighted by the router's probabilities.
 
     `balance` holds the balance loss of the last call in training, a scalar with gradient; None otherwise.
     """
 
-    def __init__(self, config: ModelConfig, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, config: ModelConfig, experts: Iterable[nn.Module]) -> None:
+        """experts: as many as the configuration says, each (N, M) → (N, M)."""
         super().__init__()
-        experts, width, inner = config.experts, config.d_model, config.d_ff
-        self.chosen, self.activation = config.experts_per_token, activation
-        self.router = nn.Linear(width, experts, bias=False)
-        self.inner = nn.Parameter(torch.empty(experts, inner, width))
-        self.outer = nn.Parameter(torch.empty(experts, width, inner))
-        self.mix: MixExperts = mix_chosen
+        self.chosen = config.experts_per_token
+        self.router = nn.Linear(config.d_model, config.experts, bias=False)
+        self.experts = nn.ModuleList(experts)
         self.balance: Tensor | None = None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier-uniform within each expert."""
-        bound = math.sqrt(6 / (self.inner.shape[1] + self.inner.shape[2]))
-        nn.init.uniform_(self.inner, -bound, bound)
-        nn.init.uniform_(self.outer, -bound, bound)
 
     def forward(self, x_BTM: Tensor) -> Tensor:
         """(B, T, M) → (B, T, M)."""
         x_NM = x_BTM.flatten(0, -2)
+        # float32: a rounded logit may choose another expert (Fedus et al. 2022, 2.4).
         logits_NX = self.router(x_NM).float()
         self.balance = balance_loss(logits_NX) if self.training else None
-        return self.mix(x_NM, logits_NX, self).view_as(x_BTM)
+        gates_NX = gates(logits_NX, self.chosen).to(x_NM.dtype)
+        mixed_NM = torch.zeros_like(x_NM)
+        for place, expert in enumerate(self.experts):
+            gate_N = gates_NX[:, place]
+            tokens: Any = gate_N.nonzero()[:, 0]
+            mixed = expert(x_NM[tokens]) * gate_N[tokens, None]
+            mixed_NM = mixed_NM.index_add(0, tokens, mixed.to(mixed_NM.dtype))
+        return mixed_NM.view_as(x_BTM)
 
 
-def mix_chosen(x_NM: Tensor, logits_NX: Tensor, experts: ExpertFeedForward) -> Tensor:
-    """Each expert reads the tokens that chose it, and no others."""
-    weights_NK, chosen_NK = logits_NX.softmax(-1).topk(experts.chosen, dim=-1)
-    if experts.chosen > 1:
+def gates(logits_NX: Tensor, chosen: int) -> Tensor:
+    """What each expert's answer counts for each token, (N, X): 0 where it was not chosen."""
+    weights_NK, experts_NK = logits_NX.softmax(-1).topk(chosen, dim=-1)
+    if chosen > 1:
         weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
-    out_NM = torch.zeros_like(x_NM)
-    for expert in range(logits_NX.shape[1]):
-        tokens, place = (chosen_NK == expert).nonzero(as_tuple=True)
-        inner = experts.activation(x_NM[tokens] @ experts.inner[expert].T)
-        mixed = (inner @ experts.outer[expert].T) * weights_NK[tokens, place, None].to(inner.dtype)
-        out_NM = out_NM.index_add(0, tokens, mixed.to(out_NM.dtype))
-    return out_NM
+    return torch.zeros_like(logits_NX).scatter(-1, experts_NK, weights_NK)
 
 
 def balance_loss(logits_NX: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Block(nn.Module):
             self.cross_residual = Residual(config)
         self.feed_forward: Any  # one, or one of experts
         if config.experts:
-            self.feed_forward = ExpertFeedForward(config, ACTIVATIONS[config.activation])
+            self.feed_forward = ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
         else:
             self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)

@@ -214,6 +214,10 @@ VARIANTS = {
         "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
         rotary_original_len=16, parallel=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
     ),
+    "experts": tiny_config(experts=3, num_encoder_layers=1, num_decoder_layers=1),
+    "two-experts": tiny_config(
+        "decoder", experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1
+    ),
 }  # fmt: skip
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch.nn import functional
 
 from model.config import ModelConfig
 from model.data import Batch
 from model.experts import ExpertFeedForward, balance_loss
+from model.layers import FeedForward
 from model.loss import batch_loss
 from model.transformer import build
 
@@ -14,7 +14,7 @@ from model.transformer import build
 def experts(chosen, **changes):
     torch.manual_seed(0)
     config = ModelConfig(d_model=8, num_heads=2, d_ff=12, experts=4, experts_per_token=chosen, **changes)
-    return ExpertFeedForward(config, functional.relu)
+    return ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
 
 
 @pytest.mark.parametrize("chosen", [1, 2])
@@ -25,8 +25,7 @@ def test_each_token_is_read_by_the_experts_it_is_routed_to(chosen):
         best = layer.router(x[row, token]).softmax(-1).topk(chosen)
         weights = best.values if chosen == 1 else best.values / best.values.sum()
         expected = sum(
-            weight * layer.outer[i] @ torch.relu(layer.inner[i] @ x[row, token])
-            for weight, i in zip(weights, best.indices, strict=True)
+            weight * layer.experts[i](x[row, token]) for weight, i in zip(weights, best.indices, strict=True)
         )
         torch.testing.assert_close(out[row, token], expected)
 
