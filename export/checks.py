@@ -288,7 +288,7 @@ class Suite:
         self.alone_tolerance = 0.0 if is_invariant else self.tolerance
         sources = samples.sources or ((),) * len(samples.targets)
         # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
-        least = 0 if self.config.has_encoder else 1
+        least = 1 if self.config.reads_blocks else 0
         heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
         order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
         self.sources = tuple(sources[i] for i in order)
@@ -321,11 +321,13 @@ class Suite:
         return _Worst(by_deviation=self.quantization is not None)
 
     def run(self) -> Verification:
-        checks = [
-            ("prefill against PyTorch", self.prefill, self.tolerance),
-            ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
-            ("block after a prefill against PyTorch", self.later_block, self.tolerance),
-        ]
+        checks: list[tuple[str, Callable[[], tuple[float, str]], float]] = []
+        if self.config.reads_blocks:
+            checks = [
+                ("prefill against PyTorch", self.prefill, self.tolerance),
+                ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
+                ("block after a prefill against PyTorch", self.later_block, self.tolerance),
+            ]
         if self.config.has_encoder:
             checks = [
                 ("encode against PyTorch", self.encode, self.tolerance),
@@ -385,11 +387,15 @@ class Suite:
         rows, ends = range(len(self.targets)), [len(target) - 1 for target in self.targets]
         buffers = self.served.buffers(len(rows), _capacity(self.targets))
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            for name, cache in self.expected.caches(source, target).items():
-                buffers[name][row, :, : ends[row]] = self.roundings.kept(name, cache[:, : ends[row]])
+            self._fill(buffers, row, source, target[: ends[row]])
         tokens = [target[-1] for target in self.targets]
         seen = self.served.seen_products(self.sources, tokens, ends, buffers, self.cross(rows))
         return products_off(self.plain_model, self.roundings, seen)
+
+    def _fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
+        """Writes PyTorch's caches of a target to a row; of an empty one there are none."""
+        for name, cache in self.expected.caches(source, target).items() if target else ():
+            _place(buffers[name][row], cache)[...] = self.roundings.kept(name, cache)
 
     def plain(self) -> tuple[float, str]:
         """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model
@@ -517,7 +523,7 @@ class Suite:
         buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
         for i, row in enumerate(rows):
             head, place = self.targets[row][: self.heads[row]], (i, i + 1)
-            blocks = [[token] for token in head] if self.config.has_encoder else [head]
+            blocks = [head] if self.config.reads_blocks else [[token] for token in head]
             for start, block in enumerate(blocks):
                 predictions[row, start + len(block) - 1] = self.served.decode(
                     [block], [start], _rows(buffers, *place), _rows(cross, *place), top_k=top_k[start % len(top_k)]
@@ -561,18 +567,20 @@ class Suite:
         worst = self._worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             for name, expected in self.expected.caches(source, target).items():
-                actual = self.roundings.values(name, self.played.buffers[name][row, :, : len(target)])
+                actual = self.roundings.values(name, _place(self.played.buffers[name][row], expected))
                 worst.add(f"present.{name}", actual, expected)
         return worst.error, worst.note
 
     def untouched(self) -> tuple[float, str]:
         differ = 0
-        for array in self.played.buffers.values():
+        for name, array in self.played.buffers.items():
+            stride = self.config.compression if self.config.is_compressed(int(name.rpartition(".")[2])) else 1
             for row, rest in enumerate(array):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
-                if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
+                if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
-                differ += _differing(rest[:, used:], garbage(rest[:, used:].shape, rest.dtype))
+                behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
+                differ += _differing(behind, garbage(behind.shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
     def steps_alone(self) -> tuple[float, str]:
@@ -592,7 +600,7 @@ class Suite:
 
     def _predictions(self) -> list[Prediction]:
         """All there are, in a batch and alone, of one or more rows."""
-        prefilled = [] if self.config.has_encoder else [self.prefilled[0], *self.prefilled_alone]
+        prefilled = [self.prefilled[0], *self.prefilled_alone] if self.config.reads_blocks else []
         return [*prefilled, *self.played.predictions.values(), *self.played_alone.values()]
 
     def sums(self) -> tuple[float, str]:
@@ -615,8 +623,7 @@ class Suite:
         worst, target = self._worst(), self.samples.longest_target
         source, last = self.sources[0], len(target) - 1
         buffers = self.served.buffers(1, _capacity([target]))
-        for name, cache in self.expected.caches(source, target).items():
-            buffers[name][0, :, :last] = self.roundings.kept(name, cache[:, :last])
+        self._fill(buffers, 0, source, target[:last])
         prediction = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
         worst.add(f"logprobs at {last}", prediction.logprobs[0], self.expected.logprobs(source, target)[last])
         return worst.error, worst.note
@@ -653,7 +660,7 @@ class Suite:
     def greedy(self) -> tuple[float, str]:
         """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
         limit = max(1, self.config.max_target_len // 2)
-        prompts = [target[: 1 if self.config.has_encoder else limit] for target in self.targets]
+        prompts = [target[: limit if self.config.reads_blocks else 1] for target in self.targets]
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
@@ -684,6 +691,12 @@ class Suite:
 def _valid(array: Array, length: int) -> Array:
     """The first `length` positions of states (S, M) or of keys or values (K, S, D)."""
     return array[..., :length, :]
+
+
+def _place(kept: Array, expected: Array) -> Array:
+    """A view of the positions of a row's keys or values (K, T, D) of which something is expected; all of what has no
+    positions (M,)."""
+    return kept[:, : expected.shape[1]] if kept.ndim > 1 else kept
 
 
 def _capacity(targets: Sequence[Ids]) -> int:

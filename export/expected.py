@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from export.samples import Ids
+from model.attention import merge_heads, split_heads
+from model.compression import Compression
 from model.layers import Block
-from model.transformer import EncoderDecoder, Transformer
+from model.transformer import EncoderDecoder, LayerCache, Transformer
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -50,7 +52,9 @@ class Expected:
 
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
-        """self_key.i and self_value.i of every position of the target, (K, T, D)."""
+        """self_key.i and self_value.i of every position of the target, (K, T, D). Of layers that compress those of
+        every window, the last of which may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
+        `export.graphs.GraphCompressedAttention`."""
         caches = self.model.decoder.empty_caches(1, len(target))
         tokens, starts = torch.tensor([target]), torch.zeros(1, dtype=torch.int64)
         if isinstance(self.model, EncoderDecoder):
@@ -61,6 +65,9 @@ class Expected:
         arrays: Arrays = {}
         for i, cache in enumerate(caches):
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
+            compression = self.model.decoder.compressions[i]
+            if compression is not None:
+                arrays |= _compressed(compression, cache, i)
         return arrays
 
     @torch.inference_mode()
@@ -96,3 +103,16 @@ class Expected:
 
     def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
         return torch.tensor([source]), torch.tensor([len(source)])
+
+
+def _compressed(compression: Compression, cache: LayerCache, layer: int) -> Arrays:
+    """What a layer that compresses keeps, from the keys and values of all positions."""
+    arrays: Arrays = {}
+    stride, whole = compression.stride, [merge_heads(tensor) for tensor in cache]
+    for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.everywhere(*whole), strict=True):
+        length = plain_1TE.shape[1]
+        last = [length - 1] if length % stride else []
+        told_KND = split_heads(told_1TE, cache.key.shape[1])[0][:, [*range(stride - 1, length, stride), *last]]
+        recent_WE = nn.functional.pad(plain_1TE[0], (0, 0, stride - 1, 0))[length:]
+        arrays |= {f"self_{part}.{layer}": told_KND.numpy(), f"recent_{part}.{layer}": recent_WE.flatten().numpy()}
+    return arrays

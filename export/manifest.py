@@ -32,7 +32,10 @@ Task = Literal["translation", "generation"]
 class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
-    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
+    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
+    `stride` of s its growing axis has one place for every s positions, rounded up.
+    recurrent: the same of what has no positions and is written whole with every token; whoever stands at position 0
+    finds nothing in it.
     cross_kv: `encode` writes NAME and `decode` reads it.
     Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
     cache that it only reads.
@@ -42,6 +45,11 @@ class StateSpec:
     kind: StateKind
     dtype: str
     shape: tuple[int | str, ...]
+    stride: int = 1
+
+    def places(self, positions: int) -> int:
+        """Of the growing axis, that so many positions take."""
+        return -(-positions // self.stride)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,6 +341,8 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
         )
     decode = variant.graphs["decode"]
     for state in variant.states:
+        if state.stride < 1 or (state.stride > 1 and state.kind != "self_kv"):
+            raise FormError(f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}")
         if state.kind == "cross_kv":
             written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
             names = state.name, state.name

@@ -106,8 +106,8 @@ FORMS: Mapping[str, Form] = {
 
 def is_kept(weight: str) -> bool:
     """Whether a weight stays float32 in every form: a router's, since a rounded logit may choose another expert (Fedus
-    et al. 2022, 2.4)."""
-    return weight.removesuffix(".T").endswith(".router.weight")
+    et al. 2022, 2.4), and vectors of distances, which are few."""
+    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
 
 
 def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = None) -> ModelProto:
@@ -257,9 +257,14 @@ class _Rewriter:
             magnitude = self.node("Abs", [product.x])
             axis = self.constant("axes.last", np.array([-1]))
             top = self.node("ReduceMax", [magnitude.output[0], axis], keepdims=1)
+            nodes += [magnitude, top]
+            if ".experts." in product.weight_name:  # of no rows the runtime's maximum is as wide as they are
+                first = [self.constant(f"first.{end}", np.array([end])) for end in (0, 1)]
+                top = self.node("Slice", [top.output[0], *first, axis])
+                nodes.append(top)
             share = self.node("Div", [product.x, top.output[0]])
             x_u8 = self.node("QuantizeLinear", [share.output[0], unit, zero])
-            nodes += [magnitude, top, share, x_u8]
+            nodes += [share, x_u8]
             self.quantized[key] = x_u8.output[0], top.output[0], zero
         x_u8_name, top_name, _ = self.quantized[key]
         weight, scale = self.integers(product)

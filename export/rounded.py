@@ -344,9 +344,9 @@ def _divided(name: str, outputs: int, model: Transformer, roundings: Roundings) 
 
 
 def folds_steps(config: Any) -> bool:
-    """Whether self-attention's keys and values leave their product in units of the caches: one token at a time, and not
-    turned afterwards."""
-    return bool(config.has_encoder and config.positions != "rotary")
+    """Whether self-attention's keys and values leave their product in units of the caches: one token at a time, and
+    handed to the operator as they are, with the queries."""
+    return bool(config.has_encoder and config.positions not in ("rotary", "shaw") and not config.qk_norm)
 
 
 def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:

@@ -168,6 +168,8 @@ def export_model(
     config, forms = model.config, forms or FormChoice()
     check_exportable(model, tokenizer)
     check_forms(precisions, forms)
+    if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
+        raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
@@ -263,7 +265,7 @@ def save_variants(
                 f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
                 "fix: give development text, --development FILE"
             )
-        asked = {precision: _form_names(precision, forms.form) for precision in quantized}
+        asked = {precision: _form_names(precision, forms.form, model.config) for precision in quantized}
         is_calibrated = any(FORMS[name].needs_ranges for names in asked.values() for name in names)
         ranges = calibrate(model, calibration_ids(model, tokenizer, forms)) if is_calibrated else None
         place = directory if "fp32" in variants else scratch / "fp32"
@@ -282,9 +284,24 @@ def save_variants(
     return tuple(variants[precision] for precision in precisions)
 
 
-def _form_names(precision: Precision, form: str) -> tuple[str, ...]:
+def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[str, ...]:
     """The forms of a precision that are measured: the one named, if it is one of this precision."""
-    return (form,) if form in FORMS and FORMS[form].precision == precision else AUTOMATIC[precision]
+    if form in FORMS and FORMS[form].precision == precision:
+        return (form,)
+    has_problem = bool(int8_cache_problem(config))
+    return tuple(name for name in AUTOMATIC[precision] if not (has_problem and FORMS[name].has_int8_cache))
+
+
+def int8_cache_problem(config: ModelConfig) -> str:
+    """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
+    leaves their product, and these are changed afterwards."""
+    if config.compression:
+        return "and those of a model with compression are made of several tokens"
+    if config.qk_norm:
+        return "and those of a model with qk_norm have another range behind the norm"
+    if config.positions == "rotary" and config.rotary_dims:
+        return "and of those of a model with rotary_dims only a part turns"
+    return ""
 
 
 def calibration_ids(model: Transformer, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
@@ -409,6 +426,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     # What happens to queries or keys outside the operator keeps them apart.
     is_turned_outside = config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
     can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
+    compressed = sum(config.is_compressed(i) for i in range(layers))
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
     # Of `align`, nothing behind the last layer's attention is computed.
@@ -416,7 +434,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
     routers = blocks if config.experts else 0
     counts = {
         "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
-        "attention nodes with packed query, key and value": (packed, layers if can_pack else 0),
+        "attention nodes with packed query, key and value": (packed, layers - compressed if can_pack else 0),
+        "convolutions": (operators["Conv"], 2 * compressed),
         "Softmax nodes": (operators["Softmax"], softmaxes + routers),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
         "TopK nodes": (operators["TopK"], int(role == "decode") + routers),

@@ -197,10 +197,13 @@ class Served:
         return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
-        sizes = {"batch": rows, "capacity": capacity}
-        states = [state for state in self.variant.states if state.kind == "self_kv"]
-        shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states]
-        return {state.name: garbage(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)}
+        arrays: Arrays = {}
+        for state in self.variant.states:
+            if state.kind != "cross_kv":
+                sizes = {"batch": rows, "capacity": state.places(capacity)}
+                shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
+                arrays[state.name] = garbage(shape, state.dtype)
+        return arrays
 
     def decode(
         self,
@@ -284,5 +287,5 @@ def limits_of(config: ModelConfig) -> Limits:
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,
         max_target_len=config.max_target_len,
-        max_block=1 if config.has_encoder else 0,
+        max_block=0 if config.reads_blocks else 1,
     )

@@ -157,6 +157,9 @@ class ModelConfig(_Config):
     parallel: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm decoders
     attention_scale: float = 0.0  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
     window: int = 0  # a decoder's token sees itself and the window - 1 before it (Beltagy et al. 2020); 0: all
+    compression: int = (
+        0  # of every second layer, which sees all tokens by one key of so many (Liu et al. 2018); 0: none
+    )
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
     position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
@@ -200,6 +203,7 @@ class ModelConfig(_Config):
             "attention_scale",
             "embedding_scale",
             "window",
+            "compression",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -219,6 +223,7 @@ class ModelConfig(_Config):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
         self._require("experts_per_token", 1, max(self.experts, 1))
         self._check_positions()
+        self._check_compression()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -264,6 +269,30 @@ class ModelConfig(_Config):
         if kind == "bucketed" and self.position_range <= self.position_buckets // 2:
             raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
 
+    def _check_compression(self) -> None:
+        if not self.compression:
+            return
+        if self.compression == 1:
+            raise ConfigError("compression", "must be 0 or at least 2, got 1")
+        if self.architecture != "decoder" or self.num_decoder_layers < 2:
+            raise ConfigError(
+                "compression",
+                f"needs a decoder-only model of at least 2 layers, got {self.architecture} and "
+                f"{self.num_decoder_layers}",
+            )
+        if not self.window:
+            raise ConfigError("window", "must be set with compression, for the layers that see single tokens")
+        if self.positions not in ("sinusoidal", "learned", "none"):
+            raise ConfigError(
+                "positions",
+                f"must be sinusoidal, learned or none with compression: a key of several tokens has no position of its "
+                f"own, got {self.positions}",
+            )
+
+    def is_compressed(self, layer: int) -> bool:
+        """Whether this layer of the decoder, the first is 0, sees compressed keys and values of all tokens."""
+        return self.compression > 0 and layer % 2 == 1
+
     def check_trainable(self) -> None:
         """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
         Checkpoints of others may have them, and can be served."""
@@ -280,6 +309,11 @@ class ModelConfig(_Config):
     @property
     def has_decoder(self) -> bool:
         return self.architecture != "encoder"
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether a step of the decoder can read several tokens."""
+        return self.architecture == "decoder" and not self.compression
 
     @property
     def frames(self) -> Framing:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
+from model.compression import Compression
 from model.config import ModelConfig
 from model.experts import ExpertFeedForward
 from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
@@ -77,12 +78,13 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward; each inside a residual."""
 
-    def __init__(self, config: ModelConfig, *, has_cross_attention: bool) -> None:
+    def __init__(self, config: ModelConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
         self.is_parallel = config.parallel
         self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
         self.shaw = ShawBias(config) if config.positions == "shaw" else None
+        self.compression = Compression(config) if is_compressed else None
         self.cross_attention: CrossAttention | None = None
         if has_cross_attention:
             self.cross_attention = CrossAttention(config)
