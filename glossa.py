@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from export.bundle import FormFigures, Manifest, Variant
-    from model.config import Preset
+    from model.config import Languages, Preset
     from model.data import Examples
+    from model.takeover import Takeover
     from service.reply import Alignment, Answer, TokenLogprob
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
@@ -39,6 +40,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 Address = Annotated[str, typer.Option(help="HOST:PORT of a server", envvar="GLOSSA_ADDRESS")]
 ModelName = Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")]
 AsJson = Annotated[bool, typer.Option("--json", help="print figures as JSON")]
+SourceLanguage = Annotated[str, typer.Option(help="of a model that has languages: the text's, by its code")]
+TargetLanguage = Annotated[str, typer.Option(help="of a model that has languages: that of the answer, by its code")]
 
 
 Number = TypeVar("Number", int, float)
@@ -173,6 +176,60 @@ def training_examples(
     return embedded_examples(preset.embedded), held_out
 
 
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(help="what Hugging Face's save_pretrained has written")],
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
+    max_length: Annotated[
+        int | None, typer.Option(help="longest context to keep, in tokens [4096 if the model's is longer]", min=1)
+    ] = None,
+    eos_id: Annotated[
+        int | None, typer.Option(help="token that ends answers, where the model names several", min=0)
+    ] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="read pytorch_model.bin where there are no safetensors")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
+    from model.checkpoint import CheckpointError
+    from model.pretrained import PretrainedError
+    from model.takeover import MAX_LENGTH, take_over
+    from model.tokenizer import Tokenizer, TokenizerError
+
+    with complaints(PretrainedError, CheckpointError, TokenizerError):
+        if not directory.is_dir():
+            raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
+        tokenizer = Tokenizer.load(directory / "tokenizer.json")
+        taken = take_over(
+            directory,
+            checkpoint,
+            tokenizer,
+            allow_pickle=allow_pickle,
+            max_length=max_length or MAX_LENGTH,
+            eos_id=eos_id,
+        )
+    show(imported_figures(taken), as_json)
+
+
+def imported_figures(taken: Takeover) -> dict[str, Any]:
+    """What `import` tells of a model."""
+    config = taken.config
+
+    def of(ours: int, theirs: int) -> str:
+        return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
+
+    figures = {
+        "model_type": taken.lineage["model_type"],
+        "parameters": taken.parameters,
+        "vocabulary": config.vocab_size,
+        "context": of(config.max_target_len, taken.max_target_len),
+    }
+    if config.has_encoder:
+        figures["source"] = of(config.max_source_len, taken.max_source_len)
+    return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
+
+
 @app.command("eval")
 def evaluate(
     subject: Annotated[str, typer.Argument(help="checkpoint, bundle, or HOST:PORT of a server", metavar="SUBJECT")],
@@ -181,10 +238,13 @@ def evaluate(
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
     model: ModelName = "",
     beam: Annotated[int, typer.Option(help="beam size; 1: greedily")] = 1,
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as length_penalty=0.6")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
+    from model.config import Languages
     from model.data import DataError, read_parallel, read_tsv
     from model.evaluate import bleu
 
@@ -198,14 +258,15 @@ def evaluate(
         options = {"beam_size": beam, **decoding_options({"option": option})}
     texts = [text for text, _ in examples.pairs]
     started = time.monotonic()
-    hypotheses = translations(subject, texts, {"model": model, **options})
+    languages = Languages(source_language, target_language)
+    hypotheses = translations(subject, texts, {"model": model, **options}, languages)
     seconds = time.monotonic() - started
     score = bleu(hypotheses, [text for _, text in examples.pairs])
     figures = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def translations(subject: str, texts: list[str], options: dict[str, Any]) -> list[str]:
+def translations(subject: str, texts: list[str], options: dict[str, Any], languages: Languages) -> list[str]:
     """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
     from export.bundle import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
@@ -222,8 +283,9 @@ def translations(subject: str, texts: list[str], options: dict[str, Any]) -> lis
                 raise UsageError(f"{subject}: is a decoder-only model; only models that translate can be scored")
             if options.keys() != {"model", "beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is translated greedily; export it to use --beam and options")
-            return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts)
+            return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
         client = stack.enter_context(Client(subject))
+        options |= {"source_language": languages.source, "target_language": languages.target}
         return [answer.text for answer in client.translate_batch(texts, **options)]
 
 
@@ -263,6 +325,8 @@ def export(
         Path | None,
         typer.Option(help="text like --development that sets the steps of int8; the development text if not given"),
     ] = None,
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
     attention: Annotated[bool, typer.Option(help="add the graph that aligns words with their source")] = False,
     shortlist: Annotated[
         Path | None,
@@ -276,9 +340,10 @@ def export(
     from export.choose import Development
     from export.to_onnx import ExportError, FormChoice, export_bundle
     from model.checkpoint import CheckpointError
+    from model.config import ConfigError, Languages
     from model.data import DataError, read_tsv
 
-    with complaints(BundleError, ExportError, CheckpointError, DataError):
+    with complaints(BundleError, ConfigError, ExportError, CheckpointError, DataError):
         precisions: list[Any] = [name.strip() for name in precision.split(",") if name.strip()]
         if not set(precisions) <= set(PRECISIONS):
             raise UsageError(f"--precision: must be of {', '.join(PRECISIONS)}, with commas between, got {precision}")
@@ -288,7 +353,7 @@ def export(
             has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
             texts = [source or target for source, target in pairs]
             references = [target for _, target in pairs] if has_references else []
-            measured = Development(texts, references, development.name)
+            measured = Development(texts, references, development.name, Languages(source_language, target_language))
         manifest = export_bundle(
             checkpoint,
             bundle,
@@ -319,7 +384,7 @@ def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
     if loaded.config.has_encoder:
         return [(text, "") for _, text in read_text([file], documents="lines").pairs]
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    return read_text([file], documents=config["train"]["documents"]).pairs
+    return read_text([file], documents=config.get("train", {}).get("documents", "lines")).pairs
 
 
 @app.command()
@@ -544,12 +609,15 @@ def translate(
     text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
     model: ModelName = "",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
     as_json: AsJson = False,
     *,
     options: dict[str, Any],
 ) -> None:
     """Translate a text, streamed as it comes, or the lines of standard input, many at once and in order."""
-    ask("translate", text, address, as_json, {"model": model, **options})
+    languages = {"source_language": source_language, "target_language": target_language}
+    ask("translate", text, address, as_json, {"model": model, **languages, **options})
 
 
 @app.command()
@@ -644,6 +712,8 @@ def score(
     target: Annotated[str | None, typer.Argument(help="its translation or continuation")] = None,
     address: Address = "127.0.0.1:50051",
     model: ModelName = "",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
     is_open: Annotated[bool, typer.Option("--open", help="the target goes on: do not score its end")] = False,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as length_penalty=0.6")] = None,
     as_json: AsJson = False,
@@ -658,7 +728,8 @@ def score(
         with complaints():
             raise UsageError("give both TEXT and TARGET, or neither")
     with complaints(ClientError, ValueError), Client(address) as client:
-        options = {"model": model, "is_open": is_open, **decoding_options({"option": option})}
+        languages = {"source_language": source_language, "target_language": target_language}
+        options = {"model": model, **languages, "is_open": is_open, **decoding_options({"option": option})}
         if text is not None and target is not None:
             result = client.score(text, target, **options)
             if as_json:
@@ -688,14 +759,18 @@ def embed(
     text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
     model: ModelName = "",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
     normalize: Annotated[bool, typer.Option(help="vectors of length 1, whose dot products are cosines")] = False,
 ) -> None:
     """The encoder's mean state for a text, or for each line of standard input, as one JSON array a line."""
     from service.client import Client, ClientError
 
+    languages: Any = {"source_language": source_language, "target_language": target_language}
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
-            typer.echo(json.dumps(client.embed(line.rstrip("\n"), model=model, normalize=normalize)))
+            values = client.embed(line.rstrip("\n"), model=model, normalize=normalize, **languages)
+            typer.echo(json.dumps(values))
 
 
 @app.command()

@@ -56,7 +56,8 @@ Arrays = dict[str, Array]
 
 
 class Prediction(NamedTuple):
-    """What `decode` says of the next token of each row; fields are named like its outputs."""
+    """What `decode` says of the next token of each row, or behind each token that it was asked for; fields are named
+    like its outputs."""
 
     logprobs: Array  # float32 (rows, V)
     normaliser: Array  # float32 (rows,): logits = logprobs + normaliser
@@ -108,11 +109,13 @@ class Graphs(Protocol):
         cross: Mapping[str, Array],
         *,
         top_k: int = 1,
+        asked: Sequence[tuple[int, int]] | None = None,
     ) -> Prediction:
         """What follows each row's block; `buffers` and `cross` hold exactly these rows.
 
         cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
-        with starts of 0, or of a single row. top_k: how many best tokens of each row to name.
+        with starts of 0, or of a single row. top_k: how many best tokens of each row to name. asked: tokens, each by
+        its row and its place in the block, behind which to predict instead, for models that read blocks.
         """
         ...
 
@@ -214,14 +217,22 @@ def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
 
 
 def answer_greedily(
-    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Ids], eos_id: int, max_tokens: int
+    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], eos_id: int, max_tokens: int
 ) -> list[Answer]:
-    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty."""
+    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty.
+
+    prompts: with sources all of one length, because then they are read token by token.
+    """
     cross: Arrays = {}
     if sources:
         cross = encode_for_decode(served, sources)
     buffers = served.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
+    if sources:
+        *firsts, last = zip(*prompts, strict=True)
+        for place, column in enumerate(firsts):
+            served.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
+        starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
     for _ in range(max_tokens):
         best = served.decode(blocks, starts, buffers, cross, top_k=2)
@@ -327,6 +338,7 @@ class Suite:
                 ("prefill against PyTorch", self.prefill, self.tolerance),
                 ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
                 ("block after a prefill against PyTorch", self.later_block, self.tolerance),
+                ("several positions of a block against PyTorch", self.several_positions, self.tolerance),
             ]
         if self.config.has_encoder:
             checks = [
@@ -513,6 +525,26 @@ class Suite:
                 worst.add("logprobs", prediction.logprobs[0], self.expected.logprobs((), target)[-1])
         return worst.error, worst.note
 
+    def several_positions(self) -> tuple[float, str]:
+        """Behind every token of a ragged batch, the last row first; behind every token of a block with a past, as when
+        a draft is verified, where the block before it was asked for a token in its midst."""
+        worst = self._worst()
+        asked = [(row, place) for row, target in enumerate(self.targets) for place in range(len(target))][::-1]
+        buffers = self.served.buffers(len(self.targets), _capacity(self.targets))
+        together = self.served.decode(self.targets, [0] * len(self.targets), buffers, {}, asked=asked)
+        for line, (row, place) in enumerate(asked):
+            expected = self.expected.logprobs((), self.targets[row])[place]
+            worst.add(f"logprobs at {place} of row {row}", together.logprobs[line], expected)
+        for target in self.targets:
+            cut = max(1, len(target) // 3)
+            if len(target) > cut:
+                buffers = self.served.buffers(1, _capacity([target]))
+                self.served.decode([target[:cut]], [0], buffers, {}, asked=[(0, cut // 2)])
+                places = [(0, place) for place in range(len(target) - cut)]
+                behind = self.served.decode([target[cut:]], [cut], buffers, {}, asked=places)
+                worst.add("logprobs of a block", behind.logprobs, self.expected.logprobs((), target)[cut:])
+        return worst.error, worst.note
+
     # -- decoder: steps
 
     def play(self, rows: Sequence[int], capacity: int, top_k: Sequence[int]) -> _Played:
@@ -660,7 +692,8 @@ class Suite:
     def greedy(self) -> tuple[float, str]:
         """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
         limit = max(1, self.config.max_target_len // 2)
-        prompts = [target[: limit if self.config.reads_blocks else 1] for target in self.targets]
+        start = len(self.config.frames.before_target)
+        prompts = [target[: limit if self.config.reads_blocks else max(start, 1)] for target in self.targets]
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
@@ -725,6 +758,11 @@ def _rows(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:
 def padded(rows: Sequence[Sequence[int]], length: int) -> Array:
     """Right-padded with id 0, int64 (rows, length)."""
     return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)
+
+
+def last_positions(blocks: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """The last token of each row's block, by its row and its place there."""
+    return [(row, len(block) - 1) for row, block in enumerate(blocks)]
 
 
 def lengths(rows: Sequence[Sequence[int]]) -> Array:

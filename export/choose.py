@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from export.bundle import PAD_MULTIPLE, FormFigures
 from export.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
 from export.samples import Ids
-from model.config import ModelConfig
+from model.config import ANY_LANGUAGES, Languages, ModelConfig
 from model.evaluate import bleu
 from model.tokenizer import Tokenizer
 
@@ -65,11 +65,13 @@ class Steps(Graphs, Protocol):
 @dataclass(frozen=True)
 class Development:
     """Text to measure on, which training has not seen. texts: sources, or what a model without a source continues.
-    references: one a text, or none."""
+    references: one a text, or none. languages: what texts and references are written in, where a model
+    has several."""
 
     texts: Sequence[str]
     references: Sequence[str] = ()
     name: str = "development text"
+    languages: Languages = ANY_LANGUAGES
 
     def __post_init__(self) -> None:
         if self.references and len(self.references) != len(self.texts):
@@ -159,7 +161,8 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
     items = []
     for place, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
         if config.has_encoder:
-            items += [_Item(place, (*ids, config.eos_id))] if len(ids) < config.max_source_len else []
+            source = tuple(config.frames.source(ids, development.languages))
+            items += [_Item(place, source)] if len(source) <= config.max_source_len else []
         else:
             items += [_Item(place, window) for window in _windows(ids, config)]
     if not items:
@@ -175,10 +178,11 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
 
 
 def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
-    """Pieces of a text that fit a window, each with the beginning token; at least one token stands behind it."""
-    size = min(WINDOW, config.max_target_len) - 1
+    """Pieces of a text that fit a window, each behind what begins a prompt; a token at least is left to be said."""
+    size = min(WINDOW, config.max_target_len) - len(config.frames.before_target)
     pieces = [ids[start : start + size] for start in range(0, len(ids), size)] if size > 0 else []
-    return [(config.bos_id, *piece) for piece in pieces if piece]
+    windows = [tuple(config.frames.prompt(piece)) for piece in pieces if piece]
+    return [window for window in windows if len(window) > 1]
 
 
 Fields = dict[str, Any]  # of FormFigures
@@ -220,8 +224,9 @@ def _answered(
 
     def run(form: Steps, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
-        most = min(config.max_target_len, 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(form, sources, [(config.bos_id,)] * len(sources), config.eos_id, most)
+        start = config.frames.prompt((), development.languages)
+        most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
+        answers = answer_greedily(form, sources, [start] * len(sources), config.eos_id, most)
         return [answer.tokens for answer in answers]
 
     told = {
@@ -319,7 +324,7 @@ def _tokens_per_s(
         if config.has_encoder:
             cross = encode_for_decode(form, sources)
         buffers = form.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
-        runs[name], _ = form.step([[config.bos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
+        runs[name], _ = form.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
         runs[name]()
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     started_s = clock()

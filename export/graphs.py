@@ -4,10 +4,11 @@
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
 keys: the source's keys and values are its cache, and as one query sees all of it, causal and full are the same thing.
+The encoder attends by the same node without a cache and without causality.
 Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
 
-Shapes: B batch, T block, C capacity, S source, M d_model, V vocabulary, H heads, K key-value heads, D head_dim,
-E = H * D or K * D.
+Shapes: B batch, T block, P positions that are asked for, C capacity, S source, M d_model, V vocabulary, H heads, K
+key-value heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
 from model.attention import (
-    AttendSource,
     FullAttention,
     PositionBias,
     causal_mask,
@@ -39,14 +39,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], *, window: int = 0
+    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
 ) -> Sequence[Tensor]:
     """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
-    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads}
+    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes}
     if config.attention_scale:
         attrs["scale"] = config.attention_scale
-    if window:
-        attrs["local_window_size"] = window
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         GROUP_QUERY_ATTENTION,
         inputs,
@@ -76,7 +74,8 @@ class GraphAttention:
         config = self.config
         added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
         inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
-        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), window=config.window)
+        window = {"local_window_size": config.window} if config.window else {}
+        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), **window)
         self.present = (key, value)
         return mixed_BTE
 
@@ -152,23 +151,58 @@ class GraphSourceAttention:
         return mixed_BTE
 
 
+class GraphEncoderAttention:
+    """`Attend` of every position of a source to all of its positions."""
+
+    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
+        """last_B: int32, the source's last valid position. length: int32 scalar, padding included."""
+        self.config, self.last_B, self.length = config, last_B, length
+
+    def __call__(
+        self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        config = self.config
+        added: tuple[Tensor | None, ...] = ()
+        if bias is not None:
+            positions_S = torch.arange(query_BSE.shape[1])
+            query_BHSD = split_heads(query_BSE, config.num_heads) * config.attention_factor
+            added = (None, None, None, bias(query_BHSD, positions_S[None], positions_S))
+        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
+        (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
+        return mixed_BSE
+
+
+def attends_in_one_node(model: Transformer) -> bool:
+    """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
+    causal, and plain operators run everywhere."""
+    return model.decoder.unembedding.weight.dtype == torch.float32
+
+
 class EncodeGraph(nn.Module):
-    """source → encoder states and each decoder layer's keys and values of it."""
+    """source → encoder states and each decoder layer's keys and values of it.
+
+    Attention in one node takes 5 % off 3 layers of d256 for 8 sources of 12 tokens, 10 % for one source.
+    """
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
-        states_BSM, layers = self.model.encode(source_BS, lengths_B)
+        attend: GraphEncoderAttention | None = None
+        if attends_in_one_node(self.model):
+            length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+            attend = GraphEncoderAttention(self.model.config, lengths_B - 1, length)
+        states_BSM = self.model.encoder(source_BS, lengths_B, attend)
+        layers = self.model.decoder.project_source(states_BSM)
         return [states_BSM, *(tensor for layer in layers for tensor in layer)]
 
 
-class DecodeGraph(nn.Module):
-    """A block of tokens → what the model says of the token behind each row's last valid one, and the extended caches.
+class _Decode(nn.Module):
+    """A block of tokens → what the model says of the token behind some of them, and the extended caches.
 
-    logprobs float32 (B, V): log-softmax of the logits. normaliser float32 (B,): the log-sum-exp taken off them, so that
-    logits = logprobs + normaliser. top_logprobs float32 and top_ids int64 (B, N): the N = `top_k` best tokens, best
+    logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp taken off them, so that
+    logits = logprobs + normaliser. top_logprobs float32 and top_ids int64 (P, N): the N = `top_k` best tokens, best
     first, of equal ones the lower id. N may be 0, and then costs nothing; 1 costs more than 2 (32 rows of 32,000 words
     on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with 8).
     """
@@ -176,6 +210,60 @@ class DecodeGraph(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
+
+    def attends(
+        self, past: Sequence[Any], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
+    ) -> list[GraphAttention | GraphCompressedAttention]:
+        """past: of each layer a pair of caches, of those that compress also what `GraphCompressedAttention` keeps."""
+        config, lengths = self.model.config, (starts_B, lengths_B, total_length)
+        return [
+            GraphAttention(config, layer, *lengths)
+            if compression is None
+            else GraphCompressedAttention(config, compression, layer, *lengths)
+            for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
+        ]
+
+    def say(
+        self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention], top_k_1: Tensor
+    ) -> list[Tensor]:
+        """All outputs, behind the tokens with these states."""
+        presents = [attend.present for attend in attends if attend.present is not None]
+        # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
+        logits_PV = self.model.decoder.unembedding(states_PM).float()
+        logprobs_PV = logits_PV.log_softmax(-1)
+        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
+        # microseconds at 32 x 32000).
+        normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
+        best = _top_k(logprobs_PV, top_k_1)
+        return [logprobs_PV, normaliser_P, *best, *(tensor for layer in presents for tensor in layer)]
+
+
+class DecodeGraph(_Decode):
+    """`decode` of a model that continues its prompt: blocks of any length.
+
+    positions int64 (P, 2): the tokens behind which it is asked, each by its row and its place in the block. P is at
+    least 1, also where nobody asks: of no rows at all the runtime's ReduceMax, which forms by row need, makes one of
+    the wrong shape.
+    """
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+        top_k_1: Tensor,
+        past: Sequence[Pair],
+        positions_P2: Tensor,
+    ) -> list[Tensor]:
+        attends = self.attends(past, starts_B, lengths_B, total_length)
+        states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
+        return self.say(_gather(states_BTM, positions_P2), attends, top_k_1)
+
+
+class DecodeTokenGraph(_Decode):
+    """`decode` of a model with an encoder, or one that compresses: one token of each row, and what follows all of them
+    (P = B)."""
 
     def forward(
         self,
@@ -188,42 +276,30 @@ class DecodeGraph(nn.Module):
         source_lengths_B: Tensor | None = None,
         cross: Sequence[Pair] = (),
     ) -> list[Tensor]:
-        config, decoder = self.model.config, self.model.decoder
-        attends = [
-            GraphAttention(config, layer, starts_B, lengths_B, total_length)
-            if compression is None
-            else GraphCompressedAttention(config, compression, layer, starts_B, lengths_B, total_length)
-            for layer, compression in zip(past, decoder.compressions, strict=True)
-        ]
-        sources: Sequence[AttendSource | None] = [None] * len(attends)
+        attends = self.attends(past, starts_B, lengths_B, total_length)
+        sources: list[AttendSource | None] = [None] * len(attends)
         if source_lengths_B is not None:
-            sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
-        states_BTM = decoder(tokens_BT, starts_B, attends, sources)
-        if config.reads_blocks:
-            last_B = lengths_B.long() - starts_B - 1
-            states_BM = states_BTM[torch.arange(states_BTM.shape[0]), last_B]
-        else:
-            states_BM = states_BTM[:, 0]
-        presents = [attend.present for attend in attends if attend.present is not None]
-        # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
-        logits_BV = decoder.unembedding(states_BM).float()
-        logprobs_BV = logits_BV.log_softmax(-1)
-        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
-        # microseconds at 32 x 32000).
-        normaliser_B = logits_BV[:, 0] - logprobs_BV[:, 0]
-        best = _top_k(logprobs_BV, top_k_1)
-        return [logprobs_BV, normaliser_B, *best, *(tensor for layer in presents for tensor in layer)]
+            sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
+        states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
+        return self.say(states_BTM[:, 0], attends, top_k_1)
 
 
-def _top_k(scores_BV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
-    """The best of each row, sorted, of equal ones the lower index first: values (B, N) and int64 indices (B, N)."""
+def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
+    """The states (P, M) at (row, place) pairs: one node, where indexing is traced as half a dozen."""
+    shape, dtype = (positions_P2.shape[0], states_BTM.shape[2]), states_BTM.dtype
+    result: Tensor = torch.onnx.ops.symbolic("::GatherND", (states_BTM, positions_P2), dtype=dtype, shape=shape)
+    return result
+
+
+def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
+    """The best of each row, sorted, of equal ones the lower index first: values (P, N) and int64 indices (P, N)."""
     # Named outright, because `torch.topk` takes a number, and the graph would take it out of its tensor and back in.
     count: Any = top_k_1.item()
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         "::TopK",
-        (scores_BV, top_k_1),
-        dtypes=[scores_BV.dtype, torch.int64],
-        shapes=[(scores_BV.shape[0], count)] * 2,
+        (scores_PV, top_k_1),
+        dtypes=[scores_PV.dtype, torch.int64],
+        shapes=[(scores_PV.shape[0], count)] * 2,
         version=11,
     )
     return results
@@ -284,7 +360,7 @@ def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Sig
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)
-    axes = {name: torch.export.Dim(name) for name in ("batch", "block", "capacity", "slots", "source")}
+    axes = {name: torch.export.Dim(name) for name in ("batch", "block", "asked", "capacity", "slots", "source")}
     rows = {0: axes["batch"]}
 
     def pairs(length: int, axis: str) -> tuple[list[Any], list[tuple[Any, ...]]]:
@@ -313,9 +389,22 @@ def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Sig
     dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, {}, past_axes)
     inputs = ("tokens", "starts", "lengths", "total_length", "top_k", *(f"past.{name}" for name in own))
     outputs = ("logprobs", "normaliser", "top_logprobs", "top_ids", *(f"present.{name}" for name in own))
+    if config.compression:
+        decode = Signature(
+            module=DecodeTokenGraph(model),
+            arguments=arguments,
+            dynamic_axes=dynamic_axes,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        return {"decode": decode}
     if not isinstance(model, EncoderDecoder):
         decode = Signature(
-            module=DecodeGraph(model), arguments=arguments, dynamic_axes=dynamic_axes, inputs=inputs, outputs=outputs
+            module=DecodeGraph(model),
+            arguments=(*arguments, torch.tensor([[0, 0], [1, 1], [1, 2], [0, 2]])),
+            dynamic_axes=(*dynamic_axes, {0: axes["asked"]}),
+            inputs=(*inputs, "positions"),
+            outputs=outputs,
         )
         return {"decode": decode}
     cross, cross_axes = pairs(source, "source")
@@ -328,7 +417,7 @@ def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Sig
         outputs=("encoder_states", *theirs),
     )
     decode = Signature(
-        module=DecodeGraph(model),
+        module=DecodeTokenGraph(model),
         arguments=(*arguments, source_lengths, cross),
         dynamic_axes=(*dynamic_axes, rows, cross_axes),
         inputs=(*inputs, "source_lengths", *theirs),

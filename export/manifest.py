@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
@@ -117,6 +117,28 @@ class Tokens:
     unk: int
 
 
+SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """What stands around the ids of a text: ids, and SOURCE_LANGUAGE and TARGET_LANGUAGE for those of the languages
+    that a request names. The decoder reads `before_target` first; of a model without a source it precedes every
+    prompt.
+
+    languages: the id of each code; none, where requests name no languages.
+    """
+
+    before_source: tuple[int | str, ...] = ()
+    after_source: tuple[int | str, ...] = ()
+    before_target: tuple[int | str, ...] = ()
+    languages: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def around_source(self) -> tuple[int | str, ...]:
+        return (*self.before_source, *self.after_source)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attention:
     """What `align` tells of: every head of every decoder layer."""
@@ -149,6 +171,7 @@ class Manifest:
     architecture: str
     task: Task
     tokens: Tokens
+    framing: Framing
     limits: Limits
     variants: tuple[Variant, ...]
     golden: Golden
@@ -303,6 +326,7 @@ def _check(manifest: Manifest) -> None:
         raise FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
     if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
         raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
+    _check_framing(manifest.framing, limits)
     if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
         raise FormError("variants must hold at least one, each of its own precision")
     roles = {"encode", "decode"} if limits.max_source_len else {"decode"}
@@ -313,6 +337,26 @@ def _check(manifest: Manifest) -> None:
             raise FormError(f"attention must be of a source, and its default_layer one of its layers, got {attention}")
     for variant in manifest.variants:
         _check_variant(variant, roles)
+
+
+def _check_framing(framing: Framing, limits: Limits) -> None:
+    for code, token in framing.languages.items():
+        if not code or not 0 <= token < limits.vocab_size:
+            raise FormError(f"framing.languages.{code:.80} must be an id of 0..{limits.vocab_size - 1}, got {token}")
+    names = (SOURCE_LANGUAGE, TARGET_LANGUAGE) if framing.languages and limits.max_source_len else ()
+    for name in ("before_source", "after_source", "before_target"):
+        for place, token in enumerate(getattr(framing, name)):
+            if token not in names and not (isinstance(token, int) and 0 <= token < limits.vocab_size):
+                languages = f", or {' or '.join(names)}" if names else ""
+                raise FormError(
+                    f"framing.{name}[{place}] must be an id of 0..{limits.vocab_size - 1}{languages}, got {token!r:.80}"
+                )
+    if limits.max_source_len and not framing.before_target:
+        raise FormError("framing.before_target must hold what the decoder begins from")
+    if limits.max_source_len and len(framing.around_source) > limits.max_source_len:
+        raise FormError(f"framing must put at most {limits.max_source_len} tokens around a source")
+    if len(framing.before_target) > limits.max_target_len:
+        raise FormError(f"framing.before_target must be at most {limits.max_target_len} tokens")
 
 
 MOST = (1 << 31) - 1  # of a number that is told to clients

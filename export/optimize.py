@@ -52,7 +52,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
 def gather_rows(model: ModelProto) -> ModelProto:
     """GatherND by one trailing index → Gather: what indexing a table by positions is traced to."""
     graph = model.graph
-    makers, constants = makers_of(graph), _constants(graph)
+    makers, constants = makers_of(graph), constants_of(graph)
     for node in graph.node:
         if node.op_type != "GatherND" or _attribute(node, "batch_dims", 0) != 0:
             continue
@@ -72,7 +72,7 @@ def pack_query_key_value(model: ModelProto) -> ModelProto:
     Rotary models turn queries and keys between the two and keep the Split.
     """
     graph = model.graph
-    makers, constants = makers_of(graph), _constants(graph)
+    makers, constants = makers_of(graph), constants_of(graph)
     uses = Counter(name for node in graph.node for name in node.input)
     uses.update(value.name for value in graph.output)
     for node in graph.node:
@@ -211,7 +211,7 @@ def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
     return {name: node for node in graph.node for name in node.output if name}
 
 
-def _constants(graph: GraphProto) -> dict[str, np.ndarray]:
+def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:
     """Small constants, such as axes and sizes, by name."""
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if np.prod(tensor.dims) <= 8}
 

@@ -34,6 +34,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from export.bundle import Quantization, Role
 from export.calibrate import Ranges
 from export.optimize import makers_of, remove_unused
+from export.pack_sources import pack_sources
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Activations = Literal["row", "static", "block"]
@@ -123,6 +124,8 @@ def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = 
             opset.version = max(opset.version, SCATTER_OPSET) if opset.domain == "" else opset.version
     rewriter.quantize_embeddings()
     rewriter.quantize_products()
+    if role == "encode":
+        model = pack_sources(model)
     if not any(opset.domain == MICROSOFT for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return remove_unused(model)
@@ -162,10 +165,11 @@ class _Rewriter:
         return f"{self.form.name}.{what}.{self.count}"
 
     def constant(self, name: str, array: np.ndarray) -> str:
+        array = np.ascontiguousarray(array)  # and of one axis at least
         if name in self.constants and not np.array_equal(self.array(name), array):
             name = self.name(name)  # products that share a weight need not share their bias, or the step of a cache
         if name not in self.constants:
-            tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            tensor = numpy_helper.from_array(array, name)
             self.graph.initializer.append(tensor)
             self.constants[name] = self.graph.initializer[-1]
         return name
@@ -353,7 +357,7 @@ class _Rewriter:
                 value.type.tensor_type.elem_type = TensorProto.INT8
         replacements: dict[int, list[NodeProto]] = {}
         for i, node in enumerate(self.graph.node):
-            if node.op_type == "GroupQueryAttention":
+            if node.op_type == "GroupQueryAttention" and node.input[3]:
                 is_own = node.input[3].startswith("past.")
                 replacements[i] = self.attend_own(node) if is_own else self.attend_source(node)
         self.replace(replacements)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.config import ModelConfig
-from model.tokenizer import SPECIAL, Tokenizer
+from model.tokenizer import Tokenizer
 
 SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # around the multiples of 16 to which a server pads
 TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)
@@ -24,8 +24,8 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Token ids. `sources` end with eos and pair up with `targets` for models with an encoder, else there are none;
-    `targets` begin with bos: what the decoder is fed, whatever it would have answered."""
+    """Token ids, framed as the model's texts are. `sources` pair up with `targets` for models with an encoder, else
+    there are none; `targets` are what the decoder is fed, whatever it would have answered."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
@@ -39,24 +39,30 @@ class Samples:
 
 def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts: Sequence[str] = ()) -> Samples:
     """Inputs for a model; `texts` are used as its sources or, without an encoder, as its targets."""
-    random = np.random.default_rng(20)
+    random, frames = np.random.default_rng(20), config.frames
+    most_source, most_target = (
+        config.max_source_len - frames.around_source,
+        config.max_target_len - len(frames.prompt()),
+    )
+
+    special = (config.pad_id, config.bos_id, config.eos_id, config.unk_id)
+    ordinary = np.setdiff1d(np.arange(config.vocab_size), special)
 
     def ids(count: int) -> Ids:
-        low = min(len(SPECIAL), config.vocab_size - 1)
-        return tuple(random.integers(low, config.vocab_size, max(count, 0)).tolist())
+        return tuple(ordinary[random.integers(len(ordinary), size=max(count, 0))].tolist())
 
     def source(length: int) -> Ids:
-        return (*ids(min(length, config.max_source_len) - 1), config.eos_id)
+        return tuple(frames.source(ids(min(length - frames.around_source, most_source))))
 
     def target(length: int) -> Ids:
-        return (config.bos_id, *ids(min(length, config.max_target_len) - 1))
+        return tuple(frames.prompt(ids(min(length - len(frames.before_target), most_target))))
 
     encoded = tokenizer.encode_batch(texts[:MAX_TEXTS]) if tokenizer is not None else []
     targets = [target(length) for length in TARGET_LENGTHS]
     if not config.has_encoder:
-        targets = [(config.bos_id, *text[: config.max_target_len - 1]) for text in encoded if text] + targets
+        targets = [tuple(frames.prompt(text[:most_target])) for text in encoded if text] + targets
         return Samples(sources=(), targets=tuple(targets), longest_source=(), longest_target=target(MAX_LENGTH))
-    sources = [(*text[: config.max_source_len - 1], config.eos_id) for text in encoded if text]
+    sources = [tuple(frames.source(text[:most_source])) for text in encoded if text]
     sources += [source(length) for length in SOURCE_LENGTHS]
     targets = [targets[i % len(targets)] for i in range(len(sources))]
     return Samples(

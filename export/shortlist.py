@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.bundle import Shortlist
-from model.tokenizer import SPECIAL, Tokenizer
+from model.tokenizer import Tokenizer
 
 MAX_PAIRS = 50_000  # more sharpen what is known and add rare words only
 MAX_TOKENS = 100  # of one side; longer pairs align badly and cost the product of their lengths
@@ -41,20 +41,22 @@ class Learned:
     mean_allowed: float  # tokens that a held-out source allows
 
 
-def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Learned:
+def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, eos_id: int) -> Learned:
     """From pairs of source and target text; of many, from a part that is always the same and comes from everywhere.
 
     Raises ValueError when no pair can be used.
     """
     order = np.random.default_rng(1).permutation(len(texts))[: MAX_PAIRS + HELD_OUT].tolist()
-    sources, targets = (tokenizer.encode_batch([texts[i][side] for i in order]) for side in (0, 1))
+    sides = enumerate((tokenizer, tokenizer.target))
+    sources, targets = (one.encode_batch([texts[i][side] for i in order]) for side, one in sides)
     pairs = [pair for pair in zip(sources, targets, strict=True) if all(0 < len(side) <= MAX_TOKENS for side in pair)]
     if not pairs:
         raise ValueError(f"no pair has 1..{MAX_TOKENS} tokens on either side")
     held_out = pairs[: min(HELD_OUT, len(pairs) // 10)]
     rest = pairs[len(held_out) :][:MAX_PAIRS]
     used = rest[: _within_budget(rest)]
-    shortlist = shortlist_of(used, tokenizer.vocab_size, always=(tokenizer.eos_id,))
+    textless = [token for token, piece in enumerate(tokenizer.pieces) if not piece]
+    shortlist = shortlist_of(used, tokenizer.vocab_size, always=(eos_id,), textless=textless)
     return _measured(shortlist, len(used), held_out)
 
 
@@ -76,13 +78,15 @@ def _measured(shortlist: Shortlist, pairs: int, held_out: Sequence[Pair]) -> Lea
     )
 
 
-def shortlist_of(pairs: Sequence[Pair], vocab_size: int, *, always: Sequence[int] = ()) -> Shortlist:
+def shortlist_of(
+    pairs: Sequence[Pair], vocab_size: int, *, always: Sequence[int] = (), textless: Sequence[int] = ()
+) -> Shortlist:
     """The BEST target tokens of every source token, best first, and of every source `always` and the most frequent.
 
-    pairs: of token ids, without start and end tokens.
+    pairs: of token ids, without start and end tokens. textless: ids that are no words, whatever text has them.
     """
     counts = np.bincount(np.concatenate([target for _, target in pairs]), minlength=vocab_size)
-    counts[: len(SPECIAL)] = 0
+    counts[list(textless)] = 0
     limit = min(ALWAYS, vocab_size // 8)
     frequent = [int(token) for token in np.argsort(-counts, kind="stable")[:limit] if counts[token]]
     sources_U, targets_U, probabilities_U = translation_probabilities(pairs, vocab_size)

@@ -33,8 +33,11 @@ from export import graphs
 from export.bundle import (
     PAD_MULTIPLE,
     SHORTLIST,
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
     TOKENIZER,
     Attention,
+    Framing,
     GraphSpec,
     Manifest,
     Role,
@@ -52,7 +55,9 @@ from export.samples import sample_inputs
 from export.shortlist import learn_shortlist
 from export.verify import Served, checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
-from model.config import ModelConfig
+from model.config import ANY_LANGUAGES, ModelConfig
+from model.config import SOURCE_LANGUAGE as SOURCE_ID
+from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.data import unseen_examples
 from model.evaluate import greedy_batch
 from model.tokenizer import Tokenizer
@@ -180,7 +185,7 @@ def export_model(
         tokenizer.save(directory / TOKENIZER)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if parallel:
-            origin["shortlist"] = save_shortlist(parallel, tokenizer, directory)
+            origin["shortlist"] = save_shortlist(parallel, tokenizer, config, directory)
         variants = save_variants(
             model, tokenizer, directory, precisions, forms, inline_limit=inline_limit, attention=attention
         )
@@ -193,6 +198,7 @@ def export_model(
             architecture=config.architecture,
             task="translation" if config.has_encoder else "generation",
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            framing=framing_of(config),
             limits=limits_of(config),
             variants=variants,
             golden=golden,
@@ -206,6 +212,17 @@ def export_model(
     return write_bundle(out, build, replace=replace)
 
 
+def framing_of(config: ModelConfig) -> Framing:
+    """What stands around the model's texts, as a manifest tells it."""
+    frames = config.frames
+    told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
+    parts = {
+        name: tuple(told.get(token, token) for token in getattr(frames, name))
+        for name in ("before_source", "after_source", "before_target")
+    }
+    return Framing(**parts, languages=dict(frames.languages))
+
+
 def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
     """Refuses what the operators or the service could not run. Raises ExportError."""
     config = model.config
@@ -214,7 +231,7 @@ def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
             f"head_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
             f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
         )
-    if tokenizer.vocab_size != config.vocab_size:
+    if tokenizer.vocab_size > config.vocab_size:
         raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
     if model.training:
         raise ExportError("the model is in training mode; call model.eval() first")
@@ -312,17 +329,20 @@ def calibration_ids(model: Transformer, tokenizer: Tokenizer, forms: FormChoice)
         references = development.references or ("",) * len(texts)
         pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
     sources = tokenizer.encode_batch([source for source, _ in pairs])
-    targets = tokenizer.encode_batch([target for _, target in pairs])
-    most = config.max_target_len - 1
+    targets = tokenizer.target.encode_batch([target for _, target in pairs])
+    frames, languages = config.frames, development.languages if development is not None else ANY_LANGUAGES
+    start = frames.prompt((), languages)
+    most = config.max_target_len - len(start)
     if not config.has_encoder:
-        pieces = [ids[start : start + most] for ids in targets for start in range(0, len(ids), max(most, 1))]
-        return [([], [config.bos_id, *piece]) for piece in pieces[:MAX_CALIBRATION]]
-    framed = [[*source[: config.max_source_len - 1], config.eos_id] for source in sources]
+        pieces = [ids[place : place + most] for ids in targets for place in range(0, len(ids), max(most, 1))]
+        return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
+    longest = config.max_source_len - frames.around_source
+    framed = [frames.source(source[:longest], languages) for source in sources]
     if not any(targets):
-        prompts, enough = [[config.bos_id]] * len(framed), 2 * max(map(len, framed)) + 16
-        answers = greedy_batch(model, prompts, sources=framed, max_tokens=min(config.max_target_len, enough))
+        enough = min(most + 1, 2 * max(map(len, framed)) + 16)
+        answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
         targets = [[token for token in answer if token != config.eos_id] for answer in answers]
-    return [(source, [config.bos_id, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
+    return [(source, [*start, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
 
 
 class Traced(NamedTuple):
@@ -340,7 +360,7 @@ def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        check_graph(made[role], role, model.config)
+        check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
     return Traced(made, signatures)
 
 
@@ -382,10 +402,12 @@ def save_variant(
     )
 
 
-def save_shortlist(parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, directory: Path) -> dict[str, Any]:
+def save_shortlist(
+    parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: ModelConfig, directory: Path
+) -> dict[str, Any]:
     """Learns and writes the shortlist; returns what is worth remembering of it. Raises ExportError."""
     try:
-        learned = learn_shortlist(parallel, tokenizer)
+        learned = learn_shortlist(parallel, tokenizer, eos_id=config.eos_id)
     except ValueError as error:
         raise ExportError(f"shortlist: {error}") from None
     (directory / SHORTLIST).write_text(learned.shortlist.to_json(), encoding="utf-8")
@@ -419,22 +441,31 @@ def trace(signature: graphs.Signature) -> ModelProto:
     return proto
 
 
-def check_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
-    """What a trace or a pass could get wrong in silence. Raises ExportError."""
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
+    """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
     operators = Counter(node.op_type for node in graph.graph.node)
-    layers = config.num_decoder_layers if role == "decode" else 0
-    # What happens to queries or keys outside the operator keeps them apart.
-    is_turned_outside = config.rotary_dims > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
-    can_pack = not config.qk_norm and {"shaw": False, "rotary": not is_turned_outside}.get(config.positions, True)
-    compressed = sum(config.is_compressed(i) for i in range(layers))
     packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
-    softmaxes = {"encode": config.num_encoder_layers, "decode": 0, "align": 2 * config.num_decoder_layers}[role]
-    # Of `align`, nothing behind the last layer's attention is computed.
-    blocks = {"encode": config.num_encoder_layers, "decode": layers, "align": config.num_decoder_layers - 1}[role]
+    # What happens to queries or keys outside the operator keeps them apart.
+    is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
+    nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
+    if role == "decode":
+        turning = config.rotary_dims or config.attention_head_dim
+        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
+        compressed = sum(map(config.is_compressed, range(config.num_decoder_layers)))
+        packable = 0 if is_apart else config.num_decoder_layers - compressed
+    elif role == "align":
+        softmaxes = 2 * config.num_decoder_layers
+        blocks -= 1  # nothing behind the last layer's attention is computed
+    elif is_half:
+        softmaxes = blocks = config.num_encoder_layers
+    else:
+        nodes = blocks = config.num_encoder_layers
+        packable = 0 if is_apart or is_rotary else config.num_encoder_layers
     routers = blocks if config.experts else 0
     counts = {
-        "attention nodes": (operators["GroupQueryAttention"], layers * (2 if config.has_encoder else 1)),
-        "attention nodes with packed query, key and value": (packed, layers - compressed if can_pack else 0),
+        "attention nodes": (operators["GroupQueryAttention"], nodes),
+        "attention nodes with packed query, key and value": (packed, packable),
         "convolutions": (operators["Conv"], 2 * compressed),
         "Softmax nodes": (operators["Softmax"], softmaxes + routers),
         "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),

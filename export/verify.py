@@ -41,6 +41,7 @@ from export.checks import (
     answer_greedily,
     common_golden,
     garbage,
+    last_positions,
     lengths,
     padded,
     round_up,
@@ -170,6 +171,7 @@ class Served:
             "lengths": np.array(starts, np.int32) + 1,
             "total_length": np.array(capacity, np.int32),
             "top_k": np.array([0], np.int64),
+            **self._asked(last_positions([[token] for token in tokens])),
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
         }
@@ -213,8 +215,9 @@ class Served:
         cross: Mapping[str, Array],
         *,
         top_k: int = 1,
+        asked: Sequence[tuple[int, int]] | None = None,
     ) -> Prediction:
-        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k)
+        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k, asked=asked)
         run()
         return prediction
 
@@ -226,6 +229,7 @@ class Served:
         cross: Mapping[str, Array],
         *,
         top_k: int = 1,
+        asked: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Callable[[], None], Prediction]:
         """`decode`, bound but not run yet, and where its answer will stand; running it twice does the same twice."""
         is_prefill = not any(starts) and self.limits.max_block != 1
@@ -237,8 +241,9 @@ class Served:
             "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(length if is_prefill else capacity, np.int32),
             "top_k": np.array([top_k], np.int64),
+            **self._asked(asked := last_positions(blocks) if asked is None else asked),
         }
-        rows = len(blocks)
+        rows = len(asked)
         prediction = Prediction(
             logprobs=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
             normaliser=np.full(rows, np.nan, np.float32),
@@ -262,6 +267,12 @@ class Served:
             session.run_with_iobinding(binding)
 
         return run, prediction
+
+    def _asked(self, positions: Sequence[tuple[int, int]]) -> Arrays:
+        """What `decode` is told of them: nothing where it reads one token of each row."""
+        if self.limits.max_block == 1:
+            return {}
+        return {"positions": np.array(positions, np.int64).reshape(-1, 2)}
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))

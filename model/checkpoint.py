@@ -1,10 +1,10 @@
 """Checkpoint directories: a finished model with everything needed to use and to trace it. Written once, atomically.
 
-    config.json        {"format_version": 1, "model": {…}, "train": {…}}
+    config.json        {"format_version": 1, "model": {…}, "train": {…}}; without "train" if it was not trained here
     tokenizer.json     Hugging Face `tokenizers`
-    model.safetensors  weights by parameter name; tied weights once
-    metrics.json       scores of the training run
-    lineage.json       seed, git commit, data digest, versions
+    model.safetensors  float32 weights by parameter name; tied weights once
+    metrics.json       scores of the training run; {} if there was none
+    lineage.json       seed, git commit, data digest, versions; or what it was imported from
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint
 
 Only safetensors and JSON: nothing here can execute code when loaded. The states a training run resumes from are
@@ -15,9 +15,11 @@ Only safetensors and JSON: nothing here can execute code when loaded. The states
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,13 @@ import torch
 from torch import Tensor, nn
 
 from model.config import ConfigError, ModelConfig, TrainConfig
-from model.disk import DIGESTS, DamagedError, Disk, digests_of, read_verified, write_file
+from model.disk import DIGESTS, Content, DamagedError, Disk, Pieces, digests_of, read_verified, size_of, write_file
 from model.tokenizer import Tokenizer, TokenizerError
 from model.transformer import Transformer, build
 
 FORMAT_VERSION = 1
-REQUIRED = ("config.json", "tokenizer.json", "model.safetensors", "metrics.json", "lineage.json")
+WEIGHTS = "model.safetensors"
+REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
 
 
 class CheckpointError(Exception):
@@ -68,12 +71,40 @@ def save_checkpoint(
     extra: further files (model card, curves) under their names. On any failure `path` still is no finished checkpoint
     and CheckpointError says why.
     """
-    if (path / DIGESTS).exists():
-        raise CheckpointError(f"{path} already holds a finished checkpoint; choose another directory or delete it")
-    files = {
-        "config.json": config_json(model.config, train),
+    write_checkpoint(
+        path,
+        model.config,
+        {name: parameter.detach() for name, parameter in model.named_parameters()},
+        tokenizer=tokenizer,
+        train=train,
+        metrics=metrics,
+        lineage=lineage,
+        extra=extra,
+        disk=disk,
+    )
+
+
+def write_checkpoint(
+    path: Path,
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    *,
+    tokenizer: Tokenizer,
+    train: TrainConfig | None,
+    metrics: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    extra: Mapping[str, bytes] | None = None,
+    disk: Disk | None = None,
+) -> None:
+    """`save_checkpoint` of weights that no model holds, one tensor in memory at a time.
+
+    weights: float32, by the names of the model's parameters. train: None if the model was not trained here.
+    """
+    check_unfinished(path)
+    files: dict[str, Content] = {
+        "config.json": config_json(config, train),
         "tokenizer.json": tokenizer.to_json().encode(),
-        "model.safetensors": weights_to_bytes(model),
+        WEIGHTS: tensors_in_pieces(weights),
         "metrics.json": to_json(metrics),
         "lineage.json": to_json(lineage),
         **(extra or {}),
@@ -84,7 +115,13 @@ def save_checkpoint(
             write_file(path / name, data, disk)
     except OSError as error:
         (path / DIGESTS).unlink(missing_ok=True)  # renamed, but perhaps not durably
-        raise CheckpointError(cannot_save(path, error, sum(map(len, files.values())))) from error
+        raise CheckpointError(cannot_save(path, error, sum(map(size_of, files.values())))) from error
+
+
+def check_unfinished(path: Path) -> None:
+    """Raises CheckpointError if `path` already holds a finished checkpoint."""
+    if (path / DIGESTS).exists():
+        raise CheckpointError(f"{path} already holds a finished checkpoint; choose another directory or delete it")
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -92,45 +129,45 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not (path / DIGESTS).is_file():
         raise CheckpointError(_not_a_checkpoint(path))
     try:
-        files = read_verified(path, REQUIRED)
+        files = read_verified(path, REQUIRED, present=(WEIGHTS,))
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
     config, _ = read_config(files["config.json"], path)
     try:
-        tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"))
+        tokenizer = Tokenizer.from_json(
+            files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"), vocab_size=config.vocab_size
+        )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    if tokenizer.vocab_size != config.vocab_size:
-        raise CheckpointError(
-            f"{path / 'tokenizer.json'}: must have the model's {config.vocab_size} entries, got {tokenizer.vocab_size}"
-        )
-    model = build(config)
-    load_weights(model, read_tensors(files["model.safetensors"], path / "model.safetensors"), path)
+    try:
+        model = build(config)
+    except ConfigError as error:
+        raise CheckpointError(f"{path / 'config.json'}: {error}") from error
+    load_weights(model, map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)
 
 
-def config_json(model: ModelConfig, train: TrainConfig) -> bytes:
-    return to_json({"format_version": FORMAT_VERSION, "model": model.to_json(), "train": train.to_json()})
+def config_json(model: ModelConfig, train: TrainConfig | None) -> bytes:
+    training = {} if train is None else {"train": train.to_json()}
+    return to_json({"format_version": FORMAT_VERSION, "model": model.to_json(), **training})
 
 
-def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig]:
-    """Both configurations out of config.json; `path` is the directory, for messages."""
+def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | None]:
+    """Both configurations out of config.json, the second one if it was trained here; `path` is the directory, for
+    messages."""
     where = path / "config.json"
     try:
         values = json.loads(data)
         version = values["format_version"]
         if version != FORMAT_VERSION:
             raise CheckpointError(f"{where}: format_version must be {FORMAT_VERSION}, got {version!r}")
-        return ModelConfig.from_json(values["model"]), TrainConfig.from_json(values["train"])
+        train = TrainConfig.from_json(values["train"]) if "train" in values else None
+        return ModelConfig.from_json(values["model"]), train
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{where}: cannot be read: {error!r}") from error
-
-
-def weights_to_bytes(model: nn.Module) -> bytes:
-    return tensors_to_bytes({name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -139,12 +176,43 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return data
 
 
+def tensors_in_pieces(tensors: Mapping[str, Tensor]) -> Pieces:
+    """A safetensors file of float32 tensors, whole only on disk. The format: the size of a JSON header as a
+    little-endian uint64, the header with each tensor's type, shape and place, then the tensors one after another."""
+    header, end = dict[str, Any](), 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    described = json.dumps(header).encode()
+    described += b" " * (-len(described) % 8)  # so that what follows is aligned
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield struct.pack("<Q", len(described)) + described
+        for tensor in tensors.values():
+            yield tensor.float().cpu().contiguous().flatten().numpy().data.cast("B")
+
+    return Pieces(8 + len(described) + end, parts)
+
+
 def read_tensors(data: bytes, where: Path) -> dict[str, Tensor]:
-    try:
+    with _no_safetensors(where):
         tensors: dict[str, Tensor] = safetensors.torch.load(data)
+    return tensors
+
+
+def map_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, which come into memory where they are read."""
+    with _no_safetensors(file):
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(file)
+    return tensors
+
+
+@contextlib.contextmanager
+def _no_safetensors(where: Path) -> Iterator[None]:
+    try:
+        yield
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{where}: not a safetensors file: {error}") from error
-    return tensors
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

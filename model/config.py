@@ -12,10 +12,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -100,6 +100,16 @@ SOURCE_LANGUAGE = -1
 TARGET_LANGUAGE = -2
 
 
+class Languages(NamedTuple):
+    """Between which languages a model translates, by their codes; "": the first one it has."""
+
+    source: str = ""
+    target: str = ""
+
+
+ANY_LANGUAGES = Languages()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Framing(_Config):
     """Which token ids stand around the ids of a text. SOURCE_LANGUAGE and TARGET_LANGUAGE are the request's languages.
@@ -126,6 +136,29 @@ class Framing(_Config):
                 raise ConfigError(name, f"names a language, and there are none, got {ids!r}")
         if not all(type(token) is int and token >= 0 and isinstance(code, str) for code, token in self.languages):
             raise ConfigError("languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
+
+    @property
+    def around_source(self) -> int:
+        """How many tokens stand around a source."""
+        return len(self.before_source) + len(self.after_source)
+
+    def source(self, ids: Sequence[int], languages: Languages = ANY_LANGUAGES) -> list[int]:
+        """What the encoder reads of a text's ids."""
+        return [*self._filled(self.before_source, languages), *ids, *self._filled(self.after_source, languages)]
+
+    def prompt(self, ids: Sequence[int] = (), languages: Languages = ANY_LANGUAGES) -> list[int]:
+        """What the decoder reads of a text's ids; without any, what it begins every answer from."""
+        return [*self._filled(self.before_target, languages), *ids]
+
+    def _filled(self, ids: Sequence[int], languages: Languages) -> list[int]:
+        codes = {SOURCE_LANGUAGE: languages.source, TARGET_LANGUAGE: languages.target}
+        return [self._language(codes[token]) if token < 0 else token for token in ids]
+
+    def _language(self, code: str) -> int:
+        known = dict(self.languages)
+        if code and code not in known:
+            raise ConfigError("languages", f"{code!r}: {unknown_key(code, known).replace('key', 'language')}")
+        return known[code or self.languages[0][0]]
 
     @property
     def tokens(self) -> frozenset[int]:
@@ -299,8 +332,10 @@ class ModelConfig(_Config):
         special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
         if len(set(special.values())) < len(special):
             raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
-        if self.output_bias:
-            raise ConfigError("output_bias", "must be false: the loss knows no bias of the logits")
+        if self.frames.languages:
+            raise ConfigError("framing", "must have no languages: training data says nothing of them")
+        if self.has_decoder and not self.frames.before_target:
+            raise ConfigError("framing", "must have a token before targets, behind which their first one is learned")
 
     @property
     def has_encoder(self) -> bool:

@@ -153,8 +153,9 @@ def _split_text(examples: Examples) -> tuple[Examples, Examples]:
 
 
 class Batch(NamedTuple):
-    """Right-padded int64 ids: source (B, S) with eos and its lengths (B,), decoder input (B, T) from bos on, target
-    (B, T) to eos. `tokens` counts target tokens without padding. A language model's source is (B, 0)."""
+    """Right-padded int64 ids: framed source (B, S) and its lengths (B,), decoder input (B, T) from what begins targets
+    on, target (B, T) to eos, padding where what comes next is given. `tokens` counts target tokens without padding. A
+    language model's source is (B, 0)."""
 
     source_BS: Tensor
     lengths_B: Tensor
@@ -184,20 +185,17 @@ class PairBatches:
     """Batches of sentences of similar length, each at most `batch_tokens` target tokens with padding."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        self._pad_id, self._bos_id, self._seed, self._budget = (
-            model.pad_id,
-            model.bos_id,
-            train.seed,
-            train.batch_tokens,
-        )
+        self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
+        self._start = model.frames.prompt()
         self._sources: list[list[int]] = []
         self._targets: list[list[int]] = []
         targets = tokenizer.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
         for source, target in zip(sources, targets, strict=True):
-            fits_source = not model.has_encoder or len(source) < model.max_source_len
-            if fits_source and len(target) < min(model.max_target_len, train.batch_tokens):
-                self._sources.append([*source, model.eos_id] if model.has_encoder else [])
+            framed = model.frames.source(source) if model.has_encoder else []
+            room = min(model.max_target_len, train.batch_tokens) - len(self._start)
+            if len(framed) <= model.max_source_len and len(target) <= room:
+                self._sources.append(framed)
                 self._targets.append([*target, model.eos_id])
         self.dropped = len(targets) - len(self._targets)
         self.tokens = sum(map(len, self._targets))
@@ -242,28 +240,31 @@ class PairBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         sources, targets = [self._sources[key] for key in keys], [self._targets[key] for key in keys]
+        given = [self._pad_id] * (len(self._start) - 1)  # what follows a token that is always there is no prediction
         return Batch(
             pad(sources, self._pad_id),
             torch.tensor([len(source) for source in sources]),
-            pad([[self._bos_id, *target[:-1]] for target in targets], self._pad_id),
-            pad(targets, self._pad_id),
+            pad([[*self._start, *target][:-1] for target in targets], self._pad_id),
+            pad([[*given, *target] for target in targets], self._pad_id),
             sum(map(len, targets)),
         )
 
 
 class StreamBatches:
-    """Windows of `max_target_len` tokens of long texts, each behind a bos; an epoch starts at a random offset."""
+    """Windows of long texts that fill `max_target_len` positions behind what begins them; an epoch starts at a random
+    offset."""
 
     dropped = 0
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        self._window, self._bos_id, self._seed = model.max_target_len, model.bos_id, train.seed
+        self._start, self._pad_id, self._seed = model.frames.prompt(), model.pad_id, train.seed
+        self._window = model.max_target_len + 1 - len(self._start)
         self._rows = max(1, train.batch_tokens // model.max_target_len)
         self._ids = torch.tensor([token for _, text in examples.pairs for token in tokenizer.encode(text)])
         self.tokens = len(self._ids)
         if self.tokens < self._window:
             raise DataError(
-                f"{examples.name}: must have at least max_target_len {self._window} tokens, got {self.tokens}"
+                f"{examples.name}: must have at least max_target_len {model.max_target_len} tokens, got {self.tokens}"
             )
 
     def plan(self, epoch: int) -> list[list[int]]:
@@ -275,10 +276,11 @@ class StreamBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         target_BT = torch.stack([self._ids[start : start + self._window] for start in keys])
-        first_B1 = torch.full((len(keys), 1), self._bos_id)
+        start_BN = torch.tensor(self._start).expand(len(keys), -1)
         no_source = torch.zeros(len(keys), 0, dtype=torch.int64)
-        input_BT = torch.cat((first_B1, target_BT[:, :-1]), dim=1)
-        return Batch(no_source, torch.zeros(len(keys), dtype=torch.int64), input_BT, target_BT, target_BT.numel())
+        input_BT = torch.cat((start_BN, target_BT[:, :-1]), dim=1)
+        wanted_BT = torch.cat((torch.full_like(start_BN[:, 1:], self._pad_id), target_BT), dim=1)
+        return Batch(no_source, torch.zeros(len(keys), dtype=torch.int64), input_BT, wanted_BT, target_BT.numel())
 
 
 def batches_of(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:

@@ -12,10 +12,31 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 DIGESTS = "digests.json"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The content of a file that need not be in memory as one: its size in bytes, and its parts from the beginning,
+    as often as asked."""
+
+    size: int
+    parts: Callable[[], Iterator[bytes | memoryview]]
+
+
+Content = bytes | Pieces
+
+
+def parts_of(data: Content) -> Iterator[bytes | memoryview]:
+    return data.parts() if isinstance(data, Pieces) else iter((data,))
+
+
+def size_of(data: Content) -> int:
+    return data.size if isinstance(data, Pieces) else len(data)
 
 
 class DamagedError(Exception):
@@ -25,9 +46,10 @@ class DamagedError(Exception):
 class Disk:
     """The three operations a durable save consists of; tests replace it to make the n-th one fail."""
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Content) -> None:
         """Create or truncate the file and write all of the data; not durable yet."""
-        path.write_bytes(data)
+        with path.open("wb") as file:
+            file.writelines(parts_of(data))
 
     def sync(self, path: Path) -> None:
         """Make the file's content, or the directory's list of names, survive a power cut."""
@@ -42,7 +64,7 @@ class Disk:
         source.rename(target)
 
 
-def write_file(path: Path, data: bytes, disk: Disk | None = None) -> None:
+def write_file(path: Path, data: Content, disk: Disk | None = None) -> None:
     """Create or replace one file atomically. On OSError the old file is still there."""
     disk = disk or Disk()
     temporary = path.with_name(f".{path.name}.tmp")
@@ -56,7 +78,7 @@ def write_file(path: Path, data: bytes, disk: Disk | None = None) -> None:
         raise
 
 
-def write_directory(path: Path, files: Mapping[str, bytes], disk: Disk | None = None) -> None:
+def write_directory(path: Path, files: Mapping[str, Content], disk: Disk | None = None) -> None:
     """Create the directory with these files and their digests, all or nothing. It must not exist yet."""
     disk = disk or Disk()
     temporary = path.with_name(f".{path.name}.tmp")
@@ -74,17 +96,29 @@ def write_directory(path: Path, files: Mapping[str, bytes], disk: Disk | None = 
         raise
 
 
-def digests_of(files: Mapping[str, bytes]) -> bytes:
+def digests_of(files: Mapping[str, Content]) -> bytes:
     """The content of digests.json: {"<name>": {"sha256": hex, "bytes": count}}."""
-    entries = {
-        name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in sorted(files.items())
-    }
+    entries = {name: {"sha256": _sha256(data), "bytes": size_of(data)} for name, data in sorted(files.items())}
     return (json.dumps(entries, indent=2) + "\n").encode()
 
 
-def read_verified(path: Path, names: Iterable[str]) -> dict[str, bytes]:
+def _sha256(data: Content) -> str:
+    digest = hashlib.sha256()
+    for part in parts_of(data):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's content, which is not read into memory as one. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_verified(path: Path, names: Iterable[str], *, present: Iterable[str] = ()) -> dict[str, bytes]:
     """Content of the named files of a directory, after checking every file that digests.json lists.
 
+    present: files that must be listed as well and are not read into memory.
     Raises DamagedError naming the first file that is missing, cut short or changed, with both sizes or digests.
     """
     try:
@@ -95,20 +129,20 @@ def read_verified(path: Path, names: Iterable[str]) -> dict[str, bytes]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path / DIGESTS}: cannot be read: {error}") from error
     wanted, contents = set(names), {}
-    for missing in sorted(wanted - entries.keys()):
+    for missing in sorted((wanted | set(present)) - entries.keys()):
         raise DamagedError(f"{path / missing}: not listed in {DIGESTS}")
     for name, (sha256, size) in entries.items():
+        file = path / name
         try:
-            data = (path / name).read_bytes()
+            data = file.read_bytes() if name in wanted else None
+            actual = file.stat().st_size if data is None else len(data)
+            digest = "" if actual != size else digest_of_file(file) if data is None else _sha256(data)
         except OSError as error:
-            raise DamagedError(f"{path / name}: cannot be read: {error.strerror}") from error
-        if len(data) != size:
-            raise DamagedError(
-                f"{path / name}: must be {size} bytes, got {len(data)}; the file was cut short or changed"
-            )
-        digest = hashlib.sha256(data).hexdigest()
+            raise DamagedError(f"{file}: cannot be read: {error.strerror}") from error
+        if actual != size:
+            raise DamagedError(f"{file}: must be {size} bytes, got {actual}; the file was cut short or changed")
         if digest != sha256:
-            raise DamagedError(f"{path / name}: SHA-256 must be {sha256}, got {digest}; the file was changed")
-        if name in wanted:
+            raise DamagedError(f"{file}: SHA-256 must be {sha256}, got {digest}; the file was changed")
+        if data is not None:
             contents[name] = data
     return contents

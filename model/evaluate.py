@@ -15,6 +15,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
+from model.config import ANY_LANGUAGES, Languages
 from model.data import Batches, pad
 from model.loss import batch_loss
 from model.tokenizer import Tokenizer
@@ -58,18 +59,26 @@ def loss_per_token(model: Transformer, batches: Batches) -> float:
 
 
 def translate(
-    model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int | None = None, rows: int = ROWS
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    max_tokens: int | None = None,
+    rows: int = ROWS,
+    languages: Languages = ANY_LANGUAGES,
 ) -> list[str]:
     """Greedy translations, in the order of the texts. max_tokens: new tokens each, the model's limit unless given."""
-    limit = model.config.max_source_len - 1
-    sources = [[*ids, tokenizer.eos_id] for ids in tokenizer.encode_batch(texts)]
-    for place, source in enumerate(sources):
-        if len(source) - 1 > limit:
-            raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(source) - 1}: shorten it")
-    allowed = model.config.max_target_len
-    prompts = [[tokenizer.bos_id]] * len(sources)
-    ids = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)
-    return [tokenizer.decode(row) for row in ids]
+    frames = model.config.frames
+    limit = model.config.max_source_len - frames.around_source
+    encoded = tokenizer.encode_batch(texts)
+    for place, ids in enumerate(encoded):
+        if len(ids) > limit:
+            raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(ids)}: shorten it")
+    sources = [frames.source(ids, languages) for ids in encoded]
+    prompts = [frames.prompt((), languages)] * len(sources)
+    allowed = model.config.max_target_len + 1 - len(frames.before_target)
+    answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)
+    return [tokenizer.decode(answer) for answer in answers]
 
 
 def greedy_batch(
@@ -82,7 +91,7 @@ def greedy_batch(
 ) -> list[list[int]]:
     """New token ids of each prompt, eos included where it was produced; the model should be in evaluation mode.
 
-    prompts: at least one id each, bos first. sources: ids with their eos, one per prompt, for an encoder-decoder.
+    prompts and sources: framed (`Framing`), at least one id each; a source for each prompt of an encoder-decoder.
     Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as its rows finish.
     """
     longest = max(map(len, prompts), default=1) + max_tokens - 1

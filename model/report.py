@@ -73,7 +73,7 @@ def final_scores(model: Transformer, tokenizer: Tokenizer, validation: Examples)
     """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
-    longest = model.config.max_source_len - 1
+    longest = model.config.max_source_len - model.config.frames.around_source
     pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
     pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
     hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
@@ -98,7 +98,7 @@ def _continuations(model: Transformer, tokenizer: Tokenizer, validation: Example
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
     texts = rng.sample(lines, min(SAMPLES, len(lines)))
     room = model.config.max_target_len
-    prompts = [[tokenizer.bos_id, *tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]] for text in texts]
+    prompts = [model.config.frames.prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts]
     new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
     continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
     return [
@@ -139,17 +139,18 @@ def model_card(
     parts = [
         f"# {kind}",
         f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
-        _table("Scores", metrics),
-        _table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
-        _table("Versions", lineage["versions"]),
-        _table("Model", model.to_json()),
-        _table("Training", train.to_json()),
+        table("Scores", metrics),
+        table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
+        table("Versions", lineage["versions"]),
+        table("Model", model.to_json()),
+        table("Training", train.to_json()),
         "## Samples from the validation set\n\n" + f"{fence}text\n" + "\n\n".join(samples) + f"\n{fence}",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(title: str, values: Mapping[str, Any]) -> str:
+def table(title: str, values: Mapping[str, Any]) -> str:
+    """A section of a model card: names and values."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
     rows = ["| {} | {} |".format(name, cell.replace("|", "\\|")) for name, cell in cells.items()]
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])

@@ -2,29 +2,42 @@
 
 Two kinds are trained here: `bpe`, a byte-level BPE (Sennrich et al. 2016; bytes as in GPT-2) that knows every text and
 gives every text back exactly, and `words`, a closed vocabulary of whole words and punctuation marks for corpora whose
-vocabulary is known, where an unknown word can be named instead of being cut into pieces.
+vocabulary is known, where an unknown word can be named instead of being cut into pieces. Of others, any file can be
+read whose tokens are bytes (GPT-2 and its descendants), marked with "▁" where a blank precedes them (SentencePiece), or
+with "##" where none does (WordPiece).
 
-Nothing here adds start or end tokens: which ids frame a sequence is the business of the model. Nothing here imports
-torch: the service tokenises with this module.
+What a token stands for is decided here, as bytes, and so is what ids decode to: the bytes one behind the other, read as
+UTF-8. `tokenizers` cuts texts, and knows nothing of special tokens: each of them has another name there, which no text
+can contain, so that a "</s>" typed by a user is four characters. Which ids frame a sequence, and which one ends it, is
+the business of the model. Nothing here imports torch: the service tokenises with this module.
 
     TokenizerError (ValueError)
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3, always
-BLANK = "▁"  # stands for the blank before a word, as in SentencePiece
+from model.normalizer import BLANK, Normalizer
+from model.unigram import Unigram
+
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
+MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
+OWN_NORMALIZER = "sentencepiece"  # how `model.normalizer` does it, in the normalizer of a tokenizer.json
+OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
 Kind = Literal["bpe", "words"]
+Span = tuple[int, int]
 
 
 class TokenizerError(ValueError):
@@ -32,21 +45,43 @@ class TokenizerError(ValueError):
 
 
 class Tokenizer:
-    """Encodes text to ids and decodes ids to text. Never changed after construction, so threads may share one."""
+    """Encodes text to ids and decodes ids to text. Never changed after construction, so threads may share one.
 
-    def __init__(self, backend: Backend) -> None:
-        for token, name in enumerate(SPECIAL):
-            if backend.token_to_id(name) != token:
-                raise TokenizerError(
-                    f"{name} must have id {token}, got {backend.token_to_id(name)}; train the tokenizer with glossa"
-                )
-        backend.encode_special_tokens = True  # "<eos>" typed by a user is five characters, not the end of a sentence
-        self._backend = backend
-        decoder = json.loads(backend.to_str())["decoder"]["type"]
-        if decoder not in ("ByteLevel", "Metaspace"):
-            raise TokenizerError(f"decoder must be ByteLevel or Metaspace, got {decoder}")
-        self._is_bpe = decoder == "ByteLevel"
-        self._pieces = self._build_pieces()
+    vocab_size: how many ids there are; the model may know more than the tokenizer, and they are no text.
+    pieces: the UTF-8 bytes that each id stands for, none for special tokens. Not to be changed.
+    special: the ids of special tokens by their names.
+    drops_first_blank: the blank that begins the first word's bytes is no part of the text.
+    target: what cuts texts of the target's side: where sources are cut otherwise, another one, of the same ids.
+    """
+
+    def __init__(self, values: dict[str, Any], *, vocab_size: int = 0, text: str = "") -> None:
+        """values: of a tokenizer.json, whose text is `text`. Raises TokenizerError."""
+        self._text = text or json.dumps(values, ensure_ascii=False, indent=2)
+        try:
+            model, added = values["model"], values.get("added_tokens") or []
+            ids = _ids(model, added)
+            self.special: Mapping[str, int] = {item["content"]: item["id"] for item in added if item["special"]}
+            own: dict[str, Any] = (values.get("normalizer") or {}).get(OWN_NORMALIZER, {})
+            self._normalize = _own_normalizer(values["normalizer"], added) if own else None
+            self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
+            self._listed = ids if self._known else {}
+            unmatched = {*own.get("unmatched", ()), *self.special.values()}
+            piece_of, self.drops_first_blank = _reading(values.get("decoder"))
+            is_unigram = bool(own) and model["type"] == "Unigram"
+            self._unigram = _own_unigram(model, ids, added, unmatched) if is_unigram else None
+            self._backend = None if is_unigram else _backend(values, ids, unmatched)
+            other = model.get(OWN_TARGET)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
+        self._is_bytes, self._is_closed = piece_of is _bytes_of_characters, model.get("type") == "WordLevel"
+        size = self._known or max(ids.values(), default=-1) + 1
+        if vocab_size and size > vocab_size:
+            raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
+        self.vocab_size = max(size, vocab_size)
+        self.pieces: Sequence[bytes] = _pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
+        self.target = self
+        if other is not None:
+            self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
 
     @classmethod
     def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int) -> Tokenizer:
@@ -56,123 +91,103 @@ class Tokenizer:
         corpus itself unknown.
         """
         backend = _train_bpe(texts, vocab_size) if kind == "bpe" else _train_words(texts, vocab_size)
-        return cls(backend)
+        return cls.from_json(backend.to_str(pretty=True))
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, *, vocab_size: int = 0) -> Tokenizer:
+        """From a tokenizer.json; see `from_json`."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TokenizerError(f"{path}: cannot be read: {error}") from error
-        return cls.from_json(text, name=str(path))
+        return cls.from_json(text, name=str(path), vocab_size=vocab_size)
 
     @classmethod
-    def from_json(cls, text: str, *, name: str = "tokenizer.json") -> Tokenizer:
-        """From the text of a tokenizer.json; `name` stands in error messages."""
+    def from_json(cls, text: str, *, name: str = "tokenizer.json", vocab_size: int = 0) -> Tokenizer:
+        """From the text of a tokenizer.json; `name` stands in error messages.
+
+        vocab_size: the model's, which the tokenizer's ids must be below; 0: as many as the tokenizer has.
+        """
         try:
-            backend = Backend.from_str(text)
-        except Exception as error:  # the binding raises plain Exception for whatever is wrong with the JSON
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise TokenizerError(f"{name}: not a tokenizer.json: {error}") from error
-        return cls(backend)
+        if not isinstance(values, dict):
+            raise TokenizerError(f"{name}: not a tokenizer.json: must be an object, got {type(values).__name__}")
+        try:
+            return cls(values, vocab_size=vocab_size, text=text)
+        except TokenizerError as error:
+            raise TokenizerError(f"{name}: {error}") from error
 
     def to_json(self) -> str:
-        return self._backend.to_str(pretty=True)
+        return self._text
 
     def save(self, path: Path) -> None:
         path.write_text(self.to_json(), encoding="utf-8")
 
-    @property
-    def vocab_size(self) -> int:
-        return len(self._pieces)
-
-    @property
-    def pieces(self) -> Sequence[bytes]:
-        """The UTF-8 bytes that each id stands for, none for special tokens. Not to be changed."""
-        return self._pieces
-
-    @property
-    def drops_first_blank(self) -> bool:
-        """The blank that begins the first word's bytes is no part of the text."""
-        return not self._is_bpe
-
-    @property
-    def pad_id(self) -> int:
-        return 0
-
-    @property
-    def bos_id(self) -> int:
-        return 1
-
-    @property
-    def eos_id(self) -> int:
-        return 2
-
-    @property
-    def unk_id(self) -> int:
-        return 3
-
     def encode(self, text: str) -> list[int]:
         """Ids of the text, without start and end tokens. Holds the GIL; for long texts see `encode_batch`."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return [token for token, _ in self._cut(self._normalize(text) if self._normalize else text)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same for many texts, in parallel and without holding the GIL."""
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        """The same for many texts, where `tokenizers` cuts them in parallel and without holding the GIL."""
+        if self._backend is None or self._known:
+            return [self.encode(text) for text in texts]
+        normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
 
-    def offsets(self, text: str) -> list[tuple[int, int]]:
+    def _cut(self, normal: str) -> list[tuple[int, Span]]:
+        """Ids of a normalised text and what of it they stand for."""
+        if self._unigram is not None:
+            cuts = [(token, (start, end)) for token, start, end in self._unigram.cut(normal)]
+        else:
+            assert self._backend is not None
+            encoding = self._backend.encode(normal, add_special_tokens=False)
+            cuts = list(zip(encoding.ids, encoding.offsets, strict=True))
+        return [(self._looked_up(token, normal[slice(*span)]), span) for token, span in cuts] if self._known else cuts
+
+    def _looked_up(self, token: int, text: str) -> int:
+        """Where pieces are looked up in a list, those that it lacks are unknown, and a text that is no piece may be in
+        it."""
+        if token == self._unknown:
+            token = self._listed.get(text, token)
+        return token if token < self._known else self._unknown
+
+    def offsets(self, text: str) -> list[Span]:
         """Which characters [start, end) of `text`, as it was typed, each id of `encode(text)` stands for.
 
         The blank before a word is part of it. Starts and ends never decrease. A character whose bytes are spread over
-        several ids belongs to each of them. Blanks that `words` leaves out belong to none, every other character to
-        at least one.
+        several ids belongs to each of them. Blanks that are left out belong to none, every other character to at least
+        one.
         """
-        spans: list[tuple[int, int]] = self._backend.encode(text, add_special_tokens=False).offsets
-        if self._is_bpe:
+        normal, origins = self._normalize.traced(text) if self._normalize else (text, None)
+        spans = [span for _, span in self._cut(normal)]
+        if self._is_bytes:
             return spans
-        whole: list[tuple[int, int]] = []
-        for place, (start, end) in enumerate(spans):
-            limit = spans[place + 1][0] if place + 1 < len(spans) else len(text)
-            while end < limit and not text[end].isspace():  # NFC made it one with the character before it
-                end += 1
-            whole.append((start, end))
-        return whole
+        if origins is not None:
+            spans = [(origins[start][0], origins[end - 1][1]) if start < end else (-1, -1) for start, end in spans]
+        return _whole(spans, text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids; pad, bos, eos and unk are skipped, bytes that are no UTF-8 become U+FFFD."""
-        text: str = self._backend.decode(list(ids), skip_special_tokens=True)
-        return text
+        """Text of the ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise TokenizerError(f"token ids must be 0..{self.vocab_size - 1}, got {min(ids)}..{max(ids)}")
+        data = b"".join([self.pieces[token] for token in ids])
+        return (data.removeprefix(b" ") if self.drops_first_blank else data).decode("utf-8", "replace")
 
     def unknown_words(self, text: str) -> list[str]:
-        """Words of the text that the vocabulary lacks, in order, once each. Always empty for `bpe`."""
-        if self._is_bpe:
+        """Words of the text that a closed vocabulary lacks, in order, once each. Always empty for all other kinds."""
+        if not self._is_closed or self._backend is None:
             return []
-        normalizer = self._backend.normalizer
+        normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
         normalised = normalizer.normalize_str(text) if normalizer is not None else text
-        pieces = [piece for piece, _ in self._backend.pre_tokenizer.pre_tokenize_str(normalised)]
+        pieces = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalised)] if pre_tokenizer else [normalised]
         missing = [piece for piece in pieces if self._backend.token_to_id(piece) is None]
         return list(dict.fromkeys(piece.removeprefix(BLANK) or piece for piece in missing))
 
     def incremental(self) -> IncrementalDecoder:
         """A decoder for one sequence whose ids arrive one by one."""
-        return IncrementalDecoder(self._pieces, drops_first_blank=self.drops_first_blank)
-
-    def _build_pieces(self) -> list[bytes]:
-        """The UTF-8 bytes each id stands for; nothing for special tokens."""
-        vocabulary = self._backend.get_vocab(with_added_tokens=True)
-        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-            raise TokenizerError(f"token ids must be 0..{len(vocabulary) - 1} without gaps")
-        byte_of = _byte_of_character()
-        pieces = [b""] * len(vocabulary)
-        for token, index in vocabulary.items():
-            if index < len(SPECIAL):
-                continue
-            if self._is_bpe:
-                pieces[index] = bytes(byte_of[character] for character in token)
-            else:
-                pieces[index] = token.replace(BLANK, " ").encode()
-        return pieces
+        return IncrementalDecoder(self.pieces, drops_first_blank=self.drops_first_blank)
 
 
 class IncrementalDecoder:
@@ -200,6 +215,221 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """What is left at the end: U+FFFD for the bytes of a character that never became complete."""
         return self._utf8.decode(b"", final=True)
+
+
+def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The id of every entry, added ones included; they may have gaps."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # of a Unigram model: pairs of a piece and its score
+        ids = {piece: token for token, (piece, _) in enumerate(vocabulary)}
+    else:
+        ids = dict(vocabulary)
+    ids |= {item["content"]: item["id"] for item in added}
+    most = max(ids.values(), default=-1)
+    if not all(type(token) is int for token in ids.values()) or min(ids.values(), default=0) < 0 or most >= MAX_ENTRIES:
+        raise TokenizerError(f"token ids must be whole numbers 0..{MAX_ENTRIES - 1}, got up to {most}")
+    return ids
+
+
+def _pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str], bytes], size: int) -> list[bytes]:
+    """The UTF-8 bytes each id stands for; nothing for special tokens, and for ids that are no tokens."""
+    pieces = [b""] * size
+    for token, place in ids.items():
+        if place < size and place not in special:
+            pieces[place] = piece_of(token)
+    return pieces
+
+
+# ---- what `tokenizers` cuts with
+
+
+def _own_unigram(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
+) -> Unigram:
+    """Of a tokenizer.json that was converted from SentencePiece."""
+    symbols = [item["content"] for item in added if not item["special"]]
+    by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
+    left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}
+    scores = {text: score for token, (text, score) in enumerate(model["vocab"]) if token not in left_out and text}
+    return Unigram(scores, symbols, ids, unknown=model["unk_id"], by_byte=by_byte)
+
+
+def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
+    """The library's tokenizer without all that is done here: special tokens, their frames, decoding, and where it is a
+    matter of `model.normalizer`, normalising. Its ids are those of the file. unmatched: that no text has."""
+    added = {item["content"]: item for item in values.get("added_tokens") or ()}
+    hidden = {name: _hidden(name) for name, token in ids.items() if token in unmatched}
+    model = {name: value for name, value in values["model"].items() if name not in (OWN_TARGET, "dropout")}
+    if isinstance(model["vocab"], list):
+        model["vocab"] = [(hidden.get(piece, piece), score) for piece, score in model["vocab"]]
+    else:  # a gap would shift the ids of added tokens
+        own = {hidden.get(piece, piece): token for piece, token in model["vocab"].items()}
+        missing = sorted(set(range(max(own.values(), default=-1) + 1)).difference(own.values()))
+        model["vocab"] = own | {_hidden(f"gap {token}"): token for token in missing}
+    if model.get("unk_token") in hidden:
+        model["unk_token"] = hidden[model["unk_token"]]
+    first = len(model["vocab"])
+    told = [{**item, "content": hidden.get(name, name)} for name, item in added.items()]
+    behind = {item["id"] for item in told if item["id"] >= first}
+    told += [
+        {**_PLAIN, "id": token, "content": _hidden(f"gap {token}")}
+        for token in range(first, max(behind, default=-1) + 1)
+        if token not in behind
+    ]
+    is_own = OWN_NORMALIZER in (values.get("normalizer") or {})
+    text = {
+        "version": values.get("version", "1.0"),
+        "truncation": None,
+        "padding": None,
+        "added_tokens": sorted(told, key=lambda item: item["id"]),
+        "normalizer": None if is_own else values.get("normalizer"),
+        "pre_tokenizer": None if is_own else values.get("pre_tokenizer"),
+        "post_processor": None,
+        "decoder": None,
+        "model": model,
+    }
+    try:
+        backend = Backend.from_str(json.dumps(text))
+    except BaseException as error:  # the binding raises plain Exception for what is wrong, and panics derive from none
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise TokenizerError(f"not a tokenizer.json: {error}") from error
+    backend.encode_special_tokens = True
+    for name, item in added.items():
+        if backend.token_to_id(hidden.get(name, name)) != ids[name]:
+            raise TokenizerError(f"added token {name!r} must have an id that no other has, got {item['id']}")
+    return backend
+
+
+_PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def _hidden(name: str) -> str:
+    """A name that no text can contain by the time it is cut: blanks are marked or taken out before."""
+    return f" \0{name}"
+
+
+def _own_normalizer(normalizer: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> Normalizer:
+    """The one of which a tokenizer.json that was converted from SentencePiece tells; what stands beside it, for others,
+    comes close to it."""
+    told = normalizer[OWN_NORMALIZER]
+    charsmaps = [step["precompiled_charsmap"] for step in normalizer["normalizers"] if step["type"] == "Precompiled"]
+    try:
+        return Normalizer(
+            charsmap=base64.b64decode(charsmaps[0], validate=True) if charsmaps else b"",
+            add_dummy_prefix=told["add_dummy_prefix"],
+            remove_extra_whitespaces=told["remove_extra_whitespaces"],
+            symbols=[item["content"] for item in added if not item["special"]],
+        )
+    except (ValueError, binascii.Error) as error:
+        raise TokenizerError(f"normalizer: {error}") from error
+
+
+def _whole(spans: Sequence[Span], text: str) -> list[Span]:
+    """Spans that leave no character out but blanks, and never decrease. (-1, -1): one that says nothing."""
+    whole: list[Span] = []
+    for place, (start, end) in enumerate(spans):
+        before = whole[-1] if whole else (0, 0)
+        limit = next((later for later, _ in spans[place + 1 :] if later >= 0), len(text))
+        start, end = max(start, before[0]), max(end, before[1])
+        while end < limit and not text[end].isspace():  # it was made one with the character before it, or taken out
+            end += 1
+        while start > before[1] and not text[start - 1].isspace():
+            start -= 1
+        whole.append((min(start, end), end))
+    return whole
+
+
+# ---- what tokens stand for
+
+
+def _reading(decoder: Any) -> tuple[Callable[[str], bytes], bool]:
+    """How a tokenizer.json's decoder reads the bytes of an entry, and whether it drops the first blank."""
+    steps = _flattened(decoder)
+    kinds = [step["type"] for step in steps]
+    match kinds:
+        case ["ByteLevel"]:
+            return _bytes_of_characters, False
+        case ["Metaspace"]:
+            marks, drops = {steps[0]["replacement"]: " "}, steps[0].get("prepend_scheme", "always") != "never"
+            return _marked(marks, has_bytes=False), drops
+        case ["WordPiece"]:
+            return _continued(steps[0]["prefix"], is_clean=steps[0]["cleanup"]), True
+    marks, drops = {}, False
+    for step in steps:
+        match step:
+            case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+                marks[pattern] = content
+            case {"type": "Strip", "content": " ", "start": int(start), "stop": 0} if start < 2:
+                drops = start == 1
+            case {"type": "ByteFallback" | "Fuse"}:
+                pass
+            case _:
+                kinds = []
+    if not marks:
+        raise TokenizerError(
+            "decoder must be ByteLevel, Metaspace, WordPiece, or a Sequence of Replace, ByteFallback, Fuse and Strip, "
+            f"got {json.dumps(decoder):.200}"
+        )
+    return _marked(marks, has_bytes="ByteFallback" in kinds), drops
+
+
+def _flattened(decoder: Any) -> list[dict[str, Any]]:
+    if isinstance(decoder, dict) and decoder.get("type") == "Sequence":
+        return [step for part in decoder["decoders"] for step in _flattened(part)]
+    return [decoder] if isinstance(decoder, dict) else []
+
+
+def _bytes_of_characters(token: str) -> bytes:
+    """Of a byte-level vocabulary, in which a character stands for each byte. Added tokens are what they say."""
+    if all(character in _BYTE_OF for character in token):
+        return bytes(_BYTE_OF[character] for character in token)
+    return token.encode("utf-8", "replace")
+
+
+def _marked(marks: Mapping[str, str], *, has_bytes: bool) -> Callable[[str], bytes]:
+    """Of a vocabulary in which blanks are marked; has_bytes: <0x0A> is a byte."""
+
+    def piece(token: str) -> bytes:
+        if has_bytes and _BYTE.fullmatch(token):
+            return bytes([int(token[3:5], 16)])
+        for mark, meaning in marks.items():
+            token = token.replace(mark, meaning)
+        return token.encode("utf-8", "replace")
+
+    return piece
+
+
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
+
+
+def _continued(prefix: str, *, is_clean: bool) -> Callable[[str], bytes]:
+    """Of a vocabulary in which what continues a word is marked; is_clean: no blank before a mark, and others."""
+
+    def piece(token: str) -> bytes:
+        if prefix and token.startswith(prefix):
+            return token.removeprefix(prefix).encode("utf-8", "replace")
+        text = f" {token}"
+        for blank, tidy in _TIDY.items() if is_clean else ():
+            text = text.replace(blank, tidy)
+        return text.encode("utf-8", "replace")
+
+    return piece
+
+
+_TIDY = {
+    **{f" {mark}": mark for mark in (".", "?", "!", ",")},
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " do not": " don't",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
+
+
+# ---- training
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
@@ -256,3 +486,6 @@ def _byte_of_character() -> dict[str, int]:
     table = {chr(byte): byte for byte in printable}
     table.update({chr(256 + place): byte for place, byte in enumerate(others)})
     return table
+
+
+_BYTE_OF = _byte_of_character()

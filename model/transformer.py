@@ -49,14 +49,18 @@ class EncoderStack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, has_cross_attention=False) for _ in range(config.num_encoder_layers))
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
 
-    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> Tensor:
-        """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless."""
-        config = self.config
-        dropout = config.dropout if self.training else 0.0
-        mask = padding_mask(lengths_B, source_BS.shape[1])
-        attend = FullAttention(
-            config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
-        )
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
+        """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless.
+
+        attend: how every position sees all that are no padding; given where it is one operator of another runtime.
+        """
+        if attend is None:
+            config = self.config
+            dropout = config.dropout if self.training else 0.0
+            mask = padding_mask(lengths_B, source_BS.shape[1])
+            attend = FullAttention(
+                config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
+            )
         x_BSM, cue = self.embedding(source_BS), self.cues(source_BS)
         for block in self.blocks:
             x_BSM = block(x_BSM, attend, cue)

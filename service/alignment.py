@@ -69,9 +69,10 @@ def hard(weights_TS: np.ndarray) -> tuple[int, ...]:
     return tuple(positions)
 
 
-def source_spans(offsets: Sequence[Span], text: str) -> tuple[Span, ...]:
-    """Of the source as the model reads it: offsets of the text's tokens (`Tokenizer.offsets`), then the end token."""
-    return (*offsets, (len(text), len(text)))
+def source_spans(offsets: Sequence[Span], text: str, *, before: int, after: int) -> tuple[Span, ...]:
+    """Of the source as the model reads it: offsets of the text's tokens (`Tokenizer.offsets`), and empty spans of so
+    many tokens before and after it."""
+    return (*[(0, 0)] * before, *offsets, *[(len(text), len(text))] * after)
 
 
 def target_spans(

@@ -58,21 +58,32 @@ class Answer:
     def prompt_tokens(self) -> int:
         return len(self.sequence.request.source) + len(self.sequence.request.prompt)
 
-    def extend(self, now_s: float, model: Distributions) -> TextDelta | Finished | None:
-        """Takes the tokens that have become certain. None: there is nothing to tell yet."""
+    def extend(self, now_s: float, model: Distributions) -> list[TextDelta | Finished]:
+        """Takes the tokens that have become certain. []: there is nothing to tell yet. Those of a draft are told as if
+        they had come one by one."""
         sequence = self.sequence
         new = sequence.agreed[self._read :]
         self._read += len(new)
-        self._unsent += new
+        events: list[TextDelta | Finished] = []
+        if sequence.draft and sequence.request.is_streamed:
+            for token in new[:-1]:
+                events += self._told([token])
+            new = new[-1:]
         if isinstance(sequence.end, FinishReason):
-            return self._finished(sequence.end, new, now_s, model)
+            self._unsent += new
+            return [*events, self._finished(sequence.end, new, now_s, model)]
+        return events + self._told(new)
+
+    def _told(self, new: list[int]) -> list[TextDelta | Finished]:
+        """What can be told when these tokens have come."""
+        self._unsent += new
         text = "".join([self._text.push(token) for token in new])
         if not text:
-            return None
+            return []
         self._pieces.append(text)
         delta = TextDelta(text, tuple(self._unsent))
         self._unsent.clear()
-        return delta
+        return [delta]
 
     def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
         timings = Timings(

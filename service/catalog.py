@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
 import functools
 import math
 import secrets
@@ -17,7 +18,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from export.bundle import FormFigures, Manifest, Quantization, Shortlist, Task, Variant
+from export.bundle import (
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    FormFigures,
+    Manifest,
+    Quantization,
+    Shortlist,
+    Task,
+    Variant,
+)
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
@@ -35,6 +45,7 @@ MAX_ATTENTION_BYTES = 1 << 28  # of the weights of all layers and heads, before 
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 SHOWN_WORDS = 10  # unknown words named in an error: trailing metadata has room for about 8 KiB
 SHOWN_CHARACTERS = 24  # of each of them
+SHOWN_CODES = 4000  # characters of all the codes of languages
 SERVICES: Mapping[Task, str] = {"translation": "TranslationService", "generation": "GenerationService"}
 
 
@@ -69,6 +80,16 @@ class TextLimits:
     max_stop_bytes: int = 64
 
 
+class Languages(NamedTuple):
+    """Codes that a request names; "": none."""
+
+    source: str = ""
+    target: str = ""
+
+
+NO_LANGUAGES = Languages()
+
+
 class Size(NamedTuple):
     """Bytes that the answers to a request could need."""
 
@@ -99,10 +120,11 @@ class ServedModel:
     provider: Provider
     shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
+    draft_tokens: int = 0  # that its engines may guess ahead; above 0, near-ties may come out either way
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary.of(self.tokenizer)
+        return Vocabulary.of(self.tokenizer, eos_id=self.manifest.tokens.eos)
 
     @property
     def quantization(self) -> Quantization | None:
@@ -125,7 +147,7 @@ class ServedModel:
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Longest text in tokens: a source with its end token, a prompt with its start token."""
+        """Longest text in tokens, with those that stand around it."""
         limits = self.manifest.limits
         return limits.max_source_len or limits.max_target_len
 
@@ -133,12 +155,18 @@ class ServedModel:
         """How many tokens can be new after a prompt, start token included. The last one takes no position."""
         return self.manifest.limits.max_target_len - prompt_tokens + 1
 
+    @property
+    def max_tokens(self) -> int:
+        """Most new tokens of any request."""
+        return self.room(max(1, len(self.manifest.framing.before_target)))
+
     async def request(
         self,
         request_id: str,
         text: str,
         options: DecodingOptions,
         *,
+        languages: Languages = NO_LANGUAGES,
         deadline_s: float,
         limits: TextLimits,
         is_streamed: bool = True,
@@ -150,7 +178,7 @@ class ServedModel:
         _check_text(text, limits)
         self._check_abilities(options)
         is_quick = len(text) + len(options.prefix) <= INLINE_BYTES and not any(getattr(options, name) for name in SLOW)
-        build = functools.partial(self._build, request_id, text, options, deadline_s, is_streamed)
+        build = functools.partial(self._build, request_id, text, options, languages, deadline_s, is_streamed)
         return build() if is_quick else await asyncio.to_thread(build)
 
     async def scoring(
@@ -160,6 +188,7 @@ class ServedModel:
         target: str | Sequence[int],
         options: DecodingOptions,
         *,
+        languages: Languages = NO_LANGUAGES,
         is_open: bool,
         deadline_s: float,
         limits: TextLimits,
@@ -176,15 +205,26 @@ class ServedModel:
             )
         options = dataclasses.replace(options, token_logprobs=True)
         self._check_abilities(options)
-        build = functools.partial(self._build_scoring, request_id, text, target, options, is_open, deadline_s)
+        build = functools.partial(
+            self._build_scoring, request_id, text, target, options, languages, is_open, deadline_s
+        )
         is_quick = len(text) + len(target) <= INLINE_BYTES
         return build() if is_quick else await asyncio.to_thread(build)
 
-    async def embedding(self, request_id: str, text: str, *, deadline_s: float, limits: TextLimits) -> Request:
-        """The same for a text that is only to be embedded."""
+    async def embedding(
+        self,
+        request_id: str,
+        text: str,
+        *,
+        languages: Languages = NO_LANGUAGES,
+        deadline_s: float,
+        limits: TextLimits,
+    ) -> Request:
+        """The same for a text that is only to be embedded. Its answer is there after one step, of whatever token."""
         _check_text(text, limits)
-        framed = self._framed(text) if len(text) <= INLINE_BYTES else await asyncio.to_thread(self._framed, text)
-        source, prompt = framed
+        build = functools.partial(self._source, text, self._language_ids(languages, has_target=False))
+        source = build() if len(text) <= INLINE_BYTES else await asyncio.to_thread(build)
+        prompt = (self.manifest.tokens.bos,)
         return Request(
             request_id=request_id,
             source=source,
@@ -196,10 +236,16 @@ class ServedModel:
         )
 
     def _build(
-        self, request_id: str, text: str, options: DecodingOptions, deadline_s: float, is_streamed: bool
+        self,
+        request_id: str,
+        text: str,
+        options: DecodingOptions,
+        languages: Languages,
+        deadline_s: float,
+        is_streamed: bool,
     ) -> Request:
         """May take long: not on the event loop, unless text and options are known to be small."""
-        source, prompt = self._framed(text)
+        source, prompt = self._framed(text, languages)
         max_tokens = self._max_tokens(options, source, prompt)
         prefix = self._prefix(options, max_tokens)
         forced = () if options.prefix_bias else prefix
@@ -233,7 +279,7 @@ class ServedModel:
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens
         if options.prefix:
-            name, prefix = "options.prefix", tuple(self._encode(options.prefix, "options.prefix"))
+            name, prefix = "options.prefix", tuple(self._encode(options.prefix, "options.prefix", is_target=True))
         if len(prefix) > max_tokens:
             raise InvalidRequest(
                 name,
@@ -269,7 +315,7 @@ class ServedModel:
         if not options.phrases:
             return None
         variants = [
-            phrase_variants(self.tokenizer, text, field=f"options.phrases[{place}]")
+            phrase_variants(self.tokenizer.target, text, field=f"options.phrases[{place}]")
             for place, text in enumerate(options.phrases)
         ]
         eos = self.manifest.tokens.eos
@@ -296,12 +342,13 @@ class ServedModel:
         text: str,
         target: str | Sequence[int],
         options: DecodingOptions,
+        languages: Languages,
         is_open: bool,
         deadline_s: float,
     ) -> Request:
-        source, prompt = self._framed(text)
+        source, prompt = self._framed(text, languages)
         if isinstance(target, str):
-            name, tokens = "target", tuple(self._encode(target, "target"))
+            name, tokens = "target", tuple(self._encode(target, "target", is_target=True))
             tokens = tokens if is_open else (*tokens, self.manifest.tokens.eos)
         else:
             name, tokens = "target_tokens", tuple(target)
@@ -322,24 +369,63 @@ class ServedModel:
             is_streamed=False,
         )
 
-    def _framed(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _framed(self, text: str, languages: Languages) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Source and prompt of a text, with the tokens that frame them."""
-        tokens, bos, eos = self._encode(text, "text"), self.manifest.tokens.bos, self.manifest.tokens.eos
-        source, prompt = ((*tokens, eos), (bos,)) if self.has_source else ((), (bos, *tokens))
-        length = len(source) or len(prompt)
-        if length > self.max_prompt_tokens:
+        ids = self._language_ids(languages)
+        start = _filled(self.manifest.framing.before_target, ids)
+        if self.has_source:
+            return self._source(text, ids), start
+        prompt = (*start, *self._encode(text, "text"))
+        if not prompt:
+            raise InvalidRequest(
+                "text", f"must have at least one token, because model {self.name!r} has no start token to go on from"
+            )
+        self._check_length(prompt)
+        return (), prompt
+
+    def _source(self, text: str, languages: Mapping[str, int]) -> tuple[int, ...]:
+        framing = self.manifest.framing
+        before, after = _filled(framing.before_source, languages), _filled(framing.after_source, languages)
+        source = (*before, *self._encode(text, "text"), *after)
+        self._check_length(source)
+        return source
+
+    def _check_length(self, tokens: Sequence[int]) -> None:
+        if len(tokens) > self.max_prompt_tokens:
             raise InvalidRequest(
                 "text",
-                f"must be at most {self.max_prompt_tokens} tokens, got {length}; shorten or split it",
+                f"must be at most {self.max_prompt_tokens} tokens, got {len(tokens)}; shorten or split it",
             )
-        return source, prompt
 
-    def _encode(self, text: str, field: str) -> list[int]:
+    def _language_ids(self, languages: Languages, *, has_target: bool = True) -> dict[str, int]:
+        """The ids for the places that the framing leaves to languages. has_target: the decoder is to read its part."""
+        framing = self.manifest.framing
+        used = {*framing.around_source, *(framing.before_target if has_target else ())}
+        ids = {}
+        for field, code in ((SOURCE_LANGUAGE, languages.source), (TARGET_LANGUAGE, languages.target)):
+            if field in used:
+                ids[field] = self._language_id(field, code)
+            elif code and field not in framing.before_target:
+                reason = f"reads no {field}" if framing.languages else "has no languages to choose from"
+                raise InvalidRequest(field, f"must be left out: model {self.name!r} {reason}")
+        return ids
+
+    def _language_id(self, field: str, code: str) -> int:
+        known = self.manifest.framing.languages
+        if code in known:
+            return known[code]
+        if close := difflib.get_close_matches(code, known, n=1, cutoff=0.4):  # de for deu_Latn
+            raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
+        shown = shorten(", ".join(sorted(known)), SHOWN_CODES)
+        told = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
+        raise InvalidRequest(field, f"{told} one of {shown}")
+
+    def _encode(self, text: str, field: str, *, is_target: bool = False) -> list[int]:
+        tokenizer = self.tokenizer.target if is_target else self.tokenizer
         # A batch is read by other threads, without the GIL: for a short text a detour of 10 microseconds.
-        is_short = len(text) <= INLINE_BYTES
-        tokens = self.tokenizer.encode(text) if is_short else self.tokenizer.encode_batch([text])[0]
-        if self.tokenizer.unk_id in tokens:
-            raise InvalidRequest(field, _unknown_words(self.tokenizer.unknown_words(text), self.tokenizer))
+        tokens = tokenizer.encode(text) if len(text) <= INLINE_BYTES else tokenizer.encode_batch([text])[0]
+        if self.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(text)):
+            raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
@@ -441,6 +527,11 @@ class ServedModel:
                 f"must need at most {MAX_ATTENTION_BYTES} bytes of attention, this could be {size.attention}; "
                 "ask for fewer answers or fewer max_tokens",
             )
+
+
+def _filled(frame: Sequence[int | str], languages: Mapping[str, int]) -> tuple[int, ...]:
+    """A part of the framing, with the ids of the languages in their places."""
+    return tuple(token if isinstance(token, int) else languages[token] for token in frame)
 
 
 def _bound(options: DecodingOptions, max_tokens: int) -> str:

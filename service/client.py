@@ -85,6 +85,8 @@ class Options(TypedDict, total=False):
     what they are called elsewhere, stands beside them in glossa.proto and in docs/decoding.md."""
 
     model: str  # may be empty when the server has one that fits
+    source_language: str  # of a translation by a model that has languages: a code
+    target_language: str
     include_tokens: bool
     timeout_s: float  # of this call, instead of the client's
 
@@ -144,6 +146,8 @@ class CallOptions(TypedDict, total=False):
     """Keyword arguments of every other call; each may be left out."""
 
     model: str  # may be empty when the server has one that fits
+    source_language: str
+    target_language: str
     timeout_s: float  # of this call, instead of the client's
 
 
@@ -151,6 +155,8 @@ class ScoreOptions(TypedDict, total=False):
     """Keyword arguments of `score`; each may be left out."""
 
     model: str  # may be empty when the server has one
+    source_language: str
+    target_language: str
     timeout_s: float  # of this call, instead of the client's
 
     length_penalty: float
@@ -164,25 +170,31 @@ class ScoreOptions(TypedDict, total=False):
 
 _Message = TypeVar("_Message")
 
-_OWN = ("model", "include_tokens", "timeout_s")  # options of a call, not of decoding
+_LANGUAGES = ("source_language", "target_language")
+_OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
 def _request(kind: Callable[..., _Message], text: str, options: Options) -> _Message:
     tokens = options.get("include_tokens", False)
-    return kind(model=options.get("model", ""), text=text, options=_decoding(options), include_tokens=tokens)
+    return kind(text=text, options=_decoding(options), include_tokens=tokens, **_chosen(options))
+
+
+def _chosen(options: Options | ScoreOptions | CallOptions) -> dict[str, Any]:
+    """The fields of a request that say which model it is for, and between which languages."""
+    return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
 
 
 def _score_request(
     text: str, target: str, target_tokens: Sequence[int], is_open: bool, options: ScoreOptions
 ) -> pb.ScoreRequest:
     return pb.ScoreRequest(
-        model=options.get("model", ""),
         text=text,
         target=target,
         target_tokens=target_tokens,
         is_open=is_open,
         options=_decoding(options),
+        **_chosen(options),
     )
 
 
@@ -289,7 +301,7 @@ class Client:
 
     def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
         """The mean of the encoder's last states over the text; normalize: of length 1."""
-        request = pb.EmbedRequest(model=options.get("model", ""), text=text, normalize=normalize)
+        request = pb.EmbedRequest(text=text, normalize=normalize, **_chosen(options))
         return list(self._call(self._stubs.encoding.Embed, request, options).values)
 
     def list_models(self) -> list[pb.Model]:
@@ -392,7 +404,7 @@ class AsyncClient:
         return score_of(await self._call(self._stubs.scoring.Score, request, options))
 
     async def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
-        request = pb.EmbedRequest(model=options.get("model", ""), text=text, normalize=normalize)
+        request = pb.EmbedRequest(text=text, normalize=normalize, **_chosen(options))
         return list((await self._call(self._stubs.encoding.Embed, request, options)).values)
 
     async def list_models(self) -> list[pb.Model]:

@@ -81,6 +81,12 @@ class ServerSettings(BaseSettings):
     prefix_cache_bytes: int = Field(
         1 << 27, ge=0, description="most bytes of a model's recent prompt beginnings, beside the KV cache; 0: none"
     )
+    speculate: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="tokens guessed ahead where text repeats itself, generation only; 0: none; see docs/decoding.md",
+    )
     max_queue: Positive = Field(
         256, description="requests of one model that may wait for a row; then RESOURCE_EXHAUSTED"
     )

@@ -270,6 +270,7 @@ class Engine:
             produced = sum([sequence.produced for sequence in advanced])
             advance(advanced, model)
             produced = sum([sequence.produced for sequence in advanced]) - produced
+            drafted, right = self._scheduler.learn(plan, model)
         except Exception:
             self._fail(plan)
             return
@@ -283,6 +284,9 @@ class Engine:
             self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
         if plan.step.tokens:
             self._metrics.stepped(model.step_s, len(plan.step.tokens))
+        if drafted:
+            self._metrics.speculated(drafted, right)
+            self._metrics.next_tokens(0.0, right)  # they came with others
         self._metrics.generated(produced)
         self._emit(advanced, model)
         self.snapshot = replace(self.snapshot, steps=self.snapshot.steps + 1, tokens=self.snapshot.tokens + produced)
@@ -314,16 +318,18 @@ class Engine:
                 continue
             if sequence.end is None and not sequence.request.is_streamed:
                 continue
-            event: Event | None
+            events: list[TextDelta | Finished] | list[InternalFailure]
             try:
-                event = answer.extend(now_s, model)
+                events = answer.extend(now_s, model)
             except Exception:  # one answer's text must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.request_id)
-                event = sequence.end = _internal(sequence)
-            if isinstance(event, TextDelta):
-                self._post(answer, event)
-            elif event is not None:
-                self._answer(sequence, event)
+                sequence.end = _internal(sequence)
+                events = [sequence.end]
+            for event in events:
+                if isinstance(event, TextDelta):
+                    self._post(answer, event)
+                else:
+                    self._answer(sequence, event)
         if repeated:
             metrics.next_tokens(now_s - self._last_tokens_s, repeated)
         self._last_tokens_s = now_s

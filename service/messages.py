@@ -160,7 +160,8 @@ class Telling:
 
     @functools.cached_property
     def _source_spans(self) -> tuple[Span, ...]:
-        return source_spans(self._tokenizer.offsets(self._text), self._text)
+        framing, offsets = self._model.manifest.framing, self._tokenizer.offsets(self._text)
+        return source_spans(offsets, self._text, before=len(framing.before_source), after=len(framing.after_source))
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored
@@ -189,7 +190,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         architecture=manifest.architecture,
         limits=pb.Limits(
             max_prompt_tokens=model.max_prompt_tokens,
-            max_tokens=model.room(1),
+            max_tokens=model.max_tokens,
             max_text_bytes=limits.max_text_bytes,
             max_stop_strings=limits.max_stop_strings,
             max_stop_bytes=limits.max_stop_bytes,
@@ -213,6 +214,8 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         attention_heads=manifest.attention.heads if manifest.attention else 0,
         has_shortlist=model.shortlist is not None,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
+        languages=sorted(manifest.framing.languages),
+        draft_tokens=model.draft_tokens,
     )
 
 

@@ -202,6 +202,12 @@ class _ModelFamilies:
         self.reused_tokens = counter(
             "glossa_prefix_reused_tokens", "Tokens of prompts copied from recent ones, not read.", "model"
         )
+        self.draft_tokens = counter(
+            "glossa_speculation_draft_tokens", "Guesses at next tokens that were read.", "model"
+        )
+        self.accepted_tokens = counter(
+            "glossa_speculation_accepted_tokens", "Guesses at next tokens that were right.", "model"
+        )
         self.generated_tokens = counter("glossa_generated_tokens", "Tokens produced.", "model")
         self.wasted_tokens = counter(
             "glossa_wasted_tokens", "Tokens produced for requests that were cancelled, late or failed.", "model"
@@ -265,6 +271,8 @@ class EngineReport:
         self._rows = families.rows.labels(model)
         self._first_token = families.first_token.labels(model)
         self._inter_token = families.inter_token.labels(model)
+        self._drafted = families.draft_tokens.labels(model)
+        self._accepted = families.accepted_tokens.labels(model)
         self._generated = families.generated_tokens.labels(model)
         self._wasted = families.wasted_tokens.labels(model)
         self._finished = {reason: families.finished.labels(model, reason) for reason in ENDS}
@@ -284,6 +292,10 @@ class EngineReport:
     def stepped(self, seconds: float, rows: int) -> None:
         self._step.observe(seconds)
         self._rows.observe(rows)
+
+    def speculated(self, drafted: int, accepted: int) -> None:
+        self._drafted.inc(drafted)
+        self._accepted.inc(accepted)
 
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)

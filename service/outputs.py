@@ -3,17 +3,20 @@
 Whole distributions stay where the graph computes, in main memory or on a device; only the best tokens of each row and
 one number more come to the host in every step. Nothing here knows a session: a binding is whatever has `bind_output`.
 
-Shapes: R rows, V vocabulary, K best tokens.
+A step has one line a row; the tokens of drafts have theirs behind them, draft by draft.
+
+Shapes: L lines, V vocabulary, K best tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from service.memory import Block, Memory
+from service.step import Distributions, Draft
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT_BYTES = 4
@@ -25,7 +28,7 @@ def top_k_for(wanted: int) -> int:
 
 
 class OutputBuffers:
-    """The outputs of `decode` for all rows of an engine. `top_k`: int64 (1,), K as the graph takes it."""
+    """The outputs of `decode` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes it."""
 
     def __init__(self, memory: Memory, vocab_size: int) -> None:
         self._memory, self._words = memory, vocab_size
@@ -39,57 +42,58 @@ class OutputBuffers:
         arrays = (self._normalisers, self._top_ids, self._top_logprobs)
         return self._logprobs.size + sum(array.nbytes for array in arrays)
 
-    def ensure(self, rows: int, top_k: int) -> bool:
-        """Makes room for `rows` rows and at least `top_k` best tokens of each. True: addresses or shapes changed."""
+    def ensure(self, lines: int, top_k: int) -> bool:
+        """Makes room for `lines` lines and at least `top_k` best tokens of each. True: addresses or shapes changed."""
         # One token is found faster here than by TopK in the graph, if the distributions are in main memory.
         is_argmax = top_k <= 1 and self._memory.device == "cpu"
         top_k = 0 if is_argmax else min(top_k_for(top_k), self._words)
-        if top_k == self.top_k[0] and rows <= len(self._normalisers):
+        if top_k == self.top_k[0] and lines <= len(self._normalisers):
             return False
-        self._reshape(rows, top_k)
+        self._reshape(lines, top_k)
         return True
 
-    def _reshape(self, rows: int, top_k: int) -> None:
+    def _reshape(self, lines: int, top_k: int) -> None:
         self.top_k[0] = top_k
-        size = rows * self._words * FLOAT_BYTES
+        size = lines * self._words * FLOAT_BYTES
         if self._logprobs.size < size:
             self._logprobs = self._memory.allocate(size)
-        self._normalisers = np.zeros(rows, np.float32)
-        self._top_ids = np.zeros((rows, top_k), np.int64)
-        self._top_logprobs = np.zeros((rows, top_k), np.float32)
+        self._normalisers = np.zeros(lines, np.float32)
+        self._top_ids = np.zeros((lines, top_k), np.int64)
+        self._top_logprobs = np.zeros((lines, top_k), np.float32)
 
-    def bind(self, binding: Any, first: int, rows: int) -> None:
-        """Lets `decode` write to rows [first, first + rows)."""
+    def bind(self, binding: Any, first: int, lines: int) -> None:
+        """Lets `decode` write to lines [first, first + lines)."""
         address = self._logprobs.address + first * self._words * FLOAT_BYTES
-        binding.bind_output("logprobs", self._memory.device, 0, np.float32, (rows, self._words), address)
+        binding.bind_output("logprobs", self._memory.device, 0, np.float32, (lines, self._words), address)
         for name, array in (
             ("normaliser", self._normalisers),
             ("top_ids", self._top_ids),
             ("top_logprobs", self._top_logprobs),
         ):
-            some = array[first : first + rows]
+            some = array[first : first + lines]
             binding.bind_output(name, "cpu", 0, some.dtype, some.shape, some.ctypes.data)
 
-    def best(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids (R, K) and log-probabilities (R, K) of the best tokens of the first rows, as many as were asked for."""
+    def best(self, lines: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids (L, K) and log-probabilities (L, K) of the best tokens of the first lines, as many as were asked for."""
         if self.top_k[0]:
-            return self._top_ids[:rows], self._top_logprobs[:rows]
-        logprobs_RV = self._memory.floats(self._logprobs, 0, rows * self._words).reshape(rows, self._words)
-        ids_R = logprobs_RV.argmax(1)
-        return ids_R[:, None], logprobs_RV[np.arange(rows), ids_R][:, None]
+            return self._top_ids[:lines], self._top_logprobs[:lines]
+        logprobs_LV = self._memory.floats(self._logprobs, 0, lines * self._words).reshape(lines, self._words)
+        ids_L = logprobs_LV.argmax(1)
+        return ids_L[:, None], logprobs_LV[np.arange(lines), ids_L][:, None]
 
-    def distribution(self, row: int) -> np.ndarray:
+    def distribution(self, line: int) -> np.ndarray:
         """float32 (V,), in main memory."""
-        return self._memory.floats(self._logprobs, row * self._words * FLOAT_BYTES, self._words)
+        return self._memory.floats(self._logprobs, line * self._words * FLOAT_BYTES, self._words)
 
-    def normaliser(self, row: int) -> float:
-        return float(self._normalisers[row])
+    def normaliser(self, line: int) -> float:
+        return float(self._normalisers[line])
 
 
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
-    attend: see there. mean_states: float32 (d_model,) by row, of rows that joined in the turn and want it.
+    rows: of the step, 0 if there was none. drafts: whose lines follow. draft_s, attend: see there. mean_states: float32
+    (d_model,) by row, of rows that joined in the turn and want it.
     """
 
     def __init__(
@@ -101,25 +105,63 @@ class TurnOutputs:
         mean_states: Mapping[int, np.ndarray],
         join_s: float,
         step_s: float,
+        drafts: Sequence[Draft] = (),
+        draft_s: list[float] | None = None,
     ) -> None:
-        self._outputs, self._rows = outputs, rows
+        self._outputs, self._drafts = outputs, drafts
         self._attend, self._mean_states = attend, mean_states
-        self.join_s, self.step_s = join_s, step_s
-        best_ids, best_logprobs = outputs.best(rows)
+        self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
+        self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
+        best_ids, best_logprobs = outputs.best(self._lines)
         self.top_ids: list[list[int]] = best_ids.tolist()
         self.top_logprobs: list[list[float]] = best_logprobs.tolist()
 
+    def behind(self, row: int) -> Iterator[Distributions]:
+        line = self._rows
+        for draft in self._drafts:
+            if draft.row == row:
+                for place in range(len(draft.tokens)):
+                    yield Behind(self, row, line + place)
+            line += len(draft.tokens)
+
     def logprobs(self, row: int) -> np.ndarray:
-        assert 0 <= row < self._rows, row
+        assert 0 <= row < self._lines, row
         return self._outputs.distribution(row)
 
     def normaliser(self, row: int) -> float:
-        assert 0 <= row < self._rows, row
+        assert 0 <= row < self._lines, row
         return self._outputs.normaliser(row)
 
     def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        assert 0 <= row < self._rows, row
+        assert 0 <= row < self._lines, row
         return self._attend(row, tokens)
 
     def mean_state(self, row: int) -> np.ndarray:
         return self._mean_states[row]
+
+
+class Behind:
+    """What a turn says of one row, which stands in a line of its own. See `service.step.Distributions`."""
+
+    def __init__(self, turn: Distributions, row: int, line: int) -> None:
+        self._turn, self._row, self._line = turn, row, line
+        self.join_s, self.step_s, self.draft_s = turn.join_s, turn.step_s, turn.draft_s
+        self.top_ids = [turn.top_ids[line]] * (row + 1)  # drafts are for few rows: shorter than a mapping
+        self.top_logprobs = [turn.top_logprobs[line]] * (row + 1)
+
+    def behind(self, row: int) -> Iterator[Distributions]:
+        return self._turn.behind(row)
+
+    def logprobs(self, row: int) -> np.ndarray:
+        assert row == self._row, (row, self._row)
+        return self._turn.logprobs(self._line)
+
+    def normaliser(self, row: int) -> float:
+        assert row == self._row, (row, self._row)
+        return self._turn.normaliser(self._line)
+
+    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        return self._turn.attend(row, tokens)
+
+    def mean_state(self, row: int) -> np.ndarray:
+        return self._turn.mean_state(row)

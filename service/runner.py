@@ -20,7 +20,7 @@ from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
 from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_lone_sessions, open_sessions
 from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
-from service.step import Join, PromptBlock, StepPlan, padded
+from service.step import Draft, Join, PromptBlock, StepPlan, padded
 
 READ_BATCH = 8
 """First blocks of prompts that are read at once."""
@@ -130,6 +130,7 @@ class OnnxRunner:
         self._crosses = self._states.of_kind("cross_kv")
         self._kept_blocks = KeptBlocks(model.variant.states, memory)
         self._tokens = np.zeros((max_rows, 1), np.int64)
+        self._positions = np.stack([np.arange(max_rows), np.zeros(max_rows, np.int64)], 1)
         self._starts = np.zeros(max_rows, np.int64)
         self._lengths = np.zeros(max_rows, np.int32)
         self._source_lengths = np.zeros(max_rows, np.int32)
@@ -142,6 +143,7 @@ class OnnxRunner:
             "total_length": self._total_length,
             "source_lengths": self._source_lengths,
             "top_k": self._outputs.top_k,
+            "positions": self._positions,
         }
         self._scratch: dict[str, Block] = {}
         self._mean_states: dict[int, np.ndarray] = {}  # by row, of those that joined in the last run
@@ -193,13 +195,17 @@ class OnnxRunner:
         joined_s = time.perf_counter()
         if plan.tokens:
             self._step(plan)
+        stepped_s = time.perf_counter()
+        draft_s = self._verify(plan.drafts, len(plan.tokens))
         return TurnOutputs(
             self._outputs,
             len(plan.tokens),
             attend=self._attend,
             mean_states=self._mean_states,
             join_s=joined_s - started_s,
-            step_s=time.perf_counter() - joined_s,
+            step_s=stepped_s - joined_s,
+            drafts=plan.drafts,
+            draft_s=draft_s,
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -211,7 +217,8 @@ class OnnxRunner:
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
-        if self._outputs.ensure(self._states.rows, plan.top_k) or moved:
+        lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
+        if self._outputs.ensure(max(self._states.rows, lines), plan.top_k) or moved:
             self._forget_bindings()
 
     def _forget_bindings(self) -> None:
@@ -293,8 +300,29 @@ class OnnxRunner:
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
             "source_lengths": self._source_lengths[first.row :],
             "top_k": self._outputs.top_k,
+            "positions": self._positions,
         }
-        self._computing.decode.run_with_iobinding(self._bind(first.row, len(blocks), feeds))
+        # Nobody asks what follows, but the graph has to say something: what is written there is written over.
+        self._computing.decode.run_with_iobinding(self._bind(first.row, len(blocks), feeds, lines=(0, 1)))
+
+    def _verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
+        """Reads drafts one by one, because the operator takes no others, into lines from `line` on. Returns the seconds
+        of each."""
+        seconds = []
+        for draft in drafts:
+            started_s, count = time.perf_counter(), len(draft.tokens)
+            feeds: dict[str, np.ndarray] = {
+                "tokens": np.array([draft.tokens], np.int64),
+                "starts": np.array([draft.start], np.int64),
+                "lengths": np.array([draft.start + count], np.int32),
+                "total_length": np.array(self._states.capacities["self_kv"], np.int32),
+                "top_k": self._outputs.top_k,
+                "positions": np.stack([np.zeros(count, np.int64), np.arange(count)], 1),
+            }
+            self._computing.decode.run_with_iobinding(self._bind(draft.row, 1, feeds, lines=(line, count)))
+            line += count
+            seconds.append(time.perf_counter() - started_s)
+        return seconds
 
     def _step(self, plan: StepPlan) -> None:
         rows = len(plan.tokens)
@@ -304,28 +332,30 @@ class OnnxRunner:
         self._total_length[...] = self._states.capacities["self_kv"]
         binding = self._computing.steps.get(rows)
         if binding is None:
-            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds)
+            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds, lines=(0, rows))
         elif self._memory.device != "cpu":
-            self._bind_feeds(binding, rows, self._feeds)  # other devices copy what is bound when it is bound
+            self._bind_feeds(binding, rows, self._feeds, rows)  # other devices copy what is bound when it is bound
         self._computing.decode.run_with_iobinding(binding)
 
-    def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray]) -> Any:
-        """A binding of `decode` for rows [first, first + rows) of every buffer."""
+    def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray], *, lines: tuple[int, int]) -> Any:
+        """A binding of `decode` for rows [first, first + rows) of every buffer. lines: the first one that is written to
+        of the outputs, and how many are."""
         binding = self._computing.decode.io_binding()
-        self._bind_feeds(binding, rows, feeds)
+        self._bind_feeds(binding, rows, feeds, lines[1])
         for state in self._states.buffers:
             place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
             name = state.spec.name
             binding.bind_input(name if state.kind == "cross_kv" else f"past.{name}", *place)
             for output in self._kept[name]:
                 binding.bind_output(output, *place)
-        self._outputs.bind(binding, first, rows)
+        self._outputs.bind(binding, *lines)
         return binding
 
-    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray]) -> None:
+    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray], lines: int) -> None:
         for name, array in feeds.items():
             if name in self._inputs:
-                _bind_input(binding, name, array[:rows] if array.ndim and name != "top_k" else array)
+                count = lines if name == "positions" else rows
+                _bind_input(binding, name, array[:count] if array.ndim and name != "top_k" else array)
 
 
 def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]]:

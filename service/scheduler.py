@@ -17,6 +17,9 @@ they came. Prompts are read in blocks of `block` tokens from position 0 on. The 
 neither do the bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt gets one of them
 in every turn, so that it ends, and the shortest ones get the others, so that a long one does not hold them up. While
 nothing runs, `idle_join_tokens` may be read in a turn: nobody waits but those that are read.
+
+Where drafts are allowed, rows may read guesses at their next tokens together with the newest one (`Speculation` says
+which). Only those that come true count as cached.
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.prefixes import PrefixIndex
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
+from service.speculation import Speculation
 from service.states import Extent, StateLayout
-from service.step import Copy, Join, Keep, PromptBlock, StepPlan, padded
+from service.step import Copy, Distributions, Draft, Join, Keep, PromptBlock, StepPlan, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class SchedulerConfig:
     # in int8 on one Zen 4 core 608 ms in blocks of 16, 523 of 32, 380 of 64, 332 of 128, 331 of 256, 363 in one.
     block: int = 128
     prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside state_bytes; 0: none are kept
+    draft_tokens: int = 0  # of a draft at most, for decoders that read blocks; 0: nothing is drafted
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block"):
@@ -51,8 +56,9 @@ class SchedulerConfig:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.block % PAD_MULTIPLE:
             raise ValueError(f"block: must be a multiple of {PAD_MULTIPLE}, got {self.block}")
-        if self.prefix_bytes < 0:
-            raise ValueError(f"prefix_bytes: must be at least 0, got {self.prefix_bytes}")
+        for name in ("prefix_bytes", "draft_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class Scheduler:
         self.reserved = Extent()  # the worst case of the live sequences
         self.block = min(config.block, limits.max_block) if limits.max_block else config.block
         self.prefixes = PrefixIndex(self._slots(), self.block)
+        drafts = config.draft_tokens if self.has_prefill else 0
+        self.speculation = Speculation(drafts) if drafts else None
 
     def _slots(self) -> int:
         """How many blocks of prompts are kept. What has no positions cannot be kept block by block, and what a decoder
@@ -178,6 +186,21 @@ class Scheduler:
         for sequence in plan.live:
             sequence.cached += sequence not in plan.reading
         return [sequence for sequence in plan.live if sequence.has_read_prompt]
+
+    def learn(self, plan: Plan, model: Distributions) -> tuple[int, int]:
+        """What `plan`, the last one made, took, and what its drafts were worth, after its sequences were extended.
+        Returns how many tokens were drafted, and how many of them were right."""
+        if self.speculation is None:
+            return 0, 0
+        if plan.step.tokens and not plan.step.reading:
+            self.speculation.stepped(plan.step.rows, model.step_s)
+        drafted = right = 0
+        for draft, seconds in zip(plan.step.drafts, model.draft_s, strict=True):
+            sequence, size = self.rows[draft.row][0], len(draft.tokens)
+            accepted = sequence.cached - draft.start - 1
+            self.speculation.verified(sequence, size, accepted, seconds)
+            drafted, right = drafted + size - 1, right + accepted
+        return drafted, right
 
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences, after a turn failed. The caller ends them."""
@@ -373,12 +396,14 @@ class Scheduler:
         blocks: list[PromptBlock],
         reading: frozenset[Sequence],
     ) -> StepPlan:
+        drafts = self._drafts(reading)
         starts = [sequence.cached for sequence, _ in self.rows]
         for block in blocks:
             starts[block.row] = block.start + len(block.tokens)
         tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
-        steps = len(reading) < len(self.live)
+        steps = len(reading) + len(drafts) < len(self.live)
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
+        ends += [draft.start + len(draft.tokens) for draft in drafts]
         return StepPlan(
             rows=len(self.rows),
             copies=tuple(copies),
@@ -390,12 +415,27 @@ class Scheduler:
             tokens=tuple(tokens if steps else ()),
             starts=tuple(starts if steps else ()),
             reading=frozenset([row for sequence in reading for row in sequence.rows]),
+            drafts=tuple(drafts),
             held=held,
             longest=max([start + 1 for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
         )
+
+    def _drafts(self, reading: frozenset[Sequence]) -> list[Draft]:
+        """What rows that have begun to answer read beside their newest token."""
+        if self.speculation is None:
+            return []
+        stepping = [one for one in self.live if one not in reading and one.steps]
+        proposed = self.speculation.propose(stepping, len(self.rows))
+        drafts = []
+        for sequence in self.live:
+            sequence.draft = proposed.get(sequence, ())
+            if sequence.draft:
+                (hypothesis,) = sequence.hypotheses
+                drafts.append(Draft(hypothesis.row, sequence.cached, (hypothesis.tokens[-1], *sequence.draft)))
+        return drafts
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
@@ -461,6 +501,8 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
             broken.append(f"{name}: {len(live_ones)} hypotheses, reserved are {sequence.width} rows")
         if any(hypothesis.row not in sequence.rows for hypothesis in live_ones):
             broken.append(f"{name}: a hypothesis continues a row that is not its sequence's")
+        if len(sequence.draft) > max(0, config.draft_tokens) or (sequence.draft and len(sequence.rows) != 1):
+            broken.append(f"{name}: drafts {len(sequence.draft)} tokens in rows {sequence.rows}")
         if expected > request.max_tokens or sequence.cached > sequence.longest:
             broken.append(f"{name}: is longer than it may be")
         if any(hypothesis.tokens[: len(sequence.agreed)] != sequence.agreed for hypothesis in live_ones):

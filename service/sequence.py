@@ -55,6 +55,7 @@ class Sequence:
     hypotheses: the live ones, each with the next input as its last token.
     width: rows it may come to need at once; never grows.
     cached: positions that are in the cache of each of its rows.
+    draft: guesses at the tokens behind the newest one that the last plan has the model read.
     answers: once it has ended well, the answers that were asked for, best first.
     agreed: tokens that are certain to begin the first answer; only grows.
     steps: tokens of each live hypothesis. produced: tokens of all answers so far.
@@ -65,6 +66,7 @@ class Sequence:
         "agreed",
         "answers",
         "cached",
+        "draft",
         "embedding",
         "end",
         "hypotheses",
@@ -85,6 +87,7 @@ class Sequence:
         self.width = request.options.width
         self.rows: tuple[int, ...] = ()  # in the last plan
         self.cached = self.steps = self.produced = 0
+        self.draft: tuple[int, ...] = ()
         self.is_cancelled = False
         self.embedding: np.ndarray | None = None
         self.end: End | None = None

@@ -96,8 +96,8 @@ def open_model(
     """
     try:
         manifest = load_bundle(path)
-        tokenizer = Tokenizer.load(path / TOKENIZER)
         words = manifest.limits.vocab_size
+        tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=words)
         shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
         cpus = effective_cpus()
         model = OnnxModel.open(
@@ -119,12 +119,14 @@ def open_model(
         raise StartupError(
             f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
         ) from error
+    draft_tokens = settings.speculate if manifest.limits.max_block != 1 else 0
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
             state_bytes=max(1, settings.kv_cache_bytes // engines),
             join_tokens=settings.join_tokens,
             prefix_bytes=settings.prefix_cache_bytes // engines,
+            draft_tokens=draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),
     )
@@ -160,6 +162,7 @@ def open_model(
         ),
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+        draft_tokens=draft_tokens,
     )
 
 

@@ -26,7 +26,7 @@ from export.bundle import Task
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import logs
 from service.arrivals import Arrivals
-from service.catalog import Catalog, ServedModel, Submission
+from service.catalog import NO_LANGUAGES, Catalog, Languages, ServedModel, Submission
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -99,6 +99,10 @@ def details_of(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
         case InternalFailure():
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
+
+
+def _languages(request: Any) -> Languages:
+    return Languages(request.source_language, request.target_language)
 
 
 def status_of(error: RequestError) -> grpc.StatusCode:
@@ -177,6 +181,7 @@ class Servicer:
             request.text,
             request.target or tuple(request.target_tokens),
             options_of(request.options),
+            languages=_languages(request),
             is_open=request.is_open,
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
@@ -191,7 +196,11 @@ class Servicer:
         model = self._catalog.find(request.model, "translation")
         call.model = model.name
         prepared = await model.embedding(
-            call.request_id, request.text, deadline_s=call.deadline_s, limits=self._catalog.limits
+            call.request_id,
+            request.text,
+            languages=_languages(request),
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
         )
         _, _, finished = await self._finished(model, prepared, call)
         return embedding(finished, normalize=request.normalize)
@@ -242,6 +251,7 @@ class Servicer:
             call.request_id,
             request.text,
             options,
+            languages=_languages(request) if task == "translation" else NO_LANGUAGES,
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
             is_streamed=is_streamed,

@@ -6,7 +6,7 @@ and a runner can be replaced by a script. Live rows are the dense prefix [0, row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -58,6 +58,17 @@ class PromptBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens of a row that are read at once, the first at position `start`: its newest one, and guesses at those that
+    follow. What the model says behind each of them is asked for. What is cached of wrong guesses is written over by
+    whatever the row reads next."""
+
+    row: int
+    start: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """`count` positions of `row` from `start` on, and the slot where they are kept for other prompts."""
 
@@ -70,7 +81,7 @@ class Keep:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One turn, done in this order: copies and growth, encoding, kept blocks into rows, prompts, blocks that are to be
-    kept, step.
+    kept, step, drafts.
 
     rows: live rows after copies and joins.
     copies: no row is the source of one and the target of another, so their order does not matter.
@@ -80,6 +91,7 @@ class StepPlan:
     tokens, starts: input token and its position of each row; empty when nothing can step.
     reading: rows whose prompts are not read yet: their step is there to keep the others together, says nothing, and
         what it caches is written over by the next block.
+    drafts: at most one of a row. A row with one takes part in the step of the others, if there is one, as always.
     held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
@@ -96,6 +108,7 @@ class StepPlan:
     tokens: tuple[int, ...] = ()
     starts: tuple[int, ...] = ()
     reading: frozenset[int] = frozenset()
+    drafts: tuple[Draft, ...] = ()
     held: int = 0
     longest: int = 0
     longest_source: int = 0
@@ -108,13 +121,18 @@ class Distributions(Protocol):
 
     top_ids, top_logprobs: for each row at least the wanted number of likeliest tokens, best first, of equal ones the
     lowest id first.
-    join_s: seconds of encoding and prefill; step_s: seconds of the step itself.
+    join_s: seconds of encoding and prefill; step_s: seconds of the step itself; draft_s: of each draft.
     """
 
     top_ids: list[list[int]]
     top_logprobs: list[list[float]]
     join_s: float
     step_s: float
+    draft_s: list[float]
+
+    def behind(self, row: int) -> Iterator[Distributions]:
+        """What it says of a row behind each token of the row's draft, one after another."""
+        ...
 
     def logprobs(self, row: int) -> np.ndarray:
         """The whole distribution, float32 (V,): log-softmax of the logits. Not to be changed."""

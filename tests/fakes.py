@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import random
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from service.engine import Engine
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
 from service.scheduler import check_invariants
+from service.speculation import Speculation
 from service.states import StateLayout
 
 EOS = 2
@@ -82,11 +84,21 @@ def doubtful(source, fed, vocab_size):
 class ScriptedOutputs:
     """See service.step.Distributions. Attention looks at one source position after another."""
 
-    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s):
+    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None):
         self.logprobs_RV, self.sources, self.join_s, self.step_s = logprobs_RV, sources, join_s, step_s
+        self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts
+        self.draft_s = [0.003] * len(self.behind_RTV)
+        self.top_k = top_k
         ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
         self.top_ids = ids_RK.tolist()
         self.top_logprobs = np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist()
+
+    def behind(self, row):
+        """Of the whole turn, as if what follows one token of the draft were all that is known of the row."""
+        for said_V in self.behind_RTV[row]:
+            logprobs_RV = np.full((row + 1, len(said_V)), np.nan)
+            logprobs_RV[row] = said_V
+            yield ScriptedOutputs(logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s)
 
     def logprobs(self, row):
         return self.logprobs_RV[row]
@@ -125,6 +137,7 @@ class ScriptedRunner:
         self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
         self.rule = rule
         self.rows: list[Any] = []
+        self.guessed: set[int] = set()  # rows whose last tokens were guesses: any number of them may be taken back
         self.kept: dict[int, list[int]] = {}  # by slot: all tokens up to the end of the block that is kept there
         self.plans: list[Any] = []
         self.keeps_plans = True
@@ -137,6 +150,7 @@ class ScriptedRunner:
 
     def reset(self):
         self.rows, self.is_broken = [], False
+        self.guessed.clear()
 
     def rest(self):
         self.rests += 1
@@ -160,25 +174,48 @@ class ScriptedRunner:
             self.rows.append((join.source, []))
         assert len(self.rows) == plan.rows
         self._read(plan)
-        assert len(plan.tokens) == len(plan.starts) == (plan.rows if len(plan.reading) < plan.rows else 0)
+        steps = len(plan.reading) + len(plan.drafts) < plan.rows
+        assert len(plan.tokens) == len(plan.starts) == (plan.rows if steps else 0)
         for row, (token, start) in enumerate(zip(plan.tokens, plan.starts, strict=True)):
-            _, fed = self.rows[row]
-            assert len(fed) == start, "a row is fed a token that is not its next"
+            fed = self._rewound(row, start)
             if row not in plan.reading:
                 fed.append(token)
-        assert plan.longest >= max(len(fed) for _, fed in self.rows)
         assert plan.longest_source == max(len(source) for source, _ in self.rows)
         words = self.limits.vocab_size
         said = [
             words - 1 if row in plan.reading else self.rule(source, fed, words)
             for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
         ]
+        behind = self._draft(plan)
+        assert plan.longest >= max(len(fed) for _, fed in self.rows)
         logprobs_RV = np.array([certain(what, words) if isinstance(what, int) else what for what in said])
         logprobs_RV = logprobs_RV.reshape(len(said), words)
         sources = [source for source, _ in self.rows]
-        return ScriptedOutputs(
-            logprobs_RV, sources, plan.top_k, 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
-        )
+        join_s, step_s = 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
+        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, join_s, step_s, behind)
+
+    def _rewound(self, row, start):
+        """The tokens of a row, without guesses from `start` on."""
+        _, fed = self.rows[row]
+        assert start <= len(fed) if row in self.guessed else start == len(fed), "a row is fed a token not its next"
+        del fed[start:]
+        return fed
+
+    def _draft(self, plan):
+        """Reads the drafts; what follows each of their tokens, by row."""
+        words, behind = self.limits.vocab_size, {}
+        self.guessed = {draft.row for draft in plan.drafts}
+        assert len(self.guessed) == len(plan.drafts)
+        for draft in plan.drafts:
+            assert self.limits.max_block != 1
+            assert len(draft.tokens) > 1
+            fed, (source, _) = self._rewound(draft.row, draft.start), self.rows[draft.row]
+            said = []
+            for token in draft.tokens:
+                fed.append(token)
+                said.append(self.rule(source, fed, words))
+            behind[draft.row] = [certain(what, words) if isinstance(what, int) else what for what in said]
+        return behind
 
     def _read(self, plan):
         for load in plan.loads:
@@ -190,8 +227,7 @@ class ScriptedRunner:
         for block in plan.blocks:
             assert self.limits.max_block != 1
             assert 0 < len(block.tokens) <= (self.limits.max_block or 10**6)
-            _, fed = self.rows[block.row]
-            assert len(fed) == block.start, "a block does not follow what its row holds"
+            fed = self._rewound(block.row, block.start)
             fed += block.tokens
         for save in plan.saves:
             assert save.slot < plan.slots
@@ -209,10 +245,10 @@ class ScriptedRunner:
         for copy in plan.copies:
             source, fed = self.rows[copy.source]
             old_source, old = rows[copy.target]
-            assert copy.stop == len(fed)
+            assert copy.stop <= len(fed) if copy.source in self.guessed else copy.stop == len(fed)
             assert old[: copy.start] == fed[: copy.start], "positions that were not copied are others"
             assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
-            rows[copy.target] = (source, list(fed))
+            rows[copy.target] = (source, fed[: copy.stop])
         self.rows = rows[:kept]
 
 
@@ -241,8 +277,47 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
             outputs = runner.run(plan.step)
             on_run(plan, outputs)
             advance(scheduler.commit(plan), outputs)
+            scheduler.learn(plan, outputs)
         assert check_invariants(scheduler) == []
         on_turn(plan)
+
+
+class EveryDraft(Speculation):
+    """Finds that every draft pays. accepted: of each draft that was read."""
+
+    def __init__(self, most):
+        super().__init__(most)
+        self.accepted: list[int] = []
+
+    def _worth(self, drafts, rows):
+        return len(drafts)
+
+    def verified(self, sequence, size, accepted, seconds):
+        super().verified(sequence, size, accepted, seconds)
+        self.accepted.append(accepted)
+
+
+class RandomDrafts(EveryDraft):
+    """Drafts of random length, partly of the right tokens: right has those of each answer, by the request's id."""
+
+    def __init__(self, right, words, seed):
+        super().__init__(9)
+        self.right, self.words, self.rng = right, words, random.Random(seed)
+
+    def propose(self, stepping, rows):
+        found = {}
+        for sequence in stepping:
+            room = min(self.most, sequence.request.max_tokens - sequence.steps - 1)
+            if room > 0 and self.rng.random() < 0.7:
+                ahead = self.right[sequence.request.request_id][sequence.steps :][:room]
+                draft = [*ahead, *[self.rng.randrange(self.words) for _ in range(room - len(ahead))]]
+                if self.rng.random() < 0.7:
+                    draft[self.rng.randrange(len(draft))] = self.rng.randrange(self.words)
+                found[sequence] = tuple(draft[: self.rng.randrange(1, room + 1)])
+        return found
+
+    def verified(self, sequence, size, accepted, seconds):
+        self.accepted.append(accepted)
 
 
 class Sink:

@@ -2,7 +2,7 @@
 
 import errno
 
-from model.disk import Disk
+from model.disk import Disk, parts_of
 
 
 class FullDisk(Disk):
@@ -21,7 +21,8 @@ class FullDisk(Disk):
         try:
             self._count()
         except OSError:
-            super().write(path, data[: len(data) // 2])
+            whole = b"".join(parts_of(data))
+            super().write(path, whole[: len(whole) // 2])
             raise
         super().write(path, data)
 

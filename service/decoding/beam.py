@@ -48,6 +48,7 @@ class BeamSearch:
         self._width = options.beam_size // options.num_beam_groups
         self._places = options.places // options.num_beam_groups
         self._groups: list[_Group] = []
+        self.is_greedy = False
         self.top_k = max(2 * options.beam_size, options.top_logprobs)
 
     def start(self) -> Hypothesis:

@@ -11,6 +11,7 @@ class Embed:
     """Ends a sequence in its first turn. Its row is stepped once like all others: a single encoder serves both."""
 
     top_k = 1
+    is_greedy = False
 
     def start(self) -> Hypothesis:
         return Hypothesis()

@@ -28,6 +28,7 @@ class Independent:
         self._is_plain = not (
             options.is_sampling or request.prefix or request.rules or options.top_logprobs or expander.stops
         )
+        self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
         self.top_k = max(1, options.top_logprobs, K_WANTED if options.is_sampling else options.num_hypotheses)
 
     def start(self) -> Hypothesis:

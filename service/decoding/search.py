@@ -25,9 +25,11 @@ class Search(Protocol):
     """How one request is decoded. It belongs to the sequence it was made for.
 
     top_k: how many of a row's likeliest tokens it wants to see.
+    is_greedy: it has one hypothesis, which takes the likeliest token wherever none is forced; no rules change that.
     """
 
     top_k: int
+    is_greedy: bool
 
     def start(self) -> Hypothesis:
         """The hypothesis that has no tokens yet."""
@@ -53,16 +55,30 @@ def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> 
 
 
 def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
-    """Extends every sequence by one token. One that cannot go on ends with its error, and costs the others nothing.
+    """Extends every sequence by one token, and by those of its draft that it would have chosen. One that cannot go on
+    ends with its error, and costs the others nothing.
 
     Raises NotFinite, before anything is changed.
     """
     check_finite(model)
     for sequence in sequences:
         try:
-            sequence.search.advance(sequence, model)
+            _extend(sequence, model)
         except RequestError as error:
             sequence.finish(error)
         except Exception:  # a defect in one request's rules must not cost others their answers
             log.exception("request %s: its decoding failed", sequence.request.request_id)
             sequence.finish(InternalFailure(sequence.request.request_id))
+
+
+def _extend(sequence: Sequence, model: Distributions) -> None:
+    if not sequence.draft:
+        sequence.search.advance(sequence, model)
+        return
+    behind = model.behind(sequence.rows[0])
+    sequence.search.advance(sequence, next(behind))
+    for guess, said in zip(sequence.draft, behind, strict=True):
+        if sequence.end is not None or sequence.hypotheses[0].tokens[-1] != guess:
+            return
+        sequence.cached += 1  # it was read already
+        sequence.search.advance(sequence, said)

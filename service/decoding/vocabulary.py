@@ -23,8 +23,8 @@ class Vocabulary:
         self.longest = max(map(len, pieces))  # bytes
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        return cls(tokenizer.pieces, eos_id=tokenizer.eos_id, drops_first_blank=tokenizer.drops_first_blank)
+    def of(cls, tokenizer: Tokenizer, *, eos_id: int) -> Vocabulary:
+        return cls(tokenizer.pieces, eos_id=eos_id, drops_first_blank=tokenizer.drops_first_blank)
 
     def __len__(self) -> int:
         return len(self.pieces)

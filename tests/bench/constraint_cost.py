@@ -82,7 +82,7 @@ def main() -> None:
     else:
         words = " ".join(np.base_repr(number, 36).lower() for number in range(args.words - 4))
         tokenizer = Tokenizer.train([words], kind="words", vocab_size=args.words)
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = Vocabulary.of(tokenizer, eos_id=2)
     print(f"{len(vocabulary)} tokens; µs per row and step")
     for name, options in OPTIONS.items():
         decoding = DecodingOptions(**options)

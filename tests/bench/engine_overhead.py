@@ -50,7 +50,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
-    from export.to_onnx import save_variant
+    from export.to_onnx import framing_of, save_variant
     from export.verify import limits_of
     from model.config import ModelConfig
     from model.reference import greedy
@@ -75,6 +75,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
             architecture=config.architecture,
             task="translation",
             tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
+            framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(model, directory, "fp32"),),
             golden=Golden(source=source, prompt=(1,), output=tuple(greedy(model, [1], source=source, max_tokens=2))),

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from export.bundle import TOKENIZER, Golden, Manifest, Tokens, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS, Form
-from export.to_onnx import Traced, save_variant, trace_model
+from export.to_onnx import Traced, framing_of, save_variant, trace_model
 from export.verify import limits_of
 from model.config import ModelConfig
 from model.layers import Block
@@ -164,6 +164,7 @@ def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, tr
             architecture=config.architecture,
             task="generation",
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(model, directory, form, ranges=ranges, traced=traced),),
             golden=Golden(source=(), prompt=(1,), output=tuple(greedy(model, [1], max_tokens=2))),

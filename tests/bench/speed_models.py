@@ -24,7 +24,7 @@ from pathlib import Path
 from export.bundle import TOKENIZER, Golden, Manifest, Tokens, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS
-from export.to_onnx import Traced, save_variant, trace_model
+from export.to_onnx import Traced, framing_of, save_variant, trace_model
 from export.verify import limits_of
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import TrainConfig
@@ -149,6 +149,7 @@ class SpeedModel:
             architecture=config.architecture,
             task="translation",
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(self.model, directory, FORMS[form], ranges=ranges, traced=self._traced),),
             golden=Golden(source=source, prompt=(config.bos_id,), output=(config.eos_id,)),

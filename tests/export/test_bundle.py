@@ -15,6 +15,7 @@ from export.bundle import (
     BundleExistsError,
     DamagedFileError,
     FileDigest,
+    Framing,
     Golden,
     GraphSpec,
     Limits,
@@ -56,6 +57,7 @@ def a_manifest(**changes):
         architecture="encoder_decoder",
         task="translation",
         tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
+        framing=Framing(after_source=(2,), before_target=(1,)),
         limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
         variants=(Variant(precision="fp32", graphs=graphs, states=(own, cross)),),
         golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
@@ -204,10 +206,42 @@ def test_a_path_that_is_no_name_inside_the_bundle_is_refused(written, name):
         load_manifest(written)
 
 
-@pytest.mark.parametrize("version", [1, 2, 4, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize(
+    ("framing", "problem"),
+    [
+        ({"before_target": []}, "framing.before_target must hold what the decoder begins from"),
+        ({"before_target": [10]}, r"framing.before_target\[0\] must be an id of 0..9, got 10"),
+        ({"after_source": [True]}, r"framing.after_source\[0\] must be .*, got True"),
+        ({"before_source": ["source_language"]}, r"framing.before_source\[0\] must be an id of 0..9, got 'source_lang"),
+        (
+            {"before_source": ["language"], "languages": {"de": 4}},
+            "or source_language or target_language, got 'language'",
+        ),
+        ({"languages": {"de": 10}}, "framing.languages.de must be an id of 0..9, got 10"),
+        ({"languages": {"": 4}}, "framing.languages. must be"),
+        ({"languages": {"de": "4"}}, "framing.languages.de must be int, got '4'"),
+        ({"after_source": [2] * 6}, "framing must put at most 5 tokens around a source"),
+        ({"before_target": [1] * 7}, "framing.before_target must be at most 6 tokens"),
+    ],
+)
+def test_a_frame_that_no_request_could_have_is_refused(written, framing, problem):
+    edit(written, lambda m: m["framing"].update(framing))
+    with pytest.raises(ManifestError, match=problem):
+        load_manifest(written)
+
+
+def test_a_frame_with_languages_is_read_back(written):
+    told = {"before_source": ["source_language"], "before_target": [2, "target_language"], "languages": {"de": 4}}
+    edit(written, lambda m: m["framing"].update(told))
+    framing = load_manifest(written).framing
+    assert (framing.before_source, framing.before_target) == (("source_language",), (2, "target_language"))
+    assert framing.languages == {"de": 4}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 5, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 3, found .*; fix: export .* again"):
+    with pytest.raises(VersionError, match=r"unknown format_version; expected 4, found .*; fix: export .* again"):
         load_manifest(written)
 
 

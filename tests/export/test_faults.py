@@ -66,13 +66,22 @@ def constant(graph, name, value):
 
 
 def encode_without_padding_mask(graph):
-    for node in nodes(graph, "Where"):
-        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+    first, *_ = attentions = nodes(graph, "GroupQueryAttention")
+    insert(graph, first, helper.make_node("Max", [first.input[5], first.input[6]], ["behind"]))
+    insert(graph, first, helper.make_node("Sub", ["behind", constant(graph, "one", np.int32(1))], ["last"]))
+    for node in attentions:
+        node.input[5] = "last"
 
 
 def encode_with_another_scale(graph):
-    (scale,) = {node.input[1] for node in nodes(graph, "Mul") if node.input[0].startswith("Transpose")}
-    weight(graph, scale, lambda value: value * np.float32(1.01))
+    for node in nodes(graph, "GroupQueryAttention"):
+        node.attribute.append(helper.make_attribute("scale", 0.357))  # 1/sqrt(8) is 0.3536
+
+
+def encode_causally(graph):
+    for node in nodes(graph, "GroupQueryAttention"):
+        (causal,) = [attribute for attribute in node.attribute if attribute.name == "causal"]
+        causal.i = 1
 
 
 def encode_with_keys_and_values_swapped(graph):
@@ -87,9 +96,11 @@ def encode_with_positions_off_by_one(graph):
 
 
 def encode_with_mask_one_position_short(graph):
-    (less,) = nodes(graph, "Less")
-    insert(graph, less, helper.make_node("Sub", [less.input[1], constant(graph, "one", np.int64(1))], ["shorter"]))
-    less.input[1] = "shorter"
+    first, *_ = attentions = nodes(graph, "GroupQueryAttention")
+    insert(graph, first, helper.make_node("Sub", [first.input[5], constant(graph, "one", np.int32(1))], ["shorter"]))
+    insert(graph, first, helper.make_node("Max", ["shorter", constant(graph, "zero", np.int32(0))], ["last"]))
+    for node in attentions:
+        node.input[5] = "last"
 
 
 def positions_off_by_one(graph):
@@ -197,11 +208,10 @@ def weights_rounded_to_half_precision(graph):
 
 def logits_of_the_token_before_the_last(graph):
     (gather,) = nodes(graph, "GatherND")
-    (join,) = [node for node in nodes(graph, "Concat") if node.output[0] == gather.input[1]]
     index = constant(graph, "back", np.array([[0, 1]]))
     zero = constant(graph, "zero", np.int64(0))
     shifted = [
-        helper.make_node("Sub", [join.output[0], index], ["shifted"]),
+        helper.make_node("Sub", [gather.input[1], index], ["shifted"]),
         helper.make_node("Max", ["shifted", zero], ["before"]),
     ]
     insert(graph, gather, *shifted)
@@ -310,6 +320,24 @@ def best_of_equals_the_later(graph):
     after_best(graph, "top_ids", helper.make_node("Sub", [size, "raw_top_ids"], ["top_ids"]))
 
 
+def only_behind_the_last_token(graph):
+    """Whatever was asked of a row, the answer is about what follows its block."""
+    (gather,) = nodes(graph, "GatherND")
+    first, second = constant(graph, "first", np.array([0])), constant(graph, "second", np.array([1]))
+    minus, axis = constant(graph, "minus_one", np.int64(1)), constant(graph, "columns", np.array([1]))
+    insert(
+        graph,
+        gather,
+        helper.make_node("Slice", ["positions", first, second, axis], ["asked_rows"]),
+        helper.make_node("Cast", ["lengths"], ["ends"], to=TensorProto.INT64),
+        helper.make_node("Sub", ["ends", "starts"], ["sizes"]),
+        helper.make_node("Sub", ["sizes", minus], ["last_places"]),
+        helper.make_node("Gather", ["last_places", "asked_rows"], ["asked_places"]),
+        helper.make_node("Concat", ["asked_rows", "asked_places"], ["positions_taken"], axis=1),
+    )
+    gather.input[1] = "positions_taken"
+
+
 def choices(graph):
     """The nodes that hide positions: of self-attention first, then of attention to the source, layer by layer."""
     return nodes(graph, "Where")
@@ -363,6 +391,7 @@ def align_with_another_scale(graph):
 TRANSLATION = [
     ("encode", encode_without_padding_mask, ENCODE),
     ("encode", encode_with_another_scale, ENCODE),
+    ("encode", encode_causally, ENCODE),
     ("encode", encode_with_keys_and_values_swapped, ENCODE),
     ("encode", encode_with_positions_off_by_one, ENCODE),
     ("encode", encode_with_mask_one_position_short, ENCODE),
@@ -405,6 +434,7 @@ GENERATION = [
     ("decode", presents_of_two_layers_swapped, PREFILL),
     ("decode", logits_of_the_token_before_the_last, PREFILL),
     ("decode", logits_of_the_padding, PREFILL),
+    ("decode", only_behind_the_last_token, "several positions of a block against PyTorch"),
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
     ("decode", vocabulary_cut_short, PREFILL),
     ("decode", normaliser_of_two_words, NORMALISER),
@@ -567,6 +597,21 @@ def new_keys_one_position_late(graph):
     scatter.input[2] = "later"
 
 
+def tokens_put_back_one_place_late(graph):
+    """All but the first of the batch get the states of their left neighbour."""
+    (less_one,) = [node for node in nodes(graph, "Sub") if node.output[0] == "sources.tokens_of_places.flat"]
+    (back,) = [node for node in nodes(graph, "Reshape") if less_one.output[0] in node.input]
+    two, least = constant(graph, "two", np.int32(2)), constant(graph, "least", np.int32(0))
+    less_one.input[1] = two
+    insert(graph, back, helper.make_node("Max", [less_one.output[0], least], ["moved"]))
+    back.input[0] = "moved"
+
+
+def positions_counted_over_the_pack(graph):
+    (mod,) = nodes(graph, "Mod")
+    mod.input[1] = constant(graph, "long", np.int64(32))
+
+
 def source_written_in_other_steps(graph):
     name = matching(graph, "cross_attention.key_value.weight.int8.scale")
     weight(graph, name, lambda scale: scale / 2)
@@ -598,6 +643,8 @@ QUANTIZED = [
     ("row+kv", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
     ("row+kv", "decode", new_keys_one_position_late, "caches written nowhere else"),
     ("static+kv", "encode", source_written_in_other_steps, WEIGHTS),
+    ("static+kv", "encode", tokens_put_back_one_place_late, ENCODE),
+    ("row", "encode", positions_counted_over_the_pack, ENCODE),
     ("b128", "decode", logits_in_another_order, ALONE),
     ("b32", "decode", two_layers_swapped, STEPS),
     ("static+kv", "decode", two_layers_swapped, STEPS),

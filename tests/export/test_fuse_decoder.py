@@ -31,9 +31,10 @@ def traced(**changes):
     return round_up_tables(graph, PAD_MULTIPLE)
 
 
-@pytest.fixture(scope="module")
-def graph():
-    return traced()
+@pytest.fixture(scope="module", params=[{}, {"head_dim": 48, "rotary_dims": 16}], ids=["all", "some"])
+def graph(request):
+    """All dimensions of a head turn, or some."""
+    return traced(**request.param)
 
 
 def copied(graph):
@@ -51,11 +52,12 @@ def run(graph, tokens, starts, lengths, total):
         "lengths": np.array(lengths, np.int32),
         "total_length": np.array(total, np.int32),
         "top_k": np.array([2]),
+        "positions": np.stack([np.arange(len(tokens)), np.array(lengths) - np.array(starts) - 1], 1),
     }
     draw = np.random.default_rng(1)
     for value in session.get_inputs():
         if value.name.startswith("past."):
-            past = draw.standard_normal((1, 2, CAPACITY, 16)).astype(np.float32)
+            past = draw.standard_normal((1, 2, CAPACITY, value.shape[3])).astype(np.float32)
             feeds[value.name] = np.repeat(past, len(tokens), 0)
     logprobs, *_ = outputs = session.run(None, feeds)
     return logprobs, outputs[4:]
@@ -67,7 +69,7 @@ def test_attention_turns_queries_and_keys_and_takes_them_packed(graph):
     assert len(attention) == 2
     assert all(not node.input[1] and not node.input[2] for node in attention)
     operators = Counter(node.op_type for node in fused.graph.node)
-    assert not {"Neg", "Reshape", "Split"} & set(operators)
+    assert not {"Neg", "Reshape", "Split", "Slice"} & set(operators)
     assert operators["Min"] == 1  # for all layers
 
 
@@ -96,7 +98,15 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(graph):
         assert alone[0].tobytes() == together[row].tobytes()
 
 
-@pytest.mark.parametrize("changes", [{"head_dim": 8}, {"positions": "learned"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_dim": 8},
+        {"positions": "learned"},
+        {"head_dim": 32, "rotary_dims": 8},
+        {"head_dim": 24, "rotary_dims": 16},
+    ],
+)
 def test_models_whose_rotation_the_operator_lacks_stay(changes):
     graph = traced(**changes)
     before = graph.SerializeToString()
@@ -117,6 +127,15 @@ def test_a_rotation_the_other_way_stays(graph):
     model = copied(graph)
     for node in model.graph.node:
         if node.op_type == "Concat" and any("Neg" in name for name in node.input):
+            node.input[0], node.input[1] = node.input[1], node.input[0]
+    before = model.SerializeToString()
+    assert fuse_rotary(model).SerializeToString() == before
+
+
+def test_a_part_of_a_head_that_is_not_its_beginning_stays():
+    model = traced(head_dim=48, rotary_dims=16)
+    for node in model.graph.node:
+        if node.op_type == "Concat" and any("Slice" in name for name in node.input):
             node.input[0], node.input[1] = node.input[1], node.input[0]
     before = model.SerializeToString()
     assert fuse_rotary(model).SerializeToString() == before

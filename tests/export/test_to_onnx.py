@@ -86,6 +86,20 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["top_logprobs"] == axes["top_ids"] == ("batch", "top_k")
 
 
+def test_a_decoder_that_reads_blocks_is_told_behind_which_tokens_it_is_asked(tiny_generation_bundle):
+    graph = onnx.load(tiny_generation_bundle / "fp32/decode.onnx").graph
+    axes = {
+        value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.output)
+    }
+    assert axes["tokens"] == ("batch", "block")
+    assert axes["positions"] == ("asked", 2)
+    assert axes["logprobs"] == ("asked", 27)
+    assert axes["normaliser"] == ("asked",)
+    assert axes["top_logprobs"] == axes["top_ids"] == ("asked", "top_k")
+    assert sum(node.op_type == "GatherND" for node in graph.node) == 1
+
+
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
     plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
     assert plain.attention is None
@@ -142,10 +156,8 @@ def test_nodes_are_as_many_as_they_should_be(tiny_translation_bundle, tiny_gener
     """A fusion that fails is silent; so is an exporter that starts to write an operator in pieces."""
     encode, decode = operators(tiny_translation_bundle, "encode"), operators(tiny_translation_bundle, "decode")
     layers = 2
-    assert (
-        encode["MatMul"] == layers * 6 + layers
-    )  # 4 weights and 2 products of attention a layer, then keys and values
-    assert encode["Softmax"] == layers
+    assert encode["MatMul"] == layers * 4 + layers  # 4 weights a layer, then keys and values
+    assert (encode["GroupQueryAttention"], encode["Softmax"]) == (layers, 0)
     assert encode["LayerNormalization"] == 2 * layers + 1
     assert decode["GroupQueryAttention"] == 2 * layers
     assert decode["MatMul"] == layers * 6
@@ -327,7 +339,7 @@ def test_a_softmax_in_half_precision_is_refused():
     ("changes", "message"),
     [
         ({"num_heads": 8}, r"head_dim: must be a multiple of 8 .* got 4; train with another"),
-        ({"vocab_size": 99}, "vocab_size: the model has 99, its tokenizer 27"),
+        ({"vocab_size": 20}, "vocab_size: the model has 20, its tokenizer 27"),
     ],
 )
 def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message, tmp_path):

@@ -86,7 +86,7 @@ def rewritten(path, name, data):
     [
         ({"format_version": 2}, "format_version must be 1, got 2"),
         ({"model": {"d_modle": 3}}, "d_modle: unknown key; did you mean 'd_model'"),
-        ({"model": {}}, r"tokenizer\.json: must have the model's 0 entries"),
+        ({"model": {}}, r"config\.json: vocab_size: must be set from the tokenizer"),
         ({"train": {"steps": -1}}, "steps: must be at least 0, got -1"),
         ({"train": None}, "cannot be read"),
     ],

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, Framing, ModelConfig, Positions
+from model.config import (
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    ConfigError,
+    Framing,
+    Languages,
+    ModelConfig,
+    Positions,
+)
 
 COMPRESSED = {"architecture": "decoder", "compression": 3, "window": 8}
 WRONG = [
@@ -225,3 +233,29 @@ def test_json_both_ways_gives_the_same_configuration(architecture, heads, groups
 def test_reading_a_configuration_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; from model.config import ModelConfig; ModelConfig()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_texts_are_framed_with_their_languages():
+    framing = Framing(
+        before_source=(SOURCE_LANGUAGE,),
+        after_source=(2,),
+        before_target=(2, TARGET_LANGUAGE),
+        languages=(("de", 7), ("en", 8)),
+    )
+    into = Languages("en", "de")
+    assert (framing.source([4, 5], into), framing.prompt([], into)) == ([8, 4, 5, 2], [2, 7])
+    assert (framing.source([4]), framing.prompt([6])) == ([7, 4, 2], [2, 7, 6])  # the first language it has
+    assert framing.around_source == 2
+    with pytest.raises(ConfigError, match=r"languages: 'dee': unknown language; did you mean 'de'\?"):
+        framing.prompt([], Languages(target="dee"))
+    plain = ModelConfig().frames
+    assert (plain.source([4]), plain.prompt(), plain.around_source) == ([4, 2], [1], 1)
+
+
+@pytest.mark.parametrize(
+    "framing", [Framing(), Framing(before_target=(TARGET_LANGUAGE,), languages=(("de", 7),))], ids=["bare", "languages"]
+)
+def test_frames_that_training_could_not_fill_are_refused(framing):
+    with pytest.raises(ConfigError, match=r"^framing: must have"):
+        ModelConfig(framing=framing).check_trainable()
+    ModelConfig(framing=Framing(before_target=(1, 4))).check_trainable()

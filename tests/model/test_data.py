@@ -3,7 +3,7 @@ import gzip
 import pytest
 import torch
 
-from model.config import ModelConfig, TrainConfig
+from model.config import Framing, ModelConfig, TrainConfig
 from model.data import (
     DataError,
     Examples,
@@ -145,6 +145,22 @@ def test_the_decoder_sees_the_target_one_place_later(tokenizer):
         assert target_T[length - 1] == 2
         assert torch.equal(input_T[1:length], target_T[: length - 1])
         assert not input_T[length:].any()
+
+
+def test_texts_are_framed_and_only_their_own_tokens_are_learned(tokenizer):
+    model = MODEL.replace(framing=Framing(before_source=(5,), after_source=(6, 2), before_target=(2, 7)).to_json())
+    batch = PairBatches(COPIES, tokenizer, model, TRAIN).load([0, 1])
+    ids = [tokenizer.encode(text) for text, _ in COPIES.pairs[:2]]
+    for row, length in enumerate(batch.lengths_B.tolist()):
+        assert batch.source_BS[row, :length].tolist() == [5, *ids[row], 6, 2]
+        own = len(ids[row]) + 2
+        assert batch.input_BT[row, :own].tolist() == [2, 7, *ids[row]]
+        assert batch.target_BT[row, :own].tolist() == [0, *ids[row], 2]
+    assert batch.tokens == sum(len(row) + 1 for row in ids)
+    stream = StreamBatches(Examples([("", "a b c " * 40)], "text"), tokenizer, model, TRAIN).load([0])
+    assert stream.input_BT.shape == stream.target_BT.shape == (1, model.max_target_len)
+    assert (stream.input_BT[0, :2].tolist(), int(stream.target_BT[0, 0])) == ([2, 7], 0)
+    assert torch.equal(stream.input_BT[0, 2:], stream.target_BT[0, 1:-1])
 
 
 def test_little_padding_on_both_sides(tokenizer):

@@ -150,8 +150,9 @@ def test_words_of_an_answer_are_cut_where_they_begin():
     assert [text[start:end] for start, end in spans] == ["Two", " dogs", ",", " isn", "'", "t", " it", "?"]
 
 
-def test_the_end_token_of_the_source_has_an_empty_span():
-    assert source_spans([(0, 3), (3, 7)], "Hey you") == ((0, 3), (3, 7), (7, 7))
+def test_tokens_around_the_source_have_empty_spans_at_its_ends():
+    assert source_spans([(0, 3), (3, 7)], "Hey you", before=0, after=1) == ((0, 3), (3, 7), (7, 7))
+    assert source_spans([(0, 3)], "Hey", before=1, after=2) == ((0, 0), (0, 3), (3, 3), (3, 3))
 
 
 def attention(layers=2, heads=3, tokens=4, source=5):

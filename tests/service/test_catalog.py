@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import Attention, Shortlist
+from export.bundle import Attention, Framing, Shortlist
 from model.tokenizer import Tokenizer
-from service.catalog import INLINE_BYTES, Catalog, TextLimits
+from service.catalog import INLINE_BYTES, NO_LANGUAGES, Catalog, Languages, TextLimits
 from service.decoding.grammar import Grammar
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import DecodingOptions
@@ -18,8 +18,24 @@ ALIGNED = dataclasses.replace(TRANSLATION, manifest=manifest(attention=Attention
 LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
 
 
-async def prepare(model, text, **options):
-    return await model.request("r", text, DecodingOptions(**options), deadline_s=9.0, limits=LIMITS)
+FRAMED = dataclasses.replace(
+    TRANSLATION,
+    manifest=manifest(
+        framing=Framing(
+            before_source=("source_language",),
+            after_source=(2,),
+            before_target=(2, "target_language"),
+            languages={"deu_Latn": 4, "eng_Latn": 5},
+        )
+    ),
+)
+BARE = dataclasses.replace(GENERATION, manifest=manifest("generation", framing=Framing()))
+
+
+async def prepare(model, text, *, languages=NO_LANGUAGES, **options):
+    return await model.request(
+        "r", text, DecodingOptions(**options), languages=languages, deadline_s=9.0, limits=LIMITS
+    )
 
 
 async def target(model, text, target, *, is_open=False, **options):
@@ -40,6 +56,55 @@ async def test_a_generation_reads_its_prompt_behind_bos():
     request = await prepare(GENERATION, "a black")
     tokens = GENERATION.tokenizer.encode("a black")
     assert (request.source, request.prompt) == ((), (1, *tokens))
+
+
+async def test_a_texts_frame_has_the_languages_of_the_request():
+    tokens = FRAMED.tokenizer.encode("a black cat")
+    languages = Languages("eng_Latn", "deu_Latn")
+    request = await prepare(FRAMED, "a black cat", languages=languages)
+    assert (request.source, request.prompt) == ((5, *tokens, 2), (2, 4))
+    assert request.max_tokens == FRAMED.max_tokens == 15  # of 16 positions one more is given
+    embedded = await FRAMED.embedding(
+        "r", "a black cat", languages=Languages("deu_Latn"), deadline_s=9.0, limits=LIMITS
+    )
+    assert (embedded.source, len(embedded.prompt)) == ((4, *tokens, 2), 1)
+    assert (await prepare(FRAMED, "cat " * 6, languages=languages)).source
+    with pytest.raises(InvalidRequest, match="text: must be at most 8 tokens, got 9"):
+        await prepare(FRAMED, "cat " * 7, languages=languages)
+
+
+@pytest.mark.parametrize(
+    ("languages", "problem"),
+    [
+        (Languages("eng_Latn"), "target_language: must be given: one of deu_Latn, eng_Latn"),
+        (Languages(target="eng_Latn"), "source_language: must be given: one of deu_Latn, eng_Latn"),
+        (Languages("eng_Latn", "de"), "target_language: unknown code 'de'; did you mean 'deu_Latn'"),
+        (Languages("???", "deu_Latn"), r"source_language: unknown code '\?\?\?'; must be one of deu_Latn, eng_Latn"),
+    ],
+)
+async def test_languages_must_be_those_of_the_model(languages, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        await prepare(FRAMED, "cat", languages=languages)
+
+
+async def test_languages_that_no_frame_has_a_place_for_are_refused():
+    with pytest.raises(InvalidRequest, match="source_language: must be left out: model 'en-de' has no languages"):
+        await prepare(TRANSLATION, "cat", languages=Languages("eng_Latn"))
+    framing = dataclasses.replace(FRAMED.manifest.framing, before_source=("target_language",), before_target=(2,))
+    marked = dataclasses.replace(FRAMED, manifest=manifest(framing=framing))
+    assert (await prepare(marked, "cat", languages=Languages(target="deu_Latn"))).source[0] == 4
+    with pytest.raises(
+        InvalidRequest, match="source_language: must be left out: model 'en-de' reads no source_language"
+    ):
+        await prepare(marked, "cat", languages=Languages("eng_Latn", "deu_Latn"))
+
+
+async def test_a_prompt_without_a_start_token_is_its_text_and_never_empty():
+    tokens = BARE.tokenizer.encode("a black")
+    assert (await prepare(BARE, "a black")).prompt == tuple(tokens)
+    with pytest.raises(InvalidRequest, match=r"text: must have at least one token, because .* no start token"):
+        await target(BARE, "", "a black")
+    assert (await target(GENERATION, "", "a black")).prompt == (1,)
 
 
 async def test_what_is_exactly_at_a_limit_is_taken():

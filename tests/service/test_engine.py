@@ -548,3 +548,82 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
             continue
         if sink.finals[0].reason is not FinishReason.STOP_STRING:
             assert sink.tokens == answer
+
+
+# ---- drafts
+
+
+def repeating(*letters, ends_at=10**6):
+    """A rule that spells these letters again and again, as the prompt did."""
+    tokens = [ord(letter) - ord("a") + 4 for letter in letters]
+    return lambda source, fed, vocab_size: EOS if len(fed) == ends_at else tokens[(len(fed) - 1) % len(tokens)]
+
+
+def drafting(manual, rule, **more):
+    runner = ScriptedRunner(has_source=False, max_block=0, rule=rule)
+    return manual(runner, config(scheduler=SchedulerConfig(max_rows=4, draft_tokens=4)), **more)
+
+
+def continued(text, **more):
+    return Request(request_id="r", prompt=(1, *[ord(letter) - ord("a") + 4 for letter in text]), **more)
+
+
+def told_by(engine, loop, asked):
+    sink = Sink()
+    engine.submit(asked, loop, sink)
+    while not sink.finals:
+        engine.turn()
+        loop.run()
+    return sink
+
+
+def test_tokens_of_a_draft_are_told_one_by_one_in_their_order(manual):
+    metrics = RecordingMetrics()
+    engine, loop = drafting(manual, repeating(*"abcd"), metrics=metrics)
+    sink = told_by(engine, loop, continued("abcdab", max_tokens=14))
+    *deltas, final = sink.events
+    assert [delta.text for delta in deltas] == list("cdabcdabcdabc")
+    assert [len(delta.tokens) for delta in deltas] == [1] * 13
+    assert (final.text, final.reason, final.generated_tokens) == ("d", FinishReason.LENGTH, 14)
+    ((drafted, right), *_) = metrics.of("speculated")
+    assert drafted == right == 4
+    assert sum(tokens for (tokens,) in metrics.of("generated")) == 14
+    assert sum(count for _, count in metrics.of("next_tokens")) == 13, "each but the first one"
+    assert engine.snapshot.steps < 8
+
+
+def test_an_answer_that_nobody_streams_is_told_at_once_with_drafts_too(manual):
+    engine, loop = drafting(manual, repeating(*"abcd", ends_at=12))
+    (final,) = told_by(engine, loop, continued("abcdab", max_tokens=30, is_streamed=False)).events
+    assert (final.text, final.reason) == ("cdabc", FinishReason.END_OF_SEQUENCE)
+    assert final.hypotheses[0].tokens[-1] == EOS
+
+
+def test_a_stop_string_inside_a_draft_ends_the_answer_there(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    sink = told_by(engine, loop, continued("abcdab", max_tokens=30, stop=("abc",)))
+    (final,) = sink.finals
+    assert (sink.text, final.reason) == ("cd", FinishReason.STOP_STRING)
+    assert len(sink.tokens) == final.generated_tokens == 5
+
+
+def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    sink = Sink()
+    submission = engine.submit(continued("abcdab", max_tokens=50), loop, sink)
+    for _ in range(3):
+        engine.turn()
+    submission.cancel()
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], Cancelled)
+    assert len(sink.tokens) > 3
+
+
+def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    engine._runner.fail_on.add(3)
+    failed = told_by(engine, loop, continued("abcdab", max_tokens=50))
+    assert isinstance(failed.finals[0], InternalFailure)
+    good = told_by(engine, loop, continued("abcdab", max_tokens=9))
+    assert good.text == "cdabcdabc"

@@ -193,5 +193,10 @@ def test_a_quantised_model_that_was_not_measured_says_so():
     assert not told.HasField("exact_match")
 
 
+def test_a_model_says_whether_tokens_are_guessed_ahead():
+    assert described("fp32").draft_tokens == 0
+    assert describe(dataclasses.replace(MODEL, draft_tokens=6), TextLimits()).draft_tokens == 6
+
+
 def test_a_model_that_runs_in_fp32_is_not_called_quantised():
     assert not described("fp32").HasField("quantization")

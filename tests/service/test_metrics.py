@@ -133,6 +133,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
     report.looked_up(70, hits=2, reused=64)
     report.stepped(0.001, 3)
     report.first_token(0.01)
+    report.speculated(8, 5)
     report.generated(3)
     report.finished("cancelled", 2)
     got = {
@@ -143,9 +144,10 @@ def test_an_engine_reports_to_its_model(metrics, report):
             *("glossa_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
             *("glossa_prefix_looked_up_tokens_total", "glossa_prefix_hits_total"),
             *("glossa_prefix_reused_tokens_total",),
+            *("glossa_speculation_draft_tokens_total", "glossa_speculation_accepted_tokens_total"),
         )
     }
-    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64]
+    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 8, 5]
     assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(ENDS)
 

@@ -29,7 +29,7 @@ from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
 from service.sessions import CPU, CUDA, open_lone_sessions
-from tests.fakes import FakeCuda, ask, drain
+from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle"]
@@ -262,6 +262,84 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
     assert sum(reused) > 100
 
 
+# ---- drafts
+
+
+def repetitive_requests(model, count, seed):
+    """Prompts of which some repeat themselves, and long answers, which sooner or later do."""
+    rng, words = random.Random(seed), model.manifest.limits.vocab_size
+    made = []
+    for number in range(count):
+        part = tuple(rng.randrange(4, words) for _ in range(rng.randrange(1, 7)))
+        prompt = (1, *(part * 8)[: rng.randrange(1, 24)])
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 66 - len(prompt))))
+    return made
+
+
+def answers_with(speculation, model, requests, **config):
+    runner = model.runner(max_rows=config["max_rows"])
+    scheduler = Scheduler(SchedulerConfig(draft_tokens=9, **config), runner.limits, runner.layout)
+    scheduler.speculation = speculation
+    sequences = [sequence_for(runner, request) for request in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    drain(scheduler, runner)
+    return [sequence.answers[0] for sequence in sequences]
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 8])
+def test_answers_are_those_without_drafts_whatever_is_drafted(reader, max_rows):
+    requests = repetitive_requests(reader, 24, seed=max_rows)
+    expected = reference(reader, requests)
+    right = {request.request_id: tokens for request, tokens in zip(requests, expected, strict=True)}
+    drafts = RandomDrafts(right, reader.manifest.limits.vocab_size, seed=max_rows)
+    config = {"max_rows": max_rows, "block": 16, "prefix_bytes": 1 << 16}
+    answers = answers_with(drafts, reader, requests, **config)
+    plain = answers_with(None, reader, requests, **config)
+    assert [answer.tokens for answer in answers] == expected
+    assert sum(drafts.accepted) > 100
+    for answer, other in zip(answers, plain, strict=True):
+        assert answer.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert answer.reason is other.reason
+
+
+@pytest.mark.parametrize("max_rows", [1, 4])
+def test_what_was_looked_up_is_right_where_answers_repeat_themselves(reader, max_rows):
+    requests = [replace(request, max_tokens=65 - len(request.prompt)) for request in repetitive_requests(reader, 24, 5)]
+    drafts = EveryDraft(9)
+    answers = answers_with(drafts, reader, requests, max_rows=max_rows)
+    assert [answer.tokens for answer in answers] == reference(reader, requests)
+    assert sum(drafts.accepted) > 50
+
+
+def test_drafts_need_a_decoder_that_reads_blocks(tiny_translation_bundle):
+    model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
+    runner = model.runner(max_rows=2)
+    assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).speculation is None
+
+
+def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader):
+    requests = [Request(request_id=name, prompt=(1, 5, 6, 5, 6, 5, 6), max_tokens=20) for name in "ab"]
+    runner = reader.runner(max_rows=2)
+    scheduler = Scheduler(SchedulerConfig(draft_tokens=3), runner.limits, runner.layout)
+    right = {request.request_id: tokens for request, tokens in zip(requests, reference(reader, requests), strict=True)}
+
+    class Always(RandomDrafts):
+        def propose(self, stepping, rows):
+            return {one: tuple(self.right[one.request.request_id][one.steps :][:2]) for one in stepping}
+
+    scheduler.speculation = Always(right, 0, 0)
+    for request in requests:
+        scheduler.submit(sequence_for(runner, request))
+    advance(scheduler.commit(plan := scheduler.plan(0.0)), runner.run(plan.step))
+    plan = scheduler.plan(0.0)
+    outputs = runner.run(plan.step)
+    assert (plan.step.tokens, len(plan.step.drafts), len(outputs.draft_s)) == ((), 2, 2)
+    advance(scheduler.commit(plan), outputs)
+    assert scheduler.learn(plan, outputs) == (4, 4)
+    assert [sequence.steps for sequence in scheduler.live] == [4, 4]
+
+
 # ---- every strategy on real graphs
 
 
@@ -406,9 +484,9 @@ def test_buffers_stay_within_what_may_be_reserved(model):
 def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
     made, bind = [], OnnxRunner._bind
 
-    def counting(self, first, rows, feeds):
+    def counting(self, first, rows, feeds, *, lines):
         made.append(rows)
-        return bind(self, first, rows, feeds)
+        return bind(self, first, rows, feeds, lines=lines)
 
     monkeypatch.setattr(OnnxRunner, "_bind", counting)
     request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)

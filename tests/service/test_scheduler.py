@@ -9,7 +9,7 @@ from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
 from service.states import StateLayout
 from service.step import Copy, Join, PromptBlock
-from tests.fakes import EOS, ScriptedRunner, scripted_answer
+from tests.fakes import EOS, EveryDraft, RandomDrafts, ScriptedRunner, scripted_answer
 
 
 def request(name="r", source=(5, 6, 2), prompt=(1,), max_tokens=5, **more):
@@ -39,6 +39,7 @@ class Bench:
         if plan.live:
             model = self.runner.run(plan.step)
             advance(self.scheduler.commit(plan), model)
+            self.scheduler.learn(plan, model)
         assert check_invariants(self.scheduler) == []
         return plan
 
@@ -435,6 +436,141 @@ def test_invariants_notice_broken_state():
     assert broken(lambda scheduler: scheduler.live[0].hypotheses.clear())
 
 
+# ---- drafts
+
+
+def going_round(period):
+    """Every answer repeats itself after so many tokens."""
+    return lambda source, fed, vocab_size: 3 + len(fed) % period
+
+
+def drafting(rule, *, drafts=None, **config):
+    """A bench where whatever was found is drafted."""
+    bench = reader(ScriptedRunner(has_source=False, max_block=0, rule=rule, max_len=400), draft_tokens=4, **config)
+    bench.scheduler.speculation = drafts or EveryDraft(4)
+    return bench
+
+
+def drafted(plan):
+    return [(draft.row, draft.start, draft.tokens) for draft in plan.step.drafts]
+
+
+def test_what_repeats_itself_is_read_ahead_and_kept_as_far_as_it_is_right():
+    bench = drafting(going_round(4))
+    (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=30))
+    assert drafted(bench.turn()) == [], "the prompt's last token is a step"
+    assert tokens_of(row) == [5]
+    plan = bench.turn()
+    assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
+    assert (plan.step.tokens, plan.step.longest) == ((), 11)
+    assert (tokens_of(row), row.cached) == ([5, 6, 3, 4, 5, 6], 11)
+    bench.drain()
+    assert tokens_of(row) == [3 + place % 4 for place in range(6, 36)]
+    assert len(bench.runner.plans) < 10
+
+
+def test_a_wrong_guess_gives_the_right_token_and_is_forgotten():
+    def rule(source, fed, vocab_size):
+        return 3 + (len(fed) + (len(fed) >= 8)) % 4  # out of step from the ninth token on
+
+    bench = drafting(rule)
+    (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=9))
+    bench.turn()
+    assert drafted(bench.turn()) == [(0, 6, (5, 6, 3, 4, 5))]
+    assert (tokens_of(row), row.cached) == ([5, 6, 4], 8)
+    bench.drain()
+    assert bench.scheduler.speculation.accepted[0] == 1
+    assert tokens_of(row) == [5, 6, 4, 5, 6, 3, 4, 5, 6]
+
+
+def test_a_draft_of_which_nothing_is_right_costs_no_token():
+    bench = drafting(lambda source, fed, vocab_size: 9 if fed[-1] != 9 else 8)
+    (row,) = bench.submit(generation(prompt=(9, 8, 4, 9), max_tokens=3))
+    bench.turn()
+    assert drafted(bench.turn()) == [(0, 4, (8, 4))]
+    assert (tokens_of(row), row.cached, bench.scheduler.speculation.accepted) == ([8, 9], 5, [0])
+
+
+def test_an_end_token_inside_a_draft_ends_the_answer_there():
+    bench = drafting(lambda source, fed, vocab_size: EOS if len(fed) == 9 else 3 + len(fed) % 4)
+    (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=30))
+    bench.drain()
+    assert tokens_of(row) == [5, 6, 3, EOS]
+    assert row.end is FinishReason.END_OF_SEQUENCE
+    assert row.produced == row.steps == 4
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 9))
+def test_an_answer_is_never_longer_than_it_may_be(max_tokens):
+    bench = drafting(going_round(4))
+    (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=max_tokens))
+    while not bench.scheduler.is_idle:
+        plan = bench.turn()
+        assert plan.step.longest <= max(16, 6 + max_tokens - 1)
+    assert (row.end, len(tokens_of(row))) == (FinishReason.LENGTH, max_tokens)
+
+
+def test_rows_without_a_draft_step_beside_those_with_one():
+    bench = drafting(lambda source, fed, vocab_size: 3 + (len(fed) % 4 if fed[0] == 3 else len(fed) % 20))
+    one, other = bench.submit(
+        generation("one", prompt=(3, 4, 5, 6, 3, 4), max_tokens=20), generation("other", prompt=(1, 7), max_tokens=20)
+    )
+    bench.turn()
+    plan = bench.turn()
+    assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
+    assert (plan.step.tokens, plan.step.starts) == ((5, 5), (6, 2))
+    assert (len(tokens_of(one)), len(tokens_of(other))) == (6, 2)
+    bench.drain()
+    assert tokens_of(other) == [3 + place % 20 for place in range(2, 22)]
+
+
+def test_a_row_moves_without_its_wrong_guesses():
+    bench = drafting(lambda source, fed, vocab_size: 3 + (len(fed) + (len(fed) >= 8)) % 4)
+    short, long = bench.submit(
+        generation("short", prompt=(3, 4, 5, 6, 3, 4), max_tokens=2),
+        generation("long", prompt=(3, 4, 5, 6, 3, 4), max_tokens=20),
+    )
+    bench.turn()
+    bench.turn()
+    assert short.end is FinishReason.LENGTH
+    assert bench.turn().step.copies == (Copy(1, 0, 0, 8, 0),)
+    bench.drain()
+    assert len(tokens_of(long)) == 20
+
+
+def test_rows_with_drafts_leave_at_once_when_they_are_cancelled_or_late():
+    bench = drafting(going_round(4))
+    first, second = bench.submit(
+        generation("a", prompt=(3, 4, 5, 6, 3, 4), max_tokens=90),
+        generation("b", prompt=(3, 4, 5, 6, 3, 4), max_tokens=90, deadline_s=5.0),
+    )
+    bench.turn()
+    bench.turn()
+    first.is_cancelled = True
+    plan = bench.turn(now_s=5.0)
+    assert set(plan.ended) == {first, second}
+    assert "after 6 tokens" in str(second.end)
+    assert bench.scheduler.is_idle
+
+
+def test_drafts_are_counted():
+    bench = drafting(lambda source, fed, vocab_size: 3 + (len(fed) + (len(fed) >= 8)) % 4)
+    bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=20))
+    bench.turn()
+    plan = bench.scheduler.plan(0.0)
+    model = bench.runner.run(plan.step)
+    advance(bench.scheduler.commit(plan), model)
+    assert bench.scheduler.learn(plan, model) == (4, 1)
+
+
+def test_invariants_notice_drafts_that_nobody_allowed():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request())
+    bench.turn()
+    row.draft = (5,)
+    assert check_invariants(bench.scheduler) == ["r: drafts 1 tokens in rows (0,)"]
+
+
 # ---- everything at once
 
 
@@ -452,8 +588,13 @@ def test_random_traffic_keeps_every_promise(seed):
         idle_join_tokens=48,
         block=16,
         prefix_bytes=rng.choice([0, 160, 1600]),
+        draft_tokens=9,
     )
     scheduler, failures = bench.scheduler, 0
+    right: dict[str, list[int]] = {}
+    drafts = RandomDrafts(right, 24, seed)
+    if not has_source:
+        scheduler.speculation = drafts
     sequences: list[Sequence] = []
     ended: list[Sequence] = []
     for turn in range(1500):
@@ -468,6 +609,7 @@ def test_random_traffic_keeps_every_promise(seed):
                 max_tokens=rng.randrange(1, 30),
                 deadline_s=rng.choice([None, None, turn + rng.randrange(40)]),
             )
+            right[asked.request_id] = scripted_answer(asked)
             sequences += bench.submit(asked)
         if rng.random() < 0.05 and sequences:
             rng.choice(sequences[-20:]).is_cancelled = True
@@ -490,6 +632,7 @@ def test_random_traffic_keeps_every_promise(seed):
     assert len(ended) == len(set(ended))
     good = [sequence for sequence in sequences if isinstance(sequence.end, FinishReason)]
     assert len(good) > len(sequences) // 3
+    assert has_source or sum(drafts.accepted) > len(sequences)
     for sequence in sequences:
         answer = scripted_answer(sequence.request)
         tokens = tokens_of(sequence)

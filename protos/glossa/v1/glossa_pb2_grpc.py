@@ -363,7 +363,7 @@ class EncodingServiceServicer(object):
     """
 
     def Embed(self, request, context):
-        """Embeds one text: the mean of the encoder's last states over the text's tokens, the end token included.
+        """Embeds one text: the mean of the encoder's last states over the text's tokens and those that stand around it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

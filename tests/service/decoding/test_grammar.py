@@ -36,7 +36,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=330),
     "words": Tokenizer.train(TEXTS[:3], kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_id=2) for kind, tokenizer in TOKENIZERS.items()}
 BPE, WORDS = VOCABULARIES["bpe"], VOCABULARIES["words"]
 EOS = 2
 BOTH = pytest.mark.parametrize("kind", VOCABULARIES)

@@ -195,7 +195,7 @@ def test_what_a_word_may_follow_at_once(text, is_closed):
         eos_id=2,
         ordered=False,
         max_tokens=50,
-        vocabulary=Vocabulary.of(BPE),
+        vocabulary=Vocabulary.of(BPE, eos_id=2),
         before=text,
     )
     assert phrases.is_done(progress(phrases, *word)) == (not is_closed)
@@ -209,7 +209,7 @@ def test_a_script_without_blanks_and_marks_stand_anywhere():
             eos_id=2,
             ordered=False,
             max_tokens=50,
-            vocabulary=Vocabulary.of(BPE),
+            vocabulary=Vocabulary.of(BPE, eos_id=2),
             before="house",
         )
         assert phrases.is_done(progress(phrases, *BPE.encode(text)))

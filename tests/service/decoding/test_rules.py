@@ -109,7 +109,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=290),
     "words": Tokenizer.train(TEXTS, kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_id=2) for kind, tokenizer in TOKENIZERS.items()}
 texts = st.lists(st.text("ab größe日本😀 ", min_size=1, max_size=5), min_size=1, max_size=4)
 
 

@@ -1,0 +1,146 @@
+"""Decoder-only models as `transformers` makes them: random weights, odd sizes, lively answers."""
+
+from typing import Any
+
+import torch
+import transformers
+
+TINY: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 160,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+
+
+def rope(kind="default", theta=10000.0, **more):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+LLAMA3 = rope(
+    "llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+)
+
+# Name → class of the configuration, and what differs from TINY.
+DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "gpt2": (
+        transformers.GPT2Config,
+        {"n_positions": 160, "n_embd": 48, "n_layer": 2, "n_head": 3, "bos_token_id": 2, "initializer_range": 0.15},
+    ),
+    "gpt2 untied": (
+        transformers.GPT2Config,
+        {
+            "n_positions": 160,
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_inner": 100,
+            "bos_token_id": 2,
+            "initializer_range": 0.15,
+            "activation_function": "relu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "llama": (transformers.LlamaConfig, {}),
+    "llama tied, biases": (
+        transformers.LlamaConfig,
+        {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_attention_heads": 4},
+    ),
+    "llama attention biases": (transformers.LlamaConfig, {"attention_bias": True, "num_key_value_heads": 3}),
+    "llama linear": (transformers.LlamaConfig, {"head_dim": None, **rope("linear", factor=4.0)}),
+    "llama3": (transformers.LlamaConfig, {"num_attention_heads": 6, "num_key_value_heads": 2, **LLAMA3}),
+    "mistral": (transformers.MistralConfig, {"sliding_window": 20, "num_attention_heads": 4}),
+    "mistral without window": (transformers.MistralConfig, {"sliding_window": None, "tie_word_embeddings": True}),
+    "qwen2": (transformers.Qwen2Config, {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen2 window": (
+        transformers.Qwen2Config,
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0},
+    ),
+    "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2}),
+    "qwen3 biases": (transformers.Qwen3Config, {"attention_bias": True, "tie_word_embeddings": True}),
+    "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
+    "phi": (transformers.PhiConfig, {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}),
+    "phi narrow": (transformers.PhiConfig, {"head_dim": 16, **rope(partial_rotary_factor=0.25)}),
+    "phi3": (
+        transformers.Phi3Config,
+        {"num_key_value_heads": 3, "head_dim": 16, "sliding_window": 33, **rope(partial_rotary_factor=0.5)},
+    ),
+}
+
+_WIDE = {"vocab_size": 8009, "max_position_embeddings": 2048, "num_hidden_layers": 4, "initializer_range": 0.06}
+# Name → shapes as they are found outside, but for the number of layers and of words.
+REALISTIC: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 8011, "n_embd": 384, "n_head": 6, "n_layer": 4, "n_positions": 1024},
+    "llama3": {
+        **_WIDE,
+        "hidden_size": 384,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 3,
+        "head_dim": 32,
+        "intermediate_size": 1000,
+    },
+    "mistral": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "intermediate_size": 896,
+        "sliding_window": 150,
+    },
+    "qwen2": {
+        **_WIDE,
+        "hidden_size": 448,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "head_dim": 64,
+        "intermediate_size": 1216,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "qwen3": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "intermediate_size": 768,
+    },
+    "gemma": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 96,
+        "intermediate_size": 1024,
+    },
+    "phi": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 80,
+        "intermediate_size": 1280,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.4},
+    },
+}
+
+
+def make_decoder(name, seed=0, **changes):
+    """A model of transformers, in evaluation mode; biases and norms that start at 0 and 1 vary as well."""
+    kind, differences = DECODERS[name]
+    torch.manual_seed(seed)
+    config = kind(**{**TINY, **differences, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += torch.randn(parameter.shape) * 0.1
+    return model
