@@ -277,7 +277,7 @@ class DecodeTokenGraph(_Decode):
         cross: Sequence[Pair] = (),
     ) -> list[Tensor]:
         attends = self.attends(past, starts_B, lengths_B, total_length)
-        sources: list[AttendSource | None] = [None] * len(attends)
+        sources: list[GraphSourceAttention | None] = [None] * len(attends)
         if source_lengths_B is not None:
             sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
