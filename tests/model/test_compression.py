@@ -1,13 +1,18 @@
 """Memory-compressed attention against its definition, key by key."""
 
+import math
+
 import pytest
 import torch
 
+from model import corpus
 from model.attention import split_heads
+from model.checkpoint import load_checkpoint
 from model.compression import CachedCompressedAttention, CompressedAttention, Compression
-from model.config import ModelConfig
-from model.data import Batch
+from model.config import ModelConfig, known_preset
+from model.data import Batch, Examples
 from model.loss import batch_loss
+from model.train import train
 from model.transformer import build
 
 SHAPE = {"architecture": "decoder", "vocab_size": 11, "d_model": 16, "d_ff": 24, "num_decoder_layers": 4, "window": 3}
@@ -110,3 +115,18 @@ def test_the_answer_trains_the_convolutions_of_every_second_layer():
             gradient = convolution.weight.grad
             assert gradient is not None
             assert gradient.any()
+
+
+@pytest.mark.slow
+def test_it_learns_to_continue_scenes(tmp_path):
+    preset = known_preset("scenes")
+    model = preset.model.replace(
+        positions="sinusoidal", compression=3, window=16, num_decoder_layers=2, experts=4, d_model=64, d_ff=128
+    )
+    settings = preset.train.replace(
+        steps=60, minutes=0.0, warmup_steps=10, save_every_steps=30, validate_every_steps=30, validation_size=20
+    )
+    data = Examples([("", text) for text in corpus.scenes(1, 800, "train")], "scenes")
+    train(model, settings, data=data, out=tmp_path / "run")
+    trained = load_checkpoint(tmp_path / "run")
+    assert trained.metrics["validation_loss"] < 0.6 * math.log(trained.config.vocab_size)
