@@ -124,7 +124,9 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
 def train(
     preset: Annotated[str, typer.Argument(help="a preset's name, or a YAML file")],
     out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
-    data: Annotated[list[Path] | None, typer.Option(help="TSV of pairs, or text for a decoder; .gz is fine")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels, or text; .gz is fine")
+    ] = None,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
     validation: Annotated[Path | None, typer.Option(help="like --data; held out of the data if not given")] = None,
@@ -162,7 +164,8 @@ def training_examples(
     from model.data import embedded_examples, read_parallel, read_text, read_tsv
 
     def read(files: list[Path]) -> Examples:
-        return read_tsv(files) if preset.model.has_encoder else read_text(files, documents=preset.train.documents)
+        reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
+        return read_tsv(files) if reads_pairs else read_text(files, documents=preset.train.documents)
 
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
@@ -193,18 +196,18 @@ def import_(
 ) -> None:
     """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
+    from model.convert_tokenizer import convert_tokenizer
     from model.pretrained import PretrainedError
     from model.takeover import MAX_LENGTH, take_over
-    from model.tokenizer import Tokenizer, TokenizerError
+    from model.tokenizer import TokenizerError
 
     with complaints(PretrainedError, CheckpointError, TokenizerError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
-        tokenizer = Tokenizer.load(directory / "tokenizer.json")
         taken = take_over(
             directory,
             checkpoint,
-            tokenizer,
+            convert_tokenizer(directory),
             allow_pickle=allow_pickle,
             max_length=max_length or MAX_LENGTH,
             eos_id=eos_id,
@@ -223,10 +226,14 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
         "model_type": taken.lineage["model_type"],
         "parameters": taken.parameters,
         "vocabulary": config.vocab_size,
-        "context": of(config.max_target_len, taken.max_target_len),
     }
+    if config.has_decoder:
+        figures["context"] = of(config.max_target_len, taken.max_target_len)
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, taken.max_source_len)
+    if not config.has_decoder:
+        heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
+        return {**figures, "frame": [*config.frames.tokens], "head": heads.get(config.head, "none")}
     return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
 
 
@@ -279,8 +286,10 @@ def translations(subject: str, texts: list[str], options: dict[str, Any], langua
             subject, _ = stack.enter_context(serving(Path(subject)))
         elif Path(subject).exists() or ":" not in subject:
             checkpoint = load_checkpoint(Path(subject))
-            if not checkpoint.config.has_encoder:
-                raise UsageError(f"{subject}: is a decoder-only model; only models that translate can be scored")
+            if not (checkpoint.config.has_encoder and checkpoint.config.has_decoder):
+                raise UsageError(
+                    f"{subject}: only models that translate can be scored; others tell scores when trained"
+                )
             if options.keys() != {"model", "beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is translated greedily; export it to use --beam and options")
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
@@ -759,18 +768,70 @@ def embed(
     text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
     address: Address = "127.0.0.1:50051",
     model: ModelName = "",
+    pooling: Annotated[
+        Literal["mean", "cls", "pooler"], typer.Option(help="of the states of all tokens, or of the first one's")
+    ] = "mean",
     source_language: SourceLanguage = "",
     target_language: TargetLanguage = "",
     normalize: Annotated[bool, typer.Option(help="vectors of length 1, whose dot products are cosines")] = False,
 ) -> None:
-    """The encoder's mean state for a text, or for each line of standard input, as one JSON array a line."""
+    """One vector for a text, or for each line of standard input, as one JSON array a line."""
     from service.client import Client, ClientError
 
     languages: Any = {"source_language": source_language, "target_language": target_language}
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
-            values = client.embed(line.rstrip("\n"), model=model, normalize=normalize, **languages)
-            typer.echo(json.dumps(values))
+            vector = client.embed(line.rstrip("\n"), model=model, pooling=pooling, normalize=normalize, **languages)
+            typer.echo(json.dumps(vector))
+
+
+@app.command("fill-mask")
+def fill_mask(
+    text: Annotated[str | None, typer.Argument(help="with masks; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    top_k: Annotated[int, typer.Option(help="tokens told of each mask")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """What the masks of a text stand for, likeliest first. A text
+    without any is refused with the way in which the model's mask is written."""
+    from service.client import Client, ClientError
+
+    with complaints(ClientError), Client(address) as client:
+        for line in [text] if text is not None else sys.stdin:
+            masks = client.fill_mask(line.rstrip("\n"), model=model, top_k=top_k)
+            if as_json:
+                told = [[dataclasses.asdict(filling) for filling in fillings] for fillings in masks]
+                typer.echo(json.dumps(told, ensure_ascii=False))
+                continue
+            for number, fillings in enumerate(masks, start=1):
+                for filling in fillings:
+                    typer.echo(f"{number:2}  {filling.probability:.4f}  {filling.text.strip()}")
+
+
+@app.command()
+def classify(
+    text: Annotated[str | None, typer.Argument(help="a text; without one, every line of standard input")] = None,
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    weights: Annotated[bool, typer.Option("--weights", help="also how much each token had to say")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a text is: all labels, likeliest first; of several lines the likeliest label of each."""
+    from service.client import Client, ClientError
+
+    with complaints(ClientError), Client(address) as client:
+        for line in [text] if text is not None else sys.stdin:
+            told = client.classify(line.rstrip("\n"), model=model, token_weights=weights)
+            if as_json:
+                typer.echo(json.dumps(dataclasses.asdict(told), ensure_ascii=False))
+            elif text is None:
+                typer.echo(f"{told.labels[0].label}\t{told.labels[0].probability:.4f}")
+            else:
+                for label in told.labels:
+                    typer.echo(f"{label.probability:.4f}  {label.label}")
+                for token in told.token_weights:
+                    typer.echo(f"      {token.weight:.4f}  {text[token.start : token.end].strip() or '(frame)'}")
 
 
 @app.command()

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model.transformer import EncoderDecoder, Transformer
+from model.encoder import Encoder
+from model.transformer import EncoderDecoder, Model
 
 BINS = 2048
 LEVELS = 255  # of an unsigned byte
@@ -74,11 +75,11 @@ class Ranges:
         return keys, values
 
 
-def calibrate(model: Transformer, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
+def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
     """Ranges of a float32 model in evaluation mode over pairs of source and target ids.
 
-    samples: sources end with eos, and are empty for models without an encoder; targets begin with bos. At most
-    MAX_SENTENCES are read, one at a time, because padding must not be counted.
+    samples: sources end with eos, and are empty for models without an encoder; targets begin with bos, and are empty
+    for models without a decoder. At most MAX_SENTENCES are read, one at a time, because padding must not be counted.
     """
     if not samples:
         raise ValueError("calibration needs at least one sample")
@@ -105,7 +106,7 @@ def calibrate(model: Transformer, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
     )
 
 
-def _watch(model: Transformer, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str, Tensor], None]) -> None:
+def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str, Tensor], None]) -> None:
     """Runs the model and shows `see` the input of every product as "input.WEIGHT" and the magnitudes of what enters
     each cache as "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
@@ -122,6 +123,9 @@ def _watch(model: Transformer, samples: Iterable[tuple[Ids, Ids]], see: Callable
     try:
         with torch.no_grad():
             for source, target in samples:
+                if isinstance(model, Encoder):
+                    _read(model, source)
+                    continue
                 targets = torch.tensor([list(target)])
                 if isinstance(model, EncoderDecoder):
                     states = model(torch.tensor([list(source)]), torch.tensor([len(source)]), targets)
@@ -133,6 +137,18 @@ def _watch(model: Transformer, samples: Iterable[tuple[Ids, Ids]], see: Callable
             handle.remove()
 
 
+def _read(model: Encoder, source: Ids) -> None:
+    """All that is ever said of a text, of every token where a head says something of tokens."""
+    lengths = torch.tensor([len(source)])
+    states = model(torch.tensor([list(source)]), lengths)
+    if model.pooler is not None:
+        model.pooled(states)
+    if model.masked is not None:
+        model.fill(states[0])
+    elif model.config.tells_labels:
+        model.tell(states, lengths)
+
+
 def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
     def hook(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
         if inputs[0].numel():  # an expert may have been chosen by no token
@@ -141,7 +157,7 @@ def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[...
     return hook
 
 
-def _seeing_cache(path: str, model: Transformer, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
+def _seeing_cache(path: str, model: Model, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
     _, _, layer, kind, _ = path.split(".")
     config = model.config
     width = config.attention_kv_heads * config.attention_head_dim

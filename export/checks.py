@@ -159,7 +159,7 @@ class RightAnswer:
 @dataclass(frozen=True)
 class Verification:
     checks: tuple[Check, ...]
-    answers: tuple[RightAnswer, ...]  # at most one for each question
+    answers: tuple[RightAnswer, ...] = ()  # at most one for each question
 
     @property
     def golden(self) -> Golden | None:
@@ -248,7 +248,7 @@ def answer_greedily(
     return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
 
 
-class _Worst:
+class Worst:
     """The largest error of any output so far, and where it was."""
 
     def __init__(self, *, by_deviation: bool = False) -> None:
@@ -281,7 +281,47 @@ class _Played:
     buffers: Arrays
 
 
-class Suite:
+class Checker:
+    """How the checks of one variant are made, whatever they are of."""
+
+    def __init__(self, precision: str, samples: Samples, quantization: Quantization | None) -> None:
+        self.precision, self.samples, self.quantization = precision, samples, quantization
+        self.tolerance = TOLERANCES[precision]
+        is_invariant = quantization is None or quantization.batch_invariant
+        self.alone_tolerance = 0.0 if is_invariant else self.tolerance
+
+    def worst(self) -> Worst:
+        return Worst(by_deviation=self.quantization is not None)
+
+    def check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
+        try:
+            error, note = measure()
+        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
+            error, note = float("inf"), f"{type(failure).__name__}: {failure!s:.200}"
+        return Check(
+            name=name,
+            precision=self.precision,
+            inputs=self.samples.describe(),
+            max_error=min(error, 1e30),  # JSON has no infinity
+            tolerance=tolerance,
+            passed=error <= tolerance,
+            note=note,
+        )
+
+    def alone(self, pairs: Iterable[tuple[Array, Array]]) -> tuple[float, str]:
+        """How far rows in a batch are from the same rows alone: in how many values, unless a form is known for it."""
+        if not self.alone_tolerance:
+            return float(sum(differing(*pair) for pair in pairs)), "values that differ in any bit"
+        worst, differ = self.worst(), 0
+        for together, alone in pairs:
+            worst.add("a row", together, alone)
+            differ += differing(together, alone)
+        assert self.quantization is not None
+        note = f"bits not compared: answers in blocks of {self.quantization.block} may depend on the batch"
+        return worst.error, f"{note}; {differ} values differ"
+
+
+class Suite(Checker):
     """All checks of one variant. Rows of `sources` and `targets` are ordered so that steps can always use a prefix."""
 
     def __init__(
@@ -292,11 +332,8 @@ class Suite:
         samples: Samples,
         quantization: Quantization | None = None,
     ) -> None:
-        self.served, self.precision, self.samples = served, precision, samples
-        self.plain_model, self.config, self.quantization = model, model.config, quantization
-        self.tolerance = TOLERANCES[precision]
-        is_invariant = quantization is None or quantization.batch_invariant
-        self.alone_tolerance = 0.0 if is_invariant else self.tolerance
+        super().__init__(precision, samples, quantization)
+        self.served, self.plain_model, self.config = served, model, model.config
         sources = samples.sources or ((),) * len(samples.targets)
         # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
         least = 1 if self.config.reads_blocks else 0
@@ -327,9 +364,6 @@ class Suite:
     @cached_property
     def expected(self) -> Expected:
         return Expected(self.model)
-
-    def _worst(self) -> _Worst:
-        return _Worst(by_deviation=self.quantization is not None)
 
     def run(self) -> Verification:
         checks: list[tuple[str, Callable[[], tuple[float, str]], float]] = []
@@ -368,22 +402,7 @@ class Suite:
                 ("attention against PyTorch", self.attention, self.tolerance),
                 ("attention stays within the source", self.attention_within, 0.0),
             ]
-        return Verification(tuple(self._check(*check) for check in checks), tuple(self.answers))
-
-    def _check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
-        try:
-            error, note = measure()
-        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
-            error, note = float("inf"), f"{type(failure).__name__}: {failure!s:.200}"
-        return Check(
-            name=name,
-            precision=self.precision,
-            inputs=self.samples.describe(),
-            max_error=min(error, 1e30),  # JSON has no infinity
-            tolerance=tolerance,
-            passed=error <= tolerance,
-            note=note,
-        )
+        return Verification(tuple(self.check(*check) for check in checks), tuple(self.answers))
 
     # -- roundings
 
@@ -416,25 +435,13 @@ class Suite:
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             logits = expected.logits(source, target)
             for position in self._positions(row):
-                worst = self._worst()
+                worst = self.worst()
                 worst.add("logits", self.played.predictions[row, position].logits[0], logits[position])
                 errors.append(worst.error)
         return float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}"
 
     def _dtype(self, name: str) -> str:
         return "int8" if name in self.roundings.steps else DTYPES.get(self.precision, "float32")
-
-    def _alone(self, pairs: Iterable[tuple[Array, Array]]) -> tuple[float, str]:
-        """How far rows in a batch are from the same rows alone: in how many values, unless a form is known for it."""
-        if not self.alone_tolerance:
-            return float(sum(_differing(*pair) for pair in pairs)), "values that differ in any bit"
-        worst, differ = self._worst(), 0
-        for together, alone in pairs:
-            worst.add("a row", together, alone)
-            differ += _differing(together, alone)
-        assert self.quantization is not None
-        note = f"bits not compared: answers in blocks of {self.quantization.block} may depend on the batch"
-        return worst.error, f"{note}; {differ} values differ"
 
     # -- encoder
 
@@ -444,7 +451,7 @@ class Suite:
 
     def encode(self) -> tuple[float, str]:
         """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest source."""
-        worst = self._worst()
+        worst = self.worst()
         for outputs, sources in (
             (self.encoded, self.sources),
             (self.served.encode([self.samples.longest_source]), [self.samples.longest_source]),
@@ -456,7 +463,7 @@ class Suite:
         return worst.error, worst.note
 
     def encode_alone(self) -> tuple[float, str]:
-        return self._alone(
+        return self.alone(
             (_valid(self.encoded[name][row], len(source)), _valid(alone[0], len(source)))
             for row, source in enumerate(self.sources)
             for name, alone in self.served.encode([source]).items()
@@ -493,7 +500,7 @@ class Suite:
 
     def prefill(self) -> tuple[float, str]:
         """A ragged, right-padded batch of prompts; and the longest prompt."""
-        worst = self._worst()
+        worst = self.worst()
         longest = [self.samples.longest_target]
         buffers = self.served.buffers(1, _capacity(longest))
         for (prediction, caches), targets in (
@@ -509,13 +516,13 @@ class Suite:
 
     def prefill_alone(self) -> tuple[float, str]:
         together = self.prefilled[0]
-        return self._alone(
+        return self.alone(
             pair for row, alone in enumerate(self.prefilled_alone) for pair in _pairs(together.row(row), alone)
         )
 
     def later_block(self) -> tuple[float, str]:
         """One row in two blocks: the second finds the first in the cache."""
-        worst = self._worst()
+        worst = self.worst()
         for target in self.targets:
             cut = max(1, len(target) // 3)
             if len(target) - cut > 1:
@@ -528,7 +535,7 @@ class Suite:
     def several_positions(self) -> tuple[float, str]:
         """Behind every token of a ragged batch, the last row first; behind every token of a block with a past, as when
         a draft is verified, where the block before it was asked for a token in its midst."""
-        worst = self._worst()
+        worst = self.worst()
         asked = [(row, place) for row, target in enumerate(self.targets) for place in range(len(target))][::-1]
         buffers = self.served.buffers(len(self.targets), _capacity(self.targets))
         together = self.served.decode(self.targets, [0] * len(self.targets), buffers, {}, asked=asked)
@@ -584,7 +591,7 @@ class Suite:
         return alone
 
     def steps(self) -> tuple[float, str]:
-        worst = self._worst()
+        worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             expected = self.expected.logprobs(source, target)
             for position in self._positions(row):
@@ -596,7 +603,7 @@ class Suite:
         return [position for own, position in self.played.predictions if own == row]
 
     def caches(self) -> tuple[float, str]:
-        worst = self._worst()
+        worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             for name, expected in self.expected.caches(source, target).items():
                 actual = self.roundings.values(name, _place(self.played.buffers[name][row], expected))
@@ -612,17 +619,17 @@ class Suite:
                 if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
                 behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
-                differ += _differing(behind, garbage(behind.shape, rest.dtype))
+                differ += differing(behind, garbage(behind.shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
     def steps_alone(self) -> tuple[float, str]:
-        return self._alone(
+        return self.alone(
             pair for key, alone in self.played_alone.items() for pair in _pairs(self.played.predictions[key], alone)
         )
 
     def normaliser(self) -> tuple[float, str]:
         """What the normaliser is for: the logits, from it and the log-probabilities."""
-        worst = self._worst()
+        worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             expected = self.expected.logits(source, target)
             for position in self._positions(row):
@@ -646,13 +653,13 @@ class Suite:
         for prediction in self._predictions():
             counts.add(count := prediction.top_ids.shape[1])
             order = np.argsort(-prediction.logprobs, axis=-1, kind="stable")[:, :count]
-            differ += _differing(prediction.top_ids, order)
-            differ += _differing(prediction.top_logprobs, np.take_along_axis(prediction.logprobs, order, axis=-1))
+            differ += differing(prediction.top_ids, order)
+            differ += differing(prediction.top_logprobs, np.take_along_axis(prediction.logprobs, order, axis=-1))
         return float(differ), f"ids and log-probabilities of the best {' and '.join(map(str, sorted(counts)))}"
 
     def last_position(self) -> tuple[float, str]:
         """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
-        worst, target = self._worst(), self.samples.longest_target
+        worst, target = self.worst(), self.samples.longest_target
         source, last = self.sources[0], len(target) - 1
         buffers = self.served.buffers(1, _capacity([target]))
         self._fill(buffers, 0, source, target[:last])
@@ -669,7 +676,7 @@ class Suite:
 
     def attention(self) -> tuple[float, str]:
         """Every layer and head; and the longest target alone, with a source that leaves it a choice."""
-        worst, longest, expected = self._worst(), [self.samples.longest_target], self.expected
+        worst, longest, expected = self.worst(), [self.samples.longest_target], self.expected
         if self.quantization:
             expected = Expected(rounded_model(self.plain_model, self.aligning))
         row = max(range(len(self.sources)), key=lambda row: len(self.sources[row]))
@@ -685,7 +692,7 @@ class Suite:
 
     def attention_within(self) -> tuple[float, str]:
         behind = [self.aligned[:, row, :, :, len(source) :] for row, source in enumerate(self.sources)]
-        return float(sum(_differing(part, np.zeros_like(part)) for part in behind)), "weights behind a source's end"
+        return float(sum(differing(part, np.zeros_like(part)) for part in behind)), "weights behind a source's end"
 
     # -- whole answers
 
@@ -736,7 +743,7 @@ def _capacity(targets: Sequence[Ids]) -> int:
     return round_up(max(map(len, targets)), PAD_MULTIPLE)
 
 
-def _differing(actual: Array, expected: Array) -> int:
+def differing(actual: Array, expected: Array) -> int:
     return int((actual != expected).sum())
 
 

@@ -1,5 +1,6 @@
 """The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode` and
-`decode`, and `align` for whoever wants to know how a finished target attends to its source.
+`decode`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone is
+`encode` with what its heads say.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
@@ -7,8 +8,8 @@ keys: the source's keys and values are its cache, and as one query sees all of i
 The encoder attends by the same node without a cache and without causality.
 Names, axes and example inputs of each graph are its `Signature`; nothing here writes a file or knows a bundle's layout.
 
-Shapes: B batch, T block, P positions that are asked for, C capacity, S source, M d_model, V vocabulary, H heads, K
-key-value heads, D head_dim, E = H * D or K * D.
+Shapes: B batch, T block, P positions that are asked for, C capacity, S source, N places, M d_model, V vocabulary, L
+labels, H heads, K key-value heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from model.attention import (
 )
 from model.compression import Compression
 from model.config import ModelConfig
-from model.transformer import EncoderDecoder, Transformer
+from model.encoder import Encoder
+from model.transformer import EncoderDecoder, Model, Transformer
 
 GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
+HEAD_DIM_MULTIPLE = 8  # of that operator
 Pair = tuple[Tensor, Tensor]
 
 
@@ -171,11 +174,46 @@ class GraphEncoderAttention:
         (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
         return mixed_BSE
 
+    @classmethod
+    def of(cls, model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> GraphEncoderAttention | None:
+        """For a batch of sources; None where the model attends in plain operators."""
+        if not attends_in_one_node(model):
+            return None
+        return cls(model.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
 
-def attends_in_one_node(model: Transformer) -> bool:
+
+def attends_in_one_node(model: Model) -> bool:
     """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
-    causal, and plain operators run everywhere."""
-    return model.decoder.unembedding.weight.dtype == torch.float32
+    causal, and plain operators run everywhere, also with a head_dim that the operator refuses."""
+    is_float32 = next(model.parameters()).dtype == torch.float32
+    return is_float32 and model.config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
+
+
+class EncoderGraph(nn.Module):
+    """An encoder alone: source → its states, and of each text what pooler and head say.
+
+    places (N,), of models that fill masks: int64, places in the batch as it is, padding included: row * S + position. N
+    is at least 1, also where nobody asks: see `DecodeGraph`. place_logprobs float32 (N, V): log-softmax of the logits
+    there. label_logits float32 (B, L).
+    """
+
+    def __init__(self, model: Encoder) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
+        model = self.model
+        states_BSM = model.encoder(source_BS, lengths_B, GraphEncoderAttention.of(model, source_BS, lengths_B))
+        told = [states_BSM]
+        if model.pooler is not None:
+            told.append(model.pooled(states_BSM))
+        if places_N is not None:
+            logits_NV = model.fill(states_BSM.flatten(0, 1)[places_N])
+            told.append(logits_NV.float().log_softmax(-1))
+        elif model.config.tells_labels:
+            logits_BL, weights_BS = model.tell(states_BSM, lengths_B)
+            told += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
+        return told
 
 
 class EncodeGraph(nn.Module):
@@ -189,10 +227,7 @@ class EncodeGraph(nn.Module):
         self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
-        attend: GraphEncoderAttention | None = None
-        if attends_in_one_node(self.model):
-            length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
-            attend = GraphEncoderAttention(self.model.config, lengths_B - 1, length)
+        attend = GraphEncoderAttention.of(self.model, source_BS, lengths_B)
         states_BSM = self.model.encoder(source_BS, lengths_B, attend)
         layers = self.model.decoder.project_source(states_BSM)
         return [states_BSM, *(tensor for layer in layers for tensor in layer)]
@@ -352,11 +387,13 @@ class Signature:
     outputs: tuple[str, ...]
 
 
-def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Signature]:
+def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
     """Every graph that `model` needs, and with `attention` the one that tells of it, for models with an encoder.
 
     Example sizes differ from each other, so that no two axes are taken for one.
     """
+    if isinstance(model, Encoder):
+        return {"encode": _encoder_signature(model)}
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)
@@ -435,8 +472,35 @@ def signatures(model: Transformer, *, attention: bool = False) -> dict[Role, Sig
     return {"encode": encode, "decode": decode, "align": align}
 
 
+def _encoder_signature(model: Encoder) -> Signature:
+    batch, source, places = 2, 5, 3
+    config = model.config
+    axes = {name: torch.export.Dim(name) for name in ("batch", "source", "places")}
+    arguments: list[Tensor] = [torch.ones(batch, source, dtype=torch.int64), torch.full((batch,), source).int()]
+    dynamic_axes: list[Any] = [{0: axes["batch"], 1: axes["source"]}, {0: axes["batch"]}]
+    inputs, outputs = ["source", "source_lengths"], ["encoder_states"]
+    if model.pooler is not None:
+        outputs.append("pooled")
+    if model.masked is not None:
+        arguments.append(torch.arange(places))
+        dynamic_axes.append({0: axes["places"]})
+        inputs.append("places")
+        outputs.append("place_logprobs")
+    elif config.tells_labels:
+        outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
+    return Signature(
+        module=EncoderGraph(model),
+        arguments=tuple(arguments),
+        dynamic_axes=tuple(dynamic_axes),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+    )
+
+
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
-    """What is kept between calls, layer by layer."""
+    """What is kept between calls, layer by layer; nothing by an encoder alone."""
+    if not config.has_decoder:
+        return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
     own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
     result = []

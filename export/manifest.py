@@ -25,7 +25,7 @@ FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
 Role = Literal["encode", "decode", "align"]
-Task = Literal["translation", "generation"]
+Task = Literal["translation", "generation", "encoding"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Variant:
 class Limits:
     vocab_size: int
     max_source_len: int  # tokens, end token included; 0: the model has no source
-    max_target_len: int  # positions of the decoder: prompt and new tokens together
+    max_target_len: int  # positions of the decoder: prompt and new tokens together; 0: the model has no decoder
     max_block: int  # tokens of one `decode` call: 1, or 0 for any number
 
 
@@ -149,12 +149,36 @@ class Attention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """What `encode` tells of a text beside the state of each token."""
+
+    width: int  # of a state
+    has_pooler: bool = False  # "pooled": one vector of the text
+    mask: int | None = None  # the token that may be filled: "place_logprobs" of the places that "places" names
+    labels: tuple[str, ...] = ()  # of "label_logits"
+    multi_label: bool = False  # each label has a probability of its own (sigmoid), instead of all together (softmax)
+    has_token_weights: bool = False  # "token_weights": how much each token had to say about the labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenVector:
+    """The mean of the states of a text over its tokens, as one variant computes it."""
+
+    values: tuple[float, ...]
+    tolerance: float  # of the largest difference on another machine, as a share of the largest value
+
+
+@dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A question and its greedy answer, end token included: repeated by a server before it says it is ready."""
+    """A question and its greedy answer, end token included: repeated by a server before it says it is ready.
+
+    A model without a decoder has no prompt and no output, but by precision what it makes of the source.
+    """
 
     source: tuple[int, ...]
     prompt: tuple[int, ...]
     output: tuple[int, ...]
+    vectors: dict[str, GoldenVector] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +203,7 @@ class Manifest:
     parity: dict[str, Any]
     created: str  # ISO 8601, UTC
     attention: Attention | None = None  # None: no variant has an `align` graph
+    encoding: Encoding | None = None  # None: no variant has an `encode` graph, or nothing is known of its states
     shortlist: str = ""  # a file of `files`; "": none
     files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
 
@@ -316,24 +341,34 @@ def _check(manifest: Manifest) -> None:
         if name not in manifest.files:
             raise FormError(f"files does not list {name!r:.80}")
     limits = manifest.limits
+    has_decoder = manifest.task != "encoding"
+    positive = ("vocab_size", "max_target_len" if has_decoder else "max_source_len")
     for name, value in dataclasses.asdict(limits).items():
-        least = 1 if name in ("vocab_size", "max_target_len") else 0
+        least = 1 if name in positive else 0
         if value < least:
             raise FormError(f"limits.{name} must be at least {least}, got {value}")
+    if not has_decoder and limits.max_target_len:
+        raise FormError(f"limits.max_target_len must be 0 for the task encoding, got {limits.max_target_len}")
     golden = manifest.golden
     ids = [*dataclasses.astuple(manifest.tokens), *golden.source, *golden.prompt, *golden.output]
     if not all(0 <= token < limits.vocab_size for token in ids):
         raise FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
-    if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
-        raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
+    if has_decoder:
+        if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
+            raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
+    elif golden.prompt or golden.output or not golden.source:
+        raise FormError("golden must have a source, and nothing else but vectors, for the task encoding")
     _check_framing(manifest.framing, limits)
     if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
         raise FormError("variants must hold at least one, each of its own precision")
-    roles = {"encode", "decode"} if limits.max_source_len else {"decode"}
+    _check_encoding(manifest)
+    roles = {"encode"} if limits.max_source_len else set()
+    roles |= {"decode"} if has_decoder else set()
     attention = manifest.attention
     if attention is not None:
         roles.add("align")
-        if not limits.max_source_len or not 1 <= attention.default_layer <= attention.layers or attention.heads < 1:
+        has_both = limits.max_source_len and has_decoder
+        if not has_both or not 1 <= attention.default_layer <= attention.layers or attention.heads < 1:
             raise FormError(f"attention must be of a source, and its default_layer one of its layers, got {attention}")
     for variant in manifest.variants:
         _check_variant(variant, roles)
@@ -351,7 +386,7 @@ def _check_framing(framing: Framing, limits: Limits) -> None:
                 raise FormError(
                     f"framing.{name}[{place}] must be an id of 0..{limits.vocab_size - 1}{languages}, got {token!r:.80}"
                 )
-    if limits.max_source_len and not framing.before_target:
+    if limits.max_source_len and limits.max_target_len and not framing.before_target:
         raise FormError("framing.before_target must hold what the decoder begins from")
     if limits.max_source_len and len(framing.around_source) > limits.max_source_len:
         raise FormError(f"framing must put at most {limits.max_source_len} tokens around a source")
@@ -360,6 +395,30 @@ def _check_framing(framing: Framing, limits: Limits) -> None:
 
 
 MOST = (1 << 31) - 1  # of a number that is told to clients
+
+
+def _check_encoding(manifest: Manifest) -> None:
+    encoding, golden, words = manifest.encoding, manifest.golden, manifest.limits.vocab_size
+    if encoding is None:
+        if manifest.task == "encoding":
+            raise FormError("encoding must say what is told, for the task encoding")
+        return
+    if not 1 <= encoding.width <= MOST:
+        raise FormError(f"encoding.width must be 1..{MOST}, got {encoding.width}")
+    if encoding.mask is not None and not 0 <= encoding.mask < words:
+        raise FormError(f"encoding.mask must be an id of 0..{words - 1}, got {encoding.mask}")
+    if len(set(encoding.labels)) < len(encoding.labels) or not all(encoding.labels):
+        raise FormError(f"encoding.labels must be different names, got {encoding.labels!r:.80}")
+    if manifest.task != "encoding":
+        return
+    for variant in manifest.variants:
+        vector = golden.vectors.get(variant.precision)
+        if vector is None or len(vector.values) != encoding.width or vector.tolerance <= 0:
+            raise FormError(
+                f"golden.vectors.{variant.precision} must have {encoding.width} values and a tolerance above 0"
+            )
+
+
 FORM_NAME = re.compile(r"[a-z0-9+]{1,16}")
 
 
@@ -383,7 +442,11 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
         raise FormError(
             f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
         )
-    decode = variant.graphs["decode"]
+    decode = variant.graphs.get("decode")
+    if decode is None:
+        if variant.states:
+            raise FormError(f"{where}: states must be empty without decode, got {len(variant.states)}")
+        return
     for state in variant.states:
         if state.stride < 1 or (state.stride > 1 and state.kind != "self_kv"):
             raise FormError(f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}")

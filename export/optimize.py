@@ -6,6 +6,7 @@ it. A pass that does not recognise its pattern changes nothing, so `to_onnx` cou
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -94,7 +95,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
     graph = model.graph
     first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
     for tensor in graph.initializer:
-        key = (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes())
+        key = (tensor.data_type, tuple(tensor.dims), _digest(numpy_helper.to_array(tensor)))
         if key in first:
             renamed[tensor.name] = first[key]
         else:
@@ -156,12 +157,12 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
     """Gives constants the names of the weights they hold, as they are or transposed (then with ".T" behind)."""
     graph, names = model.graph, dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
-        names.setdefault((array.shape, array.tobytes()), name)
+        names.setdefault((array.shape, _digest(array)), name)
         if array.ndim == 2:
-            names.setdefault((array.shape[::-1], array.T.tobytes()), f"{name}.T")
+            names.setdefault((array.shape[::-1], _digest(array.T)), f"{name}.T")
     taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
     for i, tensor in enumerate(graph.initializer):
-        name = names.get((tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()), f"constant_{i}")
+        name = names.get((tuple(tensor.dims), _digest(numpy_helper.to_array(tensor))), f"constant_{i}")
         name = name if name not in taken else f"constant_{i}"
         taken.add(name)
         renamed[tensor.name] = tensor.name = name
@@ -204,6 +205,11 @@ PASSES: tuple[Pass, ...] = (
 def _attribute(node: NodeProto, name: str, default: int) -> int:
     """An attribute that is a whole number."""
     return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def _digest(array: np.ndarray) -> bytes:
+    """Stands for the values of an array, so that nobody holds all weights of a model once more to compare them."""
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def makers_of(graph: GraphProto) -> dict[str, NodeProto]:

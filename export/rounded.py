@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from export.optimize import makers_of
 from export.quantize import is_kept
 from model.attention import Attend, PositionBias
 from model.layers import Block
-from model.transformer import Transformer
+from model.transformer import Decoder, EncoderDecoder, Model
 
 Array = NDArray[Any]
 Round = Callable[[Tensor], Tensor]
@@ -115,7 +115,7 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
     return found
 
 
-def products_off(model: Transformer, roundings: Roundings, seen: Sequence[SeenProduct]) -> tuple[float, str]:
+def products_off(model: Model, roundings: Roundings, seen: Sequence[SeenProduct]) -> tuple[float, str]:
     """The root of the mean squared error of what one product of a graph gave, as a share of its deviation: the worst
     of all products, and which one.
 
@@ -249,9 +249,12 @@ def _blocks(block: int) -> Round:
 # ---- the model
 
 
-def rounded_model(model: Transformer, roundings: Roundings) -> Transformer:
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def rounded_model(model: AnyModel, roundings: Roundings) -> AnyModel:
     """A copy that rounds what the graphs round. Raises KeyError where they round no weight of the model."""
-    rounded = copy.deepcopy(model)
+    rounded: Any = copy.deepcopy(model)
     names = _names(model)
     linears = {name: module for name, module in rounded.named_modules() if isinstance(module, nn.Linear)}
     tables = {name: module for name, module in rounded.named_modules() if isinstance(module, nn.Embedding)}
@@ -265,13 +268,15 @@ def rounded_model(model: Transformer, roundings: Roundings) -> Transformer:
         weight = _find(roundings.tables, names[f"{name}.weight"])
         if weight is not None:
             table.weight = nn.Parameter(torch.from_numpy(weight.values_NK))
-    for i, block in enumerate(rounded.decoder.blocks):
+    blocks = rounded.decoder.blocks if isinstance(rounded, EncoderDecoder | Decoder) else ()
+    for i, block in enumerate(blocks):
         assert isinstance(block, Block)
         _round_caches(block, i, roundings)
-    return rounded.eval()
+    result: AnyModel = rounded.eval()
+    return result
 
 
-def weights_off(model: Transformer, roundings: Roundings, *, is_whole: bool = True) -> tuple[float, str]:
+def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) -> tuple[float, str]:
     """By how many steps a rounded weight is at most away from the checkpoint's, and which one: half a step, if all is
     well. A weight of a block beyond the last integer may be up to BEYOND steps away, and counts as half of one then.
 
@@ -311,7 +316,7 @@ def _off(weight: RoundedWeight, exact_NK: Array) -> float:
     return float((off / allowed).max() / 2)
 
 
-def _names(model: Transformer) -> dict[str, list[str]]:
+def _names(model: Model) -> dict[str, list[str]]:
     """Weights by name, and all names of an equal one: the graph knows it by one of them."""
     groups: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
     state = model.state_dict()
@@ -325,7 +330,7 @@ def _find(found: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((found[name] for name in names if name in found), None)
 
 
-def _divided(name: str, outputs: int, model: Transformer, roundings: Roundings) -> Array:
+def _divided(name: str, outputs: int, model: Model, roundings: Roundings) -> Array:
     """What each output of a product was divided by, (N,): a graph may write int8 keys and values by their steps."""
     ones = np.ones(outputs, np.float32)
     part, _, layer = name.rpartition(".")[0], "", ""

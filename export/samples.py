@@ -25,7 +25,8 @@ Ids = tuple[int, ...]
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """Token ids, framed as the model's texts are. `sources` pair up with `targets` for models with an encoder, else
-    there are none; `targets` are what the decoder is fed, whatever it would have answered."""
+    there are none; `targets` are what the decoder is fed, whatever it would have answered. A model without a decoder
+    has none."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
@@ -33,8 +34,8 @@ class Samples:
     longest_target: Ids
 
     def describe(self) -> str:
-        targets = f"{len(self.targets)} targets of {_range(self.targets)} tokens"
-        return f"{len(self.sources)} sources of {_range(self.sources)} tokens, {targets}" if self.sources else targets
+        kinds = {"sources": self.sources, "targets": self.targets}
+        return ", ".join(f"{len(rows)} {name} of {_range(rows)} tokens" for name, rows in kinds.items() if rows)
 
 
 def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts: Sequence[str] = ()) -> Samples:
@@ -58,19 +59,25 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         return tuple(frames.prompt(ids(min(length - len(frames.before_target), most_target))))
 
     encoded = tokenizer.encode_batch(texts[:MAX_TEXTS]) if tokenizer is not None else []
-    targets = [target(length) for length in TARGET_LENGTHS]
+    targets = [target(length) for length in TARGET_LENGTHS] if config.has_decoder else []
     if not config.has_encoder:
         targets = [tuple(frames.prompt(text[:most_target])) for text in encoded if text] + targets
         return Samples(sources=(), targets=tuple(targets), longest_source=(), longest_target=target(MAX_LENGTH))
     sources = [tuple(frames.source(text[:most_source])) for text in encoded if text]
     sources += [source(length) for length in SOURCE_LENGTHS]
-    targets = [targets[i % len(targets)] for i in range(len(sources))]
+    targets = [targets[i % len(targets)] for i in range(len(sources))] if targets else []
     return Samples(
         sources=tuple(sources),
         targets=tuple(targets),
         longest_source=source(MAX_LENGTH),
-        longest_target=target(MAX_LENGTH),
+        longest_target=target(MAX_LENGTH) if config.has_decoder else (),
     )
+
+
+def framed_texts(texts: Sequence[str], tokenizer: Tokenizer, config: ModelConfig) -> list[Ids]:
+    """Texts as an encoder alone reads them, cut to what it can read; blank ones are left out."""
+    most = config.max_source_len - config.frames.around_source
+    return [tuple(config.frames.source(ids[:most])) for ids in tokenizer.encode_batch(texts) if ids]
 
 
 def _range(sequences: Sequence[Ids]) -> str:

@@ -37,10 +37,12 @@ from export.bundle import (
     TARGET_LANGUAGE,
     TOKENIZER,
     Attention,
+    Encoding,
     Framing,
     GraphSpec,
     Manifest,
     Role,
+    Task,
     Tokens,
     Variant,
     write_bundle,
@@ -51,7 +53,7 @@ from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
 from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
 from export.optimize import makers_of, name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
-from export.samples import sample_inputs
+from export.samples import framed_texts, sample_inputs
 from export.shortlist import learn_shortlist
 from export.verify import Served, checkpoint_digest, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
@@ -59,9 +61,10 @@ from model.config import ANY_LANGUAGES, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.data import unseen_examples
+from model.encoder import Encoder
 from model.evaluate import greedy_batch
 from model.tokenizer import Tokenizer
-from model.transformer import Transformer
+from model.transformer import Model
 
 OPSET = 23
 # What a precision's form is chosen from unless one is named. Blocks of 8 bits are for one to four rows, and with blocks
@@ -71,7 +74,6 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
     "int4": ("b32",),
 }
 INLINE_LIMIT = 1 << 20  # bytes of weights; a file of their own is mapped, not copied, and a message ends at 2 GiB
-HEAD_DIM_MULTIPLE = 8  # of GroupQueryAttention
 
 
 class ExportError(Exception):
@@ -151,7 +153,7 @@ def own_development(lineage: Mapping[str, Any]) -> Development | None:
 
 
 def export_model(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     out: Path,
     *,
@@ -178,8 +180,8 @@ def export_model(
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
-        if is_asked and not config.has_encoder:
-            raise ExportError(f"{name}: a decoder-only model has no source; export it without {name}")
+        if is_asked and not (config.has_encoder and config.has_decoder):
+            raise ExportError(f"{name}: only models that translate have it; export this one without {name}")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -196,7 +198,7 @@ def export_model(
             raise ParityError(report)
         return Manifest(
             architecture=config.architecture,
-            task="translation" if config.has_encoder else "generation",
+            task=task_of(config),
             tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
             framing=framing_of(config),
             limits=limits_of(config),
@@ -205,11 +207,31 @@ def export_model(
             lineage=origin,
             parity=report,
             attention=attention_of(config) if attention else None,
+            encoding=encoding_of(config) if config.has_encoder else None,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             shortlist=SHORTLIST if parallel else "",
         )
 
     return write_bundle(out, build, replace=replace)
+
+
+def task_of(config: ModelConfig) -> Task:
+    """What a model is for."""
+    if not config.has_decoder:
+        return "encoding"
+    return "translation" if config.has_encoder else "generation"
+
+
+def encoding_of(config: ModelConfig) -> Encoding:
+    """What is told of a source beside its states; of a model that translates, nothing."""
+    return Encoding(
+        width=config.d_model,
+        has_pooler=config.pooler != "none",
+        mask=config.mask_id if config.head == "masked" else None,
+        labels=config.labels,
+        multi_label=config.multi_label,
+        has_token_weights=config.head == "attention",
+    )
 
 
 def framing_of(config: ModelConfig) -> Framing:
@@ -223,12 +245,12 @@ def framing_of(config: ModelConfig) -> Framing:
     return Framing(**parts, languages=dict(frames.languages))
 
 
-def check_exportable(model: Transformer, tokenizer: Tokenizer) -> None:
+def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
     """Refuses what the operators or the service could not run. Raises ExportError."""
     config = model.config
-    if config.attention_head_dim % HEAD_DIM_MULTIPLE:
+    if config.has_decoder and config.attention_head_dim % graphs.HEAD_DIM_MULTIPLE:
         raise ExportError(
-            f"head_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
+            f"head_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
             f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
         )
     if tokenizer.vocab_size > config.vocab_size:
@@ -255,7 +277,7 @@ def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
 
 
 def save_variants(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     directory: Path,
     precisions: Sequence[Precision],
@@ -321,9 +343,12 @@ def int8_cache_problem(config: ModelConfig) -> str:
     return ""
 
 
-def calibration_ids(model: Transformer, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
+def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
     """Token ids of the calibration text, or of the development text; sources without a reference are answered."""
     config, pairs, development = model.config, list(forms.calibration[:MAX_CALIBRATION]), forms.development
+    if isinstance(model, Encoder):
+        given = [source or target for source, target in pairs] or list(development.texts if development else ())
+        return [(list(source), []) for source in framed_texts(given[:MAX_CALIBRATION], tokenizer, config)]
     if not pairs and development is not None:
         texts = development.texts[:MAX_CALIBRATION]
         references = development.references or ("",) * len(texts)
@@ -352,7 +377,7 @@ class Traced(NamedTuple):
     signatures: Mapping[Role, graphs.Signature]
 
 
-def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
+def trace_model(model: Model, *, attention: bool = False) -> Traced:
     """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
@@ -360,12 +385,15 @@ def trace_model(model: Transformer, *, attention: bool = False) -> Traced:
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
+        if isinstance(model, Encoder):
+            check_encoder_graph(made[role], model)
+        else:
+            check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
     return Traced(made, signatures)
 
 
 def save_variant(
-    model: Transformer,
+    model: Model,
     directory: Path,
     form: Form | Precision,
     inline_limit: int = INLINE_LIMIT,
@@ -393,7 +421,7 @@ def save_variant(
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=outputs)
-    dtype = str(model.decoder.unembedding.weight.dtype).removeprefix("torch.")
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return Variant(
         precision=form.precision,
         graphs=specs,
@@ -441,10 +469,36 @@ def trace(signature: graphs.Signature) -> ModelProto:
     return proto
 
 
+def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
+    """What a trace or a pass could get wrong in silence, of an encoder alone. Raises ExportError."""
+    config, is_one_node = model.config, graphs.attends_in_one_node(model)
+    can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
+    layers, weights = config.num_encoder_layers, int(model.attention is not None)
+    routers = layers if config.experts else 0
+    counts = {
+        "GroupQueryAttention": layers if is_one_node else 0,
+        "Softmax": weights + (0 if is_one_node else layers) + routers,
+        "NonZero": routers * config.experts,
+        "LogSoftmax": int(model.masked is not None),
+    }
+    _check_counts(graph, "encode", counts, packed=layers if can_pack else 0)
+
+
+def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
+    """Raises ExportError unless there are so many nodes of these kinds, of the attention nodes so many with packed
+    query, key and value, and no functions."""
+    operators = Counter(node.op_type for node in graph.graph.node)
+    found = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
+    counts = {f"{name} nodes": (operators[name], expected) for name, expected in nodes.items()}
+    counts["attention nodes with packed query, key and value"] = found, packed
+    counts["functions"] = len(graph.functions), 0
+    for what, (actual, expected) in counts.items():
+        if actual != expected:
+            raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
+
+
 def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
     """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
-    operators = Counter(node.op_type for node in graph.graph.node)
-    packed = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     # What happens to queries or keys outside the operator keeps them apart.
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
     nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
@@ -464,18 +518,14 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         packable = 0 if is_apart or is_rotary else config.num_encoder_layers
     routers = blocks if config.experts else 0
     counts = {
-        "attention nodes": (operators["GroupQueryAttention"], nodes),
-        "attention nodes with packed query, key and value": (packed, packable),
-        "convolutions": (operators["Conv"], 2 * compressed),
-        "Softmax nodes": (operators["Softmax"], softmaxes + routers),
-        "LogSoftmax nodes": (operators["LogSoftmax"], int(role == "decode")),
-        "TopK nodes": (operators["TopK"], int(role == "decode") + routers),
-        "experts": (operators["NonZero"], routers * config.experts),
-        "functions": (len(graph.functions), 0),
+        "GroupQueryAttention": nodes,
+        "Conv": 2 * compressed,
+        "Softmax": softmaxes + routers,
+        "LogSoftmax": int(role == "decode"),
+        "TopK": int(role == "decode") + routers,
+        "NonZero": routers * config.experts,
     }
-    for what, (actual, expected) in counts.items():
-        if actual != expected:
-            raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
+    _check_counts(graph, role, counts, packed=packable)
     if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:
         raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
 

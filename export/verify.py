@@ -46,12 +46,14 @@ from export.checks import (
     padded,
     round_up,
 )
+from export.encoder_checks import EncoderSuite, golden_vector, mean_state, vector_difference
 from export.rounded import Roundings, SeenProduct, product_values, read_roundings
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.disk import DIGESTS
-from model.transformer import Transformer
+from model.encoder import Encoder
+from model.transformer import Model
 
 PROVIDER = "CPUExecutionProvider"
 
@@ -64,23 +66,39 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
     return {"passed": passed, "provider": PROVIDER, "session": session, "checks": listed}
 
 
-def verify_graphs(directory: Path, variant: Variant, model: Transformer, samples: Samples) -> Verification:
+def verify_graphs(directory: Path, variant: Variant, model: Model, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
     served = Served(directory, variant, limits_of(model.config))
+    if isinstance(model, Encoder):
+        suite = EncoderSuite(served, variant.precision, model, samples, variant.quantization)
+        return Verification(tuple(suite.run()))
     return Suite(served, variant.precision, model, samples, variant.quantization).run()
 
 
 def verify_variants(
-    directory: Path, variants: Sequence[Variant], model: Transformer, samples: Samples
+    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
 ) -> tuple[list[Check], Golden | None]:
     """Every check of several variants, and a golden answer that all of them give; None where there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
-    golden = common_golden(verified)
+    limits, eos_id = limits_of(model.config), model.config.eos_id
+    if isinstance(model, Encoder):
+        golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
+    else:
+        golden = common_golden(verified)
     if golden is not None:
-        limits, eos_id = limits_of(model.config), model.config.eos_id
         checks += [_check_golden(Served(directory, variant, limits), golden, eos_id) for variant in variants]
     return checks, golden
+
+
+def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits, samples: Samples) -> Golden:
+    """What each variant makes of one text: the longest that is no extreme."""
+    source = max(samples.sources, key=len)
+    vectors = {
+        variant.precision: golden_vector(Served(directory, variant, limits), source, variant.precision)
+        for variant in variants
+    }
+    return Golden(source=source, prompt=(), output=(), vectors=vectors)
 
 
 def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -114,11 +132,17 @@ def checkpoint_digest(checkpoint: Path) -> str:
 
 
 def _check_golden(served: Served, golden: Golden, eos_id: int) -> Check:
+    precision = served.variant.precision
+    if golden.vectors:
+        vector = golden.vectors[precision]
+        off = vector_difference(vector, mean_state(served, golden.source))
+        told = "" if off <= vector.tolerance else f"the vector differs by {off:.2g} of its largest value"
+        return _equality("golden answer", precision, f"{len(golden.source)} source tokens", told)
     sources = [golden.source] if golden.source else []
     (answer,) = answer_greedily(served, sources, [golden.prompt], eos_id, len(golden.output))
     inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
     difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
-    return _equality("golden answer", served.variant.precision, inputs, difference)
+    return _equality("golden answer", precision, inputs, difference)
 
 
 def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
@@ -162,10 +186,9 @@ class Served:
     ) -> list[SeenProduct]:
         seen = []
         if "encode" in self.roles:
-            feeds = {"source": padded(sources, round_up(max(map(len, sources)), PAD_MULTIPLE))}
-            seen += self._seen("encode", {**feeds, "source_lengths": lengths(sources)})
+            seen += self._seen("encode", self._encoder_feeds(sources))
         capacity = next(iter(buffers.values())).shape[2]
-        feeds = {
+        feeds: Arrays = {
             "tokens": np.array(tokens, np.int64)[:, None],
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + 1,
@@ -192,11 +215,22 @@ class Served:
             for weight, given, result in values
         ]
 
-    def encode(self, sources: Sequence[Ids]) -> Arrays:
-        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
-        feeds = {"source": padded(sources, length), "source_lengths": lengths(sources)}
+    def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
+        return self._seen("encode", self._encoder_feeds(sources, places))
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
         names = self.variant.graphs["encode"].outputs
+        feeds = self._encoder_feeds(sources, places)
         return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
+
+    def _encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """places: of each source those that are to be told, where the graph tells any."""
+        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
+        feeds: Arrays = {"source": padded(sources, length), "source_lengths": lengths(sources)}
+        if "places" in self.variant.graphs["encode"].inputs:
+            flat = [row * length + place for row, own in enumerate(places) for place in own]
+            feeds["places"] = np.array(flat or [0], np.int64)
+        return feeds
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
         arrays: Arrays = {}
@@ -297,6 +331,6 @@ def limits_of(config: ModelConfig) -> Limits:
     return Limits(
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,
-        max_target_len=config.max_target_len,
+        max_target_len=config.max_target_len if config.has_decoder else 0,
         max_block=0 if config.reads_blocks else 1,
     )

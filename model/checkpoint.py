@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.disk import DIGESTS, Content, DamagedError, Disk, Pieces, digests_of, read_verified, size_of, write_file
 from model.tokenizer import Tokenizer, TokenizerError
-from model.transformer import Transformer, build
+from model.transformer import Model, build
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
@@ -47,7 +47,7 @@ class CheckpointError(Exception):
 class Checkpoint:
     """A loaded checkpoint; the model is on the CPU, in float32 and in evaluation mode."""
 
-    model: Transformer
+    model: Any  # a `Model`; its class follows from the architecture, as with `build`
     config: ModelConfig
     tokenizer: Tokenizer
     metrics: dict[str, Any]
@@ -57,7 +57,7 @@ class Checkpoint:
 
 def save_checkpoint(
     path: Path,
-    model: Transformer,
+    model: Model,
     *,
     tokenizer: Tokenizer,
     train: TrainConfig,
@@ -133,16 +133,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
     config, _ = read_config(files["config.json"], path)
+    if not config.vocab_size:
+        raise CheckpointError(f"{path / 'config.json'}: vocab_size: must be that of the weights, got 0")
     try:
         tokenizer = Tokenizer.from_json(
             files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"), vocab_size=config.vocab_size
         )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    try:
-        model = build(config)
-    except ConfigError as error:
-        raise CheckpointError(f"{path / 'config.json'}: {error}") from error
+    model: Model = build(config)
     load_weights(model, map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)

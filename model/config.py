@@ -24,10 +24,13 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
+Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 TokenizerKind = Literal["bpe", "words"]
-Embedded = Literal["", "pairs", "scenes", "copy"]
+Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
 Documents = Literal["lines", "stream"]
+Head = Literal["none", "masked", "classify", "attention"]
+Pooler = Literal["none", "tanh", "relu"]
 
 
 class ConfigError(ValueError):
@@ -196,6 +199,7 @@ class ModelConfig(_Config):
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
     position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
+    sinusoids: Sinusoids = "interleaved"  # see model.positions.sinusoidal_table
     position_range: int = 128  # shaw: distances beyond it count as it; bucketed: as the last bucket
     position_buckets: int = 32  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = 10000.0
@@ -220,6 +224,11 @@ class ModelConfig(_Config):
     eos_id: int = 2
     unk_id: int = 3
     framing: Framing | None = None  # None: what bos_id and eos_id say
+    head: Head = "none"  # of an encoder alone: fills masks, or tells labels from the first token or from all of them
+    pooler: Pooler = "none"  # of an encoder alone: a layer with this activation over the first token's state
+    labels: tuple[str, ...] = ()  # what a text can be; set from the data when training starts
+    multi_label: bool = False  # each label holds or not, a sigmoid each, instead of exactly one, a softmax of all
+    mask_id: int | None = None  # stands for a token that is to be told; None: there is none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -269,6 +278,7 @@ class ModelConfig(_Config):
         for token in self.frames.tokens:
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
+        self._check_head()
 
     def _check_positions(self) -> None:
         kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim
@@ -281,6 +291,8 @@ class ModelConfig(_Config):
         if kind == "sinusoidal" and width % 2:
             field = "position_dim" if self.position_dim else "d_model"
             raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
+        if kind == "sinusoidal" and self.sinusoids == "fairseq" and width < 4:
+            raise ConfigError("sinusoids", f"fairseq's need a width of at least 4, got {width}")
         if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
             raise ConfigError(
                 "position_dim",
@@ -326,12 +338,41 @@ class ModelConfig(_Config):
         """Whether this layer of the decoder, the first is 0, sees compressed keys and values of all tokens."""
         return self.compression > 0 and layer % 2 == 1
 
+    def _check_head(self) -> None:
+        mask = self.mask_id
+        if mask is not None and (type(mask) is not int or mask < 0 or (self.vocab_size and mask >= self.vocab_size)):
+            limit = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
+            raise ConfigError("mask_id", f"must be a token{limit} or left out, got {mask!r}")
+        if self.has_decoder:
+            for name, nothing in (("head", "none"), ("pooler", "none"), ("labels", ()), ("multi_label", False)):
+                if (value := getattr(self, name)) != nothing:
+                    raise ConfigError(name, f"is of architecture encoder, not {self.architecture}, got {value!r}")
+            return
+        if self.window:
+            raise ConfigError("window", f"is a decoder's, got {self.window} with architecture encoder")
+        if not isinstance(self.labels, tuple) or not all(isinstance(label, str) and label for label in self.labels):
+            raise ConfigError("labels", f"must be a list of names, got {self.labels!r:.80}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError("labels", f"must be different names, got {', '.join(self.labels):.80}")
+        if not self.tells_labels and (self.labels or self.multi_label):
+            raise ConfigError("labels", f"go with head classify or attention, got head {self.head}")
+        if self.position_dim and self.head == "masked" and self.tie_embeddings:
+            raise ConfigError(
+                "tie_embeddings", "must be false with position_dim: token vectors are narrower than states"
+            )
+
     def check_trainable(self) -> None:
         """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
         Checkpoints of others may have them, and can be served."""
         special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
         if len(set(special.values())) < len(special):
             raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
+        if not self.has_decoder and self.head == "none":
+            raise ConfigError("head", "must be masked, classify or attention for training: nothing else is learnt from")
+        if self.head == "masked" and (self.mask_id is None or self.mask_id in special.values()):
+            raise ConfigError("mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
+        if self.tells_labels and len(self.labels) < 2:
+            raise ConfigError("labels", f"must be at least 2 to learn to tell them apart, got {len(self.labels)}")
         if self.frames.languages:
             raise ConfigError("framing", "must have no languages: training data says nothing of them")
         if self.has_decoder and not self.frames.before_target:
@@ -351,8 +392,16 @@ class ModelConfig(_Config):
         return self.architecture == "decoder" and not self.compression
 
     @property
+    def tells_labels(self) -> bool:
+        """An encoder that classifies."""
+        return self.head in ("classify", "attention")
+
+    @property
     def frames(self) -> Framing:
-        """What stands around texts: the framing, or what follows from bos_id and eos_id."""
+        """What stands around texts: the framing, or what follows from bos_id and eos_id. An encoder alone reads bos_id
+        first: the token whose state stands for the text."""
+        if self.framing is None and not self.has_decoder:
+            return Framing(before_source=(self.bos_id,), after_source=(self.eos_id,))
         return self.framing or Framing(after_source=(self.eos_id,), before_target=(self.bos_id,))
 
     @property
@@ -389,6 +438,7 @@ class TrainConfig(_Config):
     clip_norm: float = 1.0  # 0: no clipping
     label_smoothing: float = 0.1
     balance_weight: float = 0.01  # of the loss that spreads tokens over experts (Fedus et al. 2022)
+    mask_share: float = 0.15  # of the tokens of a text that a masked head has to tell (Devlin et al. 2019)
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
     validate_every_steps: int = 500
@@ -412,6 +462,7 @@ class TrainConfig(_Config):
             self._require(name, 0)
         self._require("vocab_size", 8)
         self._require("label_smoothing", 0.0, 0.99)
+        self._require("mask_share", 0.01, 0.99)
         self._require("beta1", 0.0, 0.9999)
         self._require("beta2", 0.0, 0.99999)
         if self.learning_rate <= 0:
@@ -535,6 +586,44 @@ PRESETS: Mapping[str, Preset] = {
             save_every_steps=100,
             validate_every_steps=100,
         ),
+    ),
+    "masked-scenes": Preset(
+        description="encoder alone, fills masks in English scenes of the embedded grammar: two minutes on two cores",
+        model=ModelConfig(
+            architecture="encoder", head="masked", d_model=128, d_ff=512, num_encoder_layers=3, max_source_len=128
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2,
+            learning_rate=4e-3,
+            warmup_steps=200,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="scenes",
+    ),
+    "sentence-kinds": Preset(
+        description="encoder alone, tells eight kinds of English sentences by attention pooling: a minute on two cores",
+        model=ModelConfig(
+            architecture="encoder", head="attention", d_model=64, d_ff=256, num_encoder_layers=2, max_source_len=64
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=1024,
+            minutes=1,
+            learning_rate=2e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="kinds",
     ),
     "tiny-copy": Preset(
         description="copies letters: the whole path in seconds, for tests",

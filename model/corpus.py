@@ -327,6 +327,21 @@ def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     return [(sentence.en, sentence.de) for sentence in (rule.draw(uniform)[0] for _ in range(count))]
 
 
+KINDS = ("statement", "time first", "place first", "subordinate", "coordinate", "reported", "relative", "question")
+
+
+def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
+    """English sentences and what kind each is of, one of KINDS: a task with a known answer for classifiers."""
+    rules = (statement, after_time, after_place, subordinate, coordinate, reported, relative, question)
+    random_numbers = random.Random(seed)
+    drawn = []
+    for _ in range(count):
+        place = random_numbers.randrange(len(KINDS))
+        sentence, _ = rules[place](split == "test").draw(random_numbers.random)
+        drawn.append((sentence.en, KINDS[place]))
+    return drawn
+
+
 def count_sentences(split: Split) -> int:
     """How many different sentences there are, exactly."""
     return sentences(split).count

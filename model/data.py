@@ -27,8 +27,13 @@ from model.config import Embedded, ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches' worth of shuffled text
-EMBEDDED_PAIRS, EMBEDDED_SCENES, EMBEDDED_COPIES = 60_000, 40_000, 5_000
-EMBEDDED_NAMES = {"pairs": "embedded scene grammar", "scenes": "embedded scenes", "copy": "copy task, seed 1"}
+EMBEDDED_PAIRS, EMBEDDED_SCENES, EMBEDDED_COPIES, EMBEDDED_KINDS = 60_000, 40_000, 5_000, 20_000
+EMBEDDED_NAMES = {
+    "pairs": "embedded scene grammar",
+    "scenes": "embedded scenes",
+    "copy": "copy task, seed 1",
+    "kinds": "embedded kinds of sentences",
+}
 MAX_SOURCE_SHARE = 4  # a batch holds at most this many source tokens per target token of the budget
 
 
@@ -103,6 +108,8 @@ def embedded_examples(kind: Embedded) -> Examples:
         return Examples([("", text) for text in corpus.scenes(1, EMBEDDED_SCENES, "train")], EMBEDDED_NAMES[kind])
     if kind == "copy":
         return copy_examples(EMBEDDED_COPIES, seed=1)
+    if kind == "kinds":
+        return Examples(corpus.kinds(1, EMBEDDED_KINDS, "train"), EMBEDDED_NAMES[kind])
     raise DataError("there is no embedded corpus without a name; give data")
 
 
@@ -114,6 +121,8 @@ def unseen_examples(name: str, count: int) -> Examples | None:
         return Examples([("", text) for text in corpus.scenes(2, count, "test")], f"{name}, unseen")
     if name == EMBEDDED_NAMES["copy"]:
         return copy_examples(count, seed=2)
+    if name == EMBEDDED_NAMES["kinds"]:
+        return Examples(corpus.kinds(2, count, "test"), f"{name}, unseen")
     return None
 
 

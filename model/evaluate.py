@@ -17,9 +17,10 @@ from torch import Tensor
 
 from model.config import ANY_LANGUAGES, Languages
 from model.data import Batches, pad
-from model.loss import batch_loss
+from model.encoder import Encoder
+from model.loss import batch_loss, drop_padding
 from model.tokenizer import Tokenizer
-from model.transformer import EncoderDecoder, LayerCache, Transformer
+from model.transformer import EncoderDecoder, LayerCache, Model, Transformer
 
 ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
@@ -44,11 +45,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
 
 
 @torch.no_grad()
-def loss_per_token(model: Transformer, batches: Batches) -> float:
-    """Negative log-likelihood in nats per target token, without label smoothing or dropout, in float32."""
+def loss_per_token(model: Model, batches: Batches) -> float:
+    """Negative log-likelihood in nats per target token, masked token or label, without label smoothing or dropout, in
+    float32."""
     was_training = model.training
     model.eval()
-    device = model.decoder.unembedding.weight.device
+    device = next(model.parameters()).device
     total, tokens = 0.0, 0
     for keys in batches.plan(0):
         batch = batches.load(keys).to(device)
@@ -56,6 +58,26 @@ def loss_per_token(model: Transformer, batches: Batches) -> float:
         tokens += batch.tokens
     model.train(was_training)
     return total / tokens
+
+
+@torch.no_grad()
+def accuracy(model: Encoder, batches: Batches) -> float:
+    """The share of masked tokens, or of labels, that come first."""
+    was_training, right, tokens = model.training, 0, 0
+    model.eval()
+    device = next(model.parameters()).device
+    for keys in batches.plan(0):
+        batch = batches.load(keys).to(device)
+        states_BSM = model(batch.source_BS, batch.lengths_B)
+        if model.masked is not None:
+            hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
+            logits = model.fill(hidden_NM)
+        else:
+            logits, targets_N = model.tell(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+        right += int((logits.argmax(-1) == targets_N).sum())
+        tokens += batch.tokens
+    model.train(was_training)
+    return right / tokens
 
 
 def translate(

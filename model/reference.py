@@ -84,7 +84,8 @@ def cross_attention(model: EncoderDecoder, inputs: Sequence[int], *, source: Seq
     """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position."""
     lengths_1 = _row([len(source)], model)[0]
     _, cross = model.encode(_row(source, model), lengths_1)
-    watched = [_Watched(model.config.num_heads, *layer, lengths_1) for layer in cross]
+    scale = model.config.attention_factor
+    watched = [_Watched(model.config.num_heads, *layer, lengths_1, scale=scale) for layer in cross]
     model.decoder.train_states(_row(inputs, model), watched)
     return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
 
@@ -96,7 +97,7 @@ class _Watched(SourceAttention):
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
         mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask
+            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask, scale=self.scale
         )
         return merge_heads(mixed_BHTD)
 
@@ -124,7 +125,11 @@ class ModelPredictor:
             lengths_R = _row([len(self.source)] * rows, model)[0]
             sources = [
                 SourceAttention(
-                    model.config.num_heads, key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), lengths_R
+                    model.config.num_heads,
+                    key.expand(rows, -1, -1, -1),
+                    value.expand(rows, -1, -1, -1),
+                    lengths_R,
+                    scale=model.config.attention_factor,
                 )
                 for key, value in self._cross
             ]

@@ -12,9 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from model.config import ModelConfig, TrainConfig
-from model.data import Examples
-from model.evaluate import bleu, greedy_batch, translate
+from model.data import Batches, Examples
+from model.encoder import Encoder
+from model.evaluate import accuracy, bleu, greedy_batch, translate
 from model.tokenizer import Tokenizer
 from model.transformer import Transformer
 
@@ -93,6 +97,48 @@ def final_scores(model: Transformer, tokenizer: Tokenizer, validation: Examples)
     return scores, samples
 
 
+def encoder_scores(
+    model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
+) -> tuple[dict[str, Any], list[str]]:
+    """The same of an encoder alone. batches: those of the validation examples."""
+    name = "masked_accuracy" if model.masked is not None else "label_accuracy"
+    texts = [source or target for source, target in validation.pairs]
+    chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
+    tell = _filled if model.masked is not None else _labelled
+    samples = [tell(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
+    return {name: round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
+
+
+@torch.no_grad()
+def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    frames, device = model.config.frames, next(model.parameters()).device
+    room = model.config.max_source_len - len(frames.before_source) - len(frames.after_source)
+    source = torch.tensor([[*frames.before_source, *ids[:room], *frames.after_source]], device=device)
+    lengths = torch.tensor([source.shape[1]], device=device)
+    return model(source, lengths), lengths
+
+
+def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
+    """A text whose middle token was hidden, with what the model says there."""
+    ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
+    place = len(ids) // 2
+    assert model.config.mask_id is not None
+    states, _lengths = _states(model, [*ids[:place], model.config.mask_id, *ids[place + 1 :]])
+    with torch.no_grad():
+        told = int(model.fill(states[0, [len(model.config.frames.before_source) + place]]).argmax())
+    before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
+    return (
+        f"{before} [{tokenizer.decode([ids[place]]).strip()}] {after}\n  model:     {tokenizer.decode([told]).strip()}"
+    )
+
+
+def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> str:
+    states, lengths = _states(model, tokenizer.encode(text))
+    with torch.no_grad():
+        told = int(model.tell(states, lengths).logits_BL.argmax())
+    return f"{text}\n  model:     {model.config.labels[told]}\n  reference: {label}"
+
+
 def _continuations(model: Transformer, tokenizer: Tokenizer, validation: Examples) -> list[str]:
     rng = random.Random("samples")
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
@@ -134,7 +180,12 @@ def model_card(
     samples: Sequence[str],
 ) -> str:
     """Markdown for a person who is handed the checkpoint."""
-    kind = "Translation model (encoder-decoder)" if model.has_encoder else "Language model (decoder-only)"
+    kinds = {
+        "encoder_decoder": "Translation model (encoder-decoder)",
+        "decoder": "Language model (decoder-only)",
+        "encoder": "Classifier (encoder alone)" if model.tells_labels else "Masked language model (encoder alone)",
+    }
+    kind = kinds[model.architecture]
     fence = "```"
     parts = [
         f"# {kind}",

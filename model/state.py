@@ -66,7 +66,7 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
     try:
         known = json.loads(marker.read_bytes())
         for part in ("model", "train"):
-            for name, value in identity[part].items():
+            for name, value in json.loads(to_json(identity[part])).items():  # tuples are lists there
                 if known[part].get(name) != value:
                     raise TrainError(
                         f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "

@@ -32,6 +32,7 @@ from model.normalizer import BLANK, Normalizer
 from model.unigram import Unigram
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
+MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
 OWN_NORMALIZER = "sentencepiece"  # how `model.normalizer` does it, in the normalizer of a tokenizer.json
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
@@ -84,13 +85,16 @@ class Tokenizer:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int) -> Tokenizer:
+    def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int, with_mask: bool = False) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size entries. The same texts give the same file, byte for byte.
+
+        with_mask: MASK is a special token, too.
 
         A `words` vocabulary that would not fit is an error: cutting a closed vocabulary would make words of the
         corpus itself unknown.
         """
-        backend = _train_bpe(texts, vocab_size) if kind == "bpe" else _train_words(texts, vocab_size)
+        special = [*SPECIAL, *([MASK] if with_mask else [])]
+        backend = (_train_bpe if kind == "bpe" else _train_words)(texts, vocab_size, special)
         return cls.from_json(backend.to_str(pretty=True))
 
     @classmethod
@@ -121,6 +125,23 @@ class Tokenizer:
 
     def to_json(self) -> str:
         return self._text
+
+    def special_text(self, token: int) -> str:
+        """How a special token is written. Raises TokenizerError for what is none."""
+        for text, special in self.special.items():
+            if special == token:
+                return text
+        raise TokenizerError(f"token {token} is not special; special are {', '.join(self.special):.200}")
+
+    def reading_special(self, token: int) -> Tokenizer:
+        """The same tokenizer, but that one special token is read where its text stands, with the blanks around it that
+        the token is said to take."""
+        values = json.loads(self._text)
+        for added in values["added_tokens"]:
+            added["special"] = added["special"] and added["id"] != token
+        own = (values.get("normalizer") or {}).get(OWN_NORMALIZER, {})
+        own["unmatched"] = [other for other in own.get("unmatched", ()) if other != token]
+        return Tokenizer(values, vocab_size=self.vocab_size)
 
     def save(self, path: Path) -> None:
         path.write_text(self.to_json(), encoding="utf-8")
@@ -432,12 +453,12 @@ _TIDY = {
 # ---- training
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
+def _train_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_size < len(SPECIAL) + len(alphabet):
+    if vocab_size < len(special) + len(alphabet):
         raise TokenizerError(
-            f"vocab_size must be at least {len(SPECIAL) + len(alphabet)} for byte-level BPE (256 bytes and "
-            f"{len(SPECIAL)} special tokens), got {vocab_size}"
+            f"vocab_size must be at least {len(special) + len(alphabet)} for byte-level BPE (256 bytes and "
+            f"{len(special)} special tokens), got {vocab_size}"
         )
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -445,7 +466,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,  # a pair seen once is noise
-        special_tokens=list(SPECIAL),
+        special_tokens=special,
         initial_alphabet=alphabet,
         show_progress=False,
     )
@@ -453,7 +474,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Backend:
     return backend
 
 
-def _train_words(texts: Iterable[str], vocab_size: int) -> Backend:
+def _train_words(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
     backend = Backend(models.WordLevel(unk_token=SPECIAL[3]))
     backend.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -468,7 +489,7 @@ def _train_words(texts: Iterable[str], vocab_size: int) -> Backend:
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
     unlimited = 10_000_000  # the trainer would cut silently; the check below speaks
     trainer: Any = trainers.WordLevelTrainer(
-        vocab_size=unlimited, min_frequency=1, special_tokens=list(SPECIAL), show_progress=False
+        vocab_size=unlimited, min_frequency=1, special_tokens=special, show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
     if backend.get_vocab_size() > vocab_size:

@@ -26,14 +26,16 @@ from model.checkpoint import CheckpointError, load_weights, save_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.data import Examples, batches_of, split
 from model.disk import DIGESTS, Disk, write_file
+from model.encoder import Encoder
+from model.encoder_data import encoder_batches
 from model.evaluate import loss_per_token
 from model.loss import batch_loss
 from model.optimiser import learning_rate, make_optimiser
 from model.progress import Display, Figures, PlainDisplay, clock
-from model.report import curves_png, final_scores, lineage_of, metrics_csv, model_card
+from model.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
-from model.tokenizer import Tokenizer
-from model.transformer import Transformer, build
+from model.tokenizer import MASK_ID, Tokenizer
+from model.transformer import Model, build
 
 __all__ = ["Interrupted", "TrainError", "train"]
 
@@ -99,18 +101,30 @@ def _start(
     claim(out, identity, resume=resume)
     if validation is None:
         data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
-    tokenizer = _tokenizer(out, data, train_config, disk)
-    model_config = model_config.replace(vocab_size=tokenizer.vocab_size)
+    tokenizer = _tokenizer(out, data, train_config, disk, model_config)
+    model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
     model_config.check_trainable()
     return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
 
 
-def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None) -> Tokenizer:
+def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
+    """What a model's shape takes from its data, beside the vocabulary."""
+    if config.head == "masked":
+        return {"mask_id": MASK_ID}
+    if config.tells_labels and not config.labels:
+        return {"labels": tuple(sorted({label for _, label in data.pairs}))}
+    return {}
+
+
+def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None, model: ModelConfig) -> Tokenizer:
     path = out / "tokenizer.json"
     if path.exists():
         return Tokenizer.load(path)
-    texts = (text for pair in data.pairs for text in pair if text)
-    tokenizer = Tokenizer.train(texts, kind=config.tokenizer, vocab_size=config.vocab_size)
+    sides = slice(0, 1) if model.tells_labels else slice(None)  # labels are no text
+    texts = (text for pair in data.pairs for text in pair[sides] if text)
+    tokenizer = Tokenizer.train(
+        texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
+    )
     try:
         write_file(path, tokenizer.to_json().encode(), disk)
     except OSError as error:
@@ -165,10 +179,11 @@ class _Run:
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.examples, self.held_out = data, validation
-        self.batches = batches_of(data, tokenizer, model_config, config)
-        self.validation = batches_of(validation, tokenizer, model_config, config)
+        make = batches_of if model_config.has_decoder else encoder_batches
+        self.batches = make(data, tokenizer, model_config, config)
+        self.validation = make(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
-        self.model: Transformer = build(model_config).to(self.device).train()
+        self.model: Model = build(model_config).to(self.device).train()
         self.optimiser = make_optimiser(self.model, config)
         self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
         for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
@@ -307,7 +322,10 @@ class _Run:
             "examples_too_long": self.batches.dropped,
             **self._average(),
         }
-        scores, samples = final_scores(self.model, self.tokenizer, self.held_out)
+        if isinstance(self.model, Encoder):
+            scores, samples = encoder_scores(self.model, self.tokenizer, self.held_out, self.validation)
+        else:
+            scores, samples = final_scores(self.model, self.tokenizer, self.held_out)
         metrics.update(scores)
         for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
             self.display.message(line)

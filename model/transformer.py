@@ -11,7 +11,7 @@ D head_dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from model.compression import CachedCompressedAttention, CompressedAttention, Co
 from model.config import ConfigError, ModelConfig
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionCues
+
+if TYPE_CHECKING:
+    from model.encoder import Encoder
 
 
 class LayerCache(NamedTuple):
@@ -218,12 +221,20 @@ class EncoderDecoder(nn.Module):
 
 
 Transformer = EncoderDecoder | Decoder
+"""What produces tokens."""
+
+Model: TypeAlias = "EncoderDecoder | Decoder | Encoder"
 
 
-def build(config: ModelConfig) -> Transformer:
-    """A model with fresh weights, drawn from torch's global generator."""
+def build(config: ModelConfig) -> Any:
+    """A `Model` with fresh weights, drawn from torch's global generator. Its class follows from the architecture, so
+    whoever asks for one that decodes, or for one that does not, knows what it is."""
     if config.vocab_size == 0:
         raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    if not config.has_decoder:
+        from model.encoder import Encoder  # which is built on this module's stack
+
+        return Encoder(config)
     return EncoderDecoder(config) if config.has_encoder else Decoder(config)
 
 

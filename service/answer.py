@@ -92,9 +92,9 @@ class Answer:
             first_token_s=self.first_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )
-        if self.sequence.embedding is not None:
-            embedding, count = self.sequence.embedding, len(self.sequence.request.source)
-            return Finished(reason, prompt_tokens=count, timings=timings, embedding=embedding)
+        if self.sequence.encoded is not None:
+            encoded, count = self.sequence.encoded, len(self.sequence.request.source)
+            return Finished(reason, prompt_tokens=count, timings=timings, encoded=encoded)
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])

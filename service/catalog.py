@@ -12,7 +12,7 @@ import difflib
 import functools
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ import numpy as np
 from export.bundle import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
+    Encoding,
     FormFigures,
     Manifest,
     Quantization,
@@ -34,6 +35,7 @@ from service.decoding.phrases import Phrases, phrase_variants
 from service.decoding.rule import Rule
 from service.decoding.rules import Banned, Only, build_rules
 from service.decoding.vocabulary import Vocabulary
+from service.encoding import Pooling, Reading
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
@@ -46,7 +48,17 @@ TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 SHOWN_WORDS = 10  # unknown words named in an error: trailing metadata has room for about 8 KiB
 SHOWN_CHARACTERS = 24  # of each of them
 SHOWN_CODES = 4000  # characters of all the codes of languages
-SERVICES: Mapping[Task, str] = {"translation": "TranslationService", "generation": "GenerationService"}
+SERVICES: Mapping[Task, tuple[str, ...]] = {
+    "translation": ("TranslationService", "ScoringService", "EncodingService"),
+    "generation": ("GenerationService", "ScoringService"),
+    "encoding": ("EncodingService",),
+}
+"""What serves models of a task, the service that is made for it first."""
+
+DECODING: tuple[Task, ...] = ("translation", "generation")
+READING: tuple[Task, ...] = ("translation", "encoding")
+MAX_MASKS = 32  # of one text: each costs a distribution over the vocabulary
+MAX_FILLINGS = 100  # of one mask that are told
 
 
 class Submission(Protocol):
@@ -142,6 +154,17 @@ class ServedModel:
         return next((variant for variant in self.manifest.variants if variant.precision == self.precision), None)
 
     @property
+    def encoding(self) -> Encoding | None:
+        """What its encoder tells of a text; None: it has no encoder."""
+        return self.manifest.encoding
+
+    @functools.cached_property
+    def mask(self) -> str:
+        """The text that stands for a token to be filled in; "": it fills none."""
+        mask = self.encoding.mask if self.encoding else None
+        return "" if mask is None else self.tokenizer.special_text(mask)
+
+    @property
     def has_source(self) -> bool:
         return self.manifest.limits.max_source_len > 0
 
@@ -215,25 +238,85 @@ class ServedModel:
         self,
         request_id: str,
         text: str,
+        pooling: Pooling = "mean",
         *,
         languages: Languages = NO_LANGUAGES,
         deadline_s: float,
         limits: TextLimits,
     ) -> Request:
         """The same for a text that is only to be embedded. Its answer is there after one step, of whatever token."""
+        if pooling == "pooler" and not (self.encoding and self.encoding.has_pooler):
+            raise Unsupported(f"model {self.name!r} has no pooler; ask for pooling mean or cls")
+        return await self._reading(request_id, text, Reading(pooling=pooling), languages, deadline_s, limits)
+
+    async def filling(
+        self, request_id: str, text: str, top_k: int, *, deadline_s: float, limits: TextLimits
+    ) -> Request:
+        """The same for a text with masks, whose `top_k` likeliest tokens are to be told."""
+        if not self.mask:
+            raise Unsupported(f"model {self.name!r} fills no masks; name one that was trained with a masked head")
+        if not 1 <= top_k <= MAX_FILLINGS:
+            raise InvalidRequest("top_k", f"must be 1..{MAX_FILLINGS}, got {top_k}")
+        return await self._reading(request_id, text, Reading(top_k=top_k), NO_LANGUAGES, deadline_s, limits)
+
+    async def classification(
+        self, request_id: str, text: str, *, token_weights: bool, deadline_s: float, limits: TextLimits
+    ) -> Request:
+        """The same for a text whose labels are to be told."""
+        if not (self.encoding and self.encoding.labels):
+            raise Unsupported(f"model {self.name!r} tells no labels; name one that was trained to classify")
+        if token_weights and not self.encoding.has_token_weights:
+            raise Unsupported(
+                f"model {self.name!r} has no weights of tokens: it does not classify by attention pooling"
+            )
+        reading = Reading(labels=True, token_weights=token_weights)
+        return await self._reading(request_id, text, reading, NO_LANGUAGES, deadline_s, limits)
+
+    async def _reading(
+        self,
+        request_id: str,
+        text: str,
+        reading: Reading,
+        languages: Languages,
+        deadline_s: float,
+        limits: TextLimits,
+    ) -> Request:
         _check_text(text, limits)
-        build = functools.partial(self._source, text, self._language_ids(languages, has_target=False))
-        source = build() if len(text) <= INLINE_BYTES else await asyncio.to_thread(build)
-        prompt = (self.manifest.tokens.bos,)
+        ids = self._language_ids(languages, has_target=False)
+        build = functools.partial(self._build_reading, request_id, text, reading, ids, deadline_s)
+        return build() if len(text) <= INLINE_BYTES else await asyncio.to_thread(build)
+
+    def _build_reading(
+        self, request_id: str, text: str, reading: Reading, languages: Mapping[str, int], deadline_s: float
+    ) -> Request:
+        source = self._source(text, languages, has_masks=reading.top_k > 0)
+        if reading.top_k:
+            reading = dataclasses.replace(reading, places=self._places(source))
+        prompt = (self.manifest.tokens.bos,) if self.manifest.limits.max_target_len else ()
         return Request(
             request_id=request_id,
             source=source,
             prompt=prompt,
-            max_tokens=1,
+            max_tokens=len(prompt),
             deadline_s=deadline_s,
-            embeds=True,
+            reading=reading,
             is_streamed=False,
         )
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Which characters of a text each token of it stands for, as its model reads it: none for the tokens around
+        it."""
+        framing, end = self.manifest.framing, len(text)
+        before, after = [(0, 0)] * len(framing.before_source), [(end, end)] * len(framing.after_source)
+        return [*before, *self.tokenizer.offsets(text), *after]
+
+    def _places(self, source: Sequence[int]) -> tuple[int, ...]:
+        """Where the masks are."""
+        assert self.encoding is not None
+        places = tuple(place for place, token in enumerate(source) if token == self.encoding.mask)
+        if not 1 <= len(places) <= MAX_MASKS:
+            raise InvalidRequest("text", f"must have 1..{MAX_MASKS} masks, written {self.mask}, got {len(places)}")
+        return places
 
     def _build(
         self,
@@ -383,10 +466,11 @@ class ServedModel:
         self._check_length(prompt)
         return (), prompt
 
-    def _source(self, text: str, languages: Mapping[str, int]) -> tuple[int, ...]:
+    def _source(self, text: str, languages: Mapping[str, int], *, has_masks: bool = False) -> tuple[int, ...]:
+        """has_masks: the mask's text is the mask."""
         framing = self.manifest.framing
         before, after = _filled(framing.before_source, languages), _filled(framing.after_source, languages)
-        source = (*before, *self._encode(text, "text"), *after)
+        source = (*before, *self._encode(text, "text", has_masks=has_masks), *after)
         self._check_length(source)
         return source
 
@@ -420,13 +504,21 @@ class ServedModel:
         told = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
         raise InvalidRequest(field, f"{told} one of {shown}")
 
-    def _encode(self, text: str, field: str, *, is_target: bool = False) -> list[int]:
-        tokenizer = self.tokenizer.target if is_target else self.tokenizer
+    def _encode(self, text: str, field: str, *, is_target: bool = False, has_masks: bool = False) -> list[int]:
+        tokenizer, plain = self.tokenizer.target if is_target else self.tokenizer, text
+        if has_masks:
+            tokenizer, plain = self._mask_tokenizer, text.replace(self.mask, " ")
         # A batch is read by other threads, without the GIL: for a short text a detour of 10 microseconds.
         tokens = tokenizer.encode(text) if len(text) <= INLINE_BYTES else tokenizer.encode_batch([text])[0]
-        if self.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(text)):
+        if self.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(plain)):
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
+
+    @functools.cached_property
+    def _mask_tokenizer(self) -> Tokenizer:
+        assert self.encoding is not None
+        assert self.encoding.mask is not None
+        return self.tokenizer.reading_special(self.encoding.mask)
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
         """How many tokens may be new."""
@@ -592,28 +684,30 @@ class Catalog:
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._models.values())
 
-    def find(self, name: str, task: Task | None = None) -> ServedModel:
-        """The model of that name, or the only one that fits when the name is empty.
+    def find(self, name: str, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True) -> ServedModel:
+        """The model of that name, or the only one that fits when the name is empty: one of these tasks, if any are
+        named, and of several one that `can` do what is asked.
 
         Raises ModelNotFound; Unsupported if its task is another, or no model has that task; InvalidRequest if the name
         is empty and several fit.
         """
         if not name:
-            return self._only(task)
+            return self._only(tasks, can)
         model = self._models.get(name)
         if model is None:
             raise ModelNotFound(shorten(name, 64), self._names())
-        if task is not None and model.manifest.task != task:
+        if tasks and model.manifest.task not in tasks:
             raise Unsupported(
-                f"model {name!r} is made for {model.manifest.task}, not {task}; "
-                f"call {SERVICES[model.manifest.task]}, or name another model"
+                f"model {name!r} is made for {model.manifest.task}, not {' or '.join(tasks)}; "
+                f"call {SERVICES[model.manifest.task][0]}, or name another model"
             )
         return model
 
-    def _only(self, task: Task | None) -> ServedModel:
-        fitting = [model for model in self._models.values() if task is None or model.manifest.task == task]
+    def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool]) -> ServedModel:
+        fitting = [model for model in self._models.values() if not tasks or model.manifest.task in tasks]
         if not fitting:
-            raise Unsupported(f"no model for {task} is served here; models: {', '.join(self._names())}")
+            raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {', '.join(self._names())}")
+        fitting = [model for model in fitting if can(model)] or fitting
         if len(fitting) > 1:
             names = ", ".join(model.name for model in fitting)
             raise InvalidRequest("model", f"must be named when several fit; one of: {names}")

@@ -15,7 +15,7 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, cast
 
 import grpc
 from google.rpc import error_details_pb2
@@ -24,9 +24,22 @@ from grpc_status import rpc_status
 from protos.glossa.v1 import glossa_pb2 as pb
 from protos.glossa.v1 import glossa_pb2_grpc as stubs
 from service.options import AlignmentKind, EarlyStopping, LengthNormalization
-from service.reply import Answer, Piece, Score, Stream, answer_of, score_of
+from service.reply import (
+    Answer,
+    Classification,
+    Filling,
+    Piece,
+    Score,
+    Stream,
+    answer_of,
+    classification_of,
+    fillings_of,
+    score_of,
+)
 
 TIMEOUT_S = 60.0
+FILLINGS = 5  # of a mask
+Pooling = Literal["mean", "cls", "pooler"]
 CONCURRENCY = 32
 SERVICE_CONFIG = {
     "loadBalancingConfig": [{"round_robin": {}}],
@@ -210,6 +223,18 @@ def _decoding(options: Options | ScoreOptions) -> pb.DecodingOptions:
     return pb.DecodingOptions(**given)
 
 
+def _embed_request(text: str, normalize: bool, pooling: Pooling, options: CallOptions) -> pb.EmbedRequest:
+    known = [name.removeprefix("POOLING_").lower() for name in pb.Pooling.keys()[1:]]
+    if pooling not in known:
+        raise ValueError(f"pooling must be one of {', '.join(known)}, got {pooling!r}")
+    name = f"POOLING_{pooling.upper()}"
+    return pb.EmbedRequest(text=text, normalize=normalize, pooling=name, **_chosen(options))
+
+
+def _classify_request(text: str, token_weights: bool, options: CallOptions) -> pb.ClassifyRequest:
+    return pb.ClassifyRequest(model=options.get("model", ""), text=text, include_token_weights=token_weights)
+
+
 def _number_of(name: str, choices: Any, value: str) -> int:
     """EARLY_STOPPING_NEVER of "never"."""
     prefix = choices.values_by_number[0].name.removesuffix("UNSPECIFIED")
@@ -299,10 +324,27 @@ class Client:
         request = _score_request(text, target, target_tokens, is_open, options)
         return score_of(self._call(self._stubs.scoring.Score, request, options))
 
-    def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
-        """The mean of the encoder's last states over the text; normalize: of length 1."""
-        request = pb.EmbedRequest(text=text, normalize=normalize, **_chosen(options))
+    def embed(
+        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
+    ) -> list[float]:
+        """One vector of the encoder's last states: their mean, the first one, or what the model's pooler makes of that.
+
+        normalize: of length 1.
+        """
+        request = _embed_request(text, normalize, pooling, options)
         return list(self._call(self._stubs.encoding.Embed, request, options).values)
+
+    def fill_mask(
+        self, text: str, *, top_k: int = FILLINGS, **options: Unpack[CallOptions]
+    ) -> list[tuple[Filling, ...]]:
+        """For each mask of the text the likeliest tokens, best first. A mask is written as the model's `mask`."""
+        request = pb.FillMaskRequest(model=options.get("model", ""), text=text, top_k=top_k)
+        return fillings_of(self._call(self._stubs.encoding.FillMask, request, options))
+
+    def classify(self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]) -> Classification:
+        """All labels of a model with their probabilities. token_weights: also how much each token had to say."""
+        request = _classify_request(text, token_weights, options)
+        return classification_of(self._call(self._stubs.encoding.Classify, request, options))
 
     def list_models(self) -> list[pb.Model]:
         return list(self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {}).models)
@@ -403,9 +445,23 @@ class AsyncClient:
         request = _score_request(text, target, target_tokens, is_open, options)
         return score_of(await self._call(self._stubs.scoring.Score, request, options))
 
-    async def embed(self, text: str, *, normalize: bool = False, **options: Unpack[CallOptions]) -> list[float]:
-        request = pb.EmbedRequest(text=text, normalize=normalize, **_chosen(options))
+    async def embed(
+        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
+    ) -> list[float]:
+        request = _embed_request(text, normalize, pooling, options)
         return list((await self._call(self._stubs.encoding.Embed, request, options)).values)
+
+    async def fill_mask(
+        self, text: str, *, top_k: int = FILLINGS, **options: Unpack[CallOptions]
+    ) -> list[tuple[Filling, ...]]:
+        request = pb.FillMaskRequest(model=options.get("model", ""), text=text, top_k=top_k)
+        return fillings_of(await self._call(self._stubs.encoding.FillMask, request, options))
+
+    async def classify(
+        self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]
+    ) -> Classification:
+        request = _classify_request(text, token_weights, options)
+        return classification_of(await self._call(self._stubs.encoding.Classify, request, options))
 
     async def list_models(self) -> list[pb.Model]:
         response: pb.ListModelsResponse = await self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +16,8 @@ from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.alignment import Span, alignment, source_spans, target_spans
 from service.catalog import ServedModel, TextLimits
+from service.encoding import Pooling
+from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
 from service.request import Finished, FinishReason, HypothesisResult, Request, Timings
 
@@ -24,7 +26,18 @@ FINISH_REASONS = {
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
     FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
 }
-TASKS = {"translation": pb.TASK_TRANSLATION, "generation": pb.TASK_GENERATION}
+TASKS = {
+    "translation": pb.TASK_TRANSLATION,
+    "generation": pb.TASK_GENERATION,
+    "encoding": pb.TASK_ENCODING,
+}
+POOLINGS: Mapping[int, Pooling] = {
+    pb.POOLING_UNSPECIFIED: "mean",
+    pb.POOLING_MEAN: "mean",
+    pb.POOLING_CLS: "cls",
+    pb.POOLING_POOLER: "pooler",
+}
+FILLINGS = 5  # of a mask, unless the request says otherwise
 
 
 _ENUMS = {field.name: field.enum_type for field in pb.DecodingOptions.DESCRIPTOR.fields if field.enum_type}
@@ -94,11 +107,65 @@ def score(finished: Finished, request: Request, model: ServedModel, *, text: str
 
 def embedding(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
     """The answer to a text that was to be embedded."""
-    values = finished.embedding
+    assert finished.encoded is not None
+    values = finished.encoded.vector
     assert values is not None
     if normalize:
         values = values / max(float(np.linalg.norm(values)), 1e-12)
     return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
+
+
+def pooling_of(request: pb.EmbedRequest) -> Pooling:
+    """Raises InvalidRequest for a number that is none of the enum's."""
+    if request.pooling not in POOLINGS:
+        raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
+    return POOLINGS[request.pooling]
+
+
+def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
+    """The answer to a text with masks."""
+    assert finished.encoded is not None
+    masks = [
+        pb.FilledMask(
+            fillings=[
+                pb.Filling(token=token, text=model.tokenizer.decode([token]), probability=math.exp(logprob))
+                for token, logprob in fillings
+            ]
+        )
+        for fillings in finished.encoded.fillings
+    ]
+    return pb.FillMaskResponse(masks=masks, **_cost(finished))
+
+
+def classification(finished: Finished, model: ServedModel, *, text: str) -> pb.ClassifyResponse:
+    """The answer to a text whose labels were asked for. text: what the client sent."""
+    encoded, encoding = finished.encoded, model.encoding
+    assert encoded is not None
+    assert encoding is not None
+    assert encoded.label_logits is not None
+    probabilities = probabilities_of(encoded.label_logits, each_alone=encoding.multi_label)
+    ranked = sorted(zip(encoding.labels, probabilities.tolist(), strict=True), key=lambda pair: -pair[1])
+    return pb.ClassifyResponse(
+        labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
+        token_weights=() if encoded.token_weights is None else _token_weights(encoded.token_weights, model, text),
+        **_cost(finished),
+    )
+
+
+def probabilities_of(logits_L: np.ndarray, *, each_alone: bool) -> np.ndarray:
+    """Sigmoid of each logit, or the softmax of all; float64 (L,)."""
+    logits_L = logits_L.astype(np.float64)
+    log_total = np.logaddexp(0.0, logits_L) if each_alone else np.logaddexp.reduce(logits_L)
+    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
+    return probabilities_L
+
+
+def _token_weights(weights_S: np.ndarray, model: ServedModel, text: str) -> list[pb.TokenWeight]:
+    spans = model.spans(text)
+    return [
+        pb.TokenWeight(span=pb.Span(start=start, end=end), weight=weight)
+        for (start, end), weight in zip(spans, weights_S.tolist(), strict=True)
+    ]
 
 
 def perplexity(token_logprobs: Sequence[float]) -> float:
@@ -213,6 +280,11 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         attention_layers=manifest.attention.layers if manifest.attention else 0,
         attention_heads=manifest.attention.heads if manifest.attention else 0,
         has_shortlist=model.shortlist is not None,
+        labels=model.encoding.labels if model.encoding else (),
+        embedding_size=model.encoding.width if model.encoding else 0,
+        mask=model.mask,
+        multi_label=model.encoding.multi_label if model.encoding else False,
+        has_pooler=model.encoding.has_pooler if model.encoding else False,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
         languages=sorted(manifest.framing.languages),
         draft_tokens=model.draft_tokens,

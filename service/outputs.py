@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from service.encoding import Encoded
 from service.memory import Block, Memory
 from service.step import Distributions, Draft
 
@@ -92,8 +93,8 @@ class OutputBuffers:
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
-    rows: of the step, 0 if there was none. drafts: whose lines follow. draft_s, attend: see there. mean_states: float32
-    (d_model,) by row, of rows that joined in the turn and want it.
+    rows: of the step, 0 if there was none. drafts: whose lines follow. draft_s, attend: see there. encoded: by row, of
+    rows that joined in the turn with a reading.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ class TurnOutputs:
         rows: int,
         *,
         attend: Callable[[int, Sequence[int]], np.ndarray],
-        mean_states: Mapping[int, np.ndarray],
+        encoded: Mapping[int, Encoded],
         join_s: float,
         step_s: float,
         drafts: Sequence[Draft] = (),
         draft_s: list[float] | None = None,
     ) -> None:
         self._outputs, self._drafts = outputs, drafts
-        self._attend, self._mean_states = attend, mean_states
+        self._attend, self._encoded = attend, encoded
         self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
         self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
         best_ids, best_logprobs = outputs.best(self._lines)
@@ -136,8 +137,8 @@ class TurnOutputs:
         assert 0 <= row < self._lines, row
         return self._attend(row, tokens)
 
-    def mean_state(self, row: int) -> np.ndarray:
-        return self._mean_states[row]
+    def encoded(self, row: int) -> Encoded:
+        return self._encoded[row]
 
 
 class Behind:
@@ -163,5 +164,5 @@ class Behind:
     def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         return self._turn.attend(row, tokens)
 
-    def mean_state(self, row: int) -> np.ndarray:
-        return self._turn.mean_state(row)
+    def encoded(self, row: int) -> Encoded:
+        return self._turn.encoded(row)

@@ -93,6 +93,45 @@ class Score:
     total_s: float
 
 
+@dataclass(frozen=True)
+class Filling:
+    """A token that a mask may stand for."""
+
+    token: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class LabelProbability:
+    """How likely a text has a label."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class TokenWeight:
+    """How much a token had to say about the labels. It stands for the characters [start, end) of the text."""
+
+    start: int
+    end: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Classification:
+    """What a text is. Times in seconds, measured in the server."""
+
+    labels: tuple[LabelProbability, ...]  # the likeliest first
+    token_weights: tuple[TokenWeight, ...]  # only when asked for
+    prompt_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    total_s: float
+
+
 @dataclass
 class Stream:
     """Turns messages of a stream into pieces."""
@@ -129,6 +168,21 @@ def score_of(message: pb.ScoreResponse) -> Score:
         perplexity=message.perplexity,
         tokens=tuple(map(_token, message.tokens)),
         alignment=_alignment(message),
+        **_cost(message),
+    )
+
+
+def fillings_of(message: pb.FillMaskResponse) -> list[tuple[Filling, ...]]:
+    return [
+        tuple(Filling(filling.token, filling.text, filling.probability) for filling in mask.fillings)
+        for mask in message.masks
+    ]
+
+
+def classification_of(message: pb.ClassifyResponse) -> Classification:
+    return Classification(
+        labels=tuple(LabelProbability(told.label, told.probability) for told in message.labels),
+        token_weights=tuple(TokenWeight(told.span.start, told.span.end, told.weight) for told in message.token_weights),
         **_cost(message),
     )
 

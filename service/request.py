@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from service.decoding.rule import Rule
+from service.encoding import Encoded, Reading
 from service.errors import RequestError
 from service.options import DecodingOptions
 
@@ -26,16 +27,16 @@ class FinishReason(Enum):
     END_OF_SEQUENCE = "end_of_sequence"  # the model produced its end token
     LENGTH = "length"  # max_tokens or the model's own limit
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
-    EMBEDDED = "embedded"  # the source was read, which is all that was asked for
+    ENCODED = "encoded"  # the source was read, which is all that was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One text to produce, to score, or to embed.
+    """One text to produce, to score, or to read.
 
     source: token ids for the encoder, end token included; empty for a decoder-only model.
-    prompt: token ids the decoder starts from, start token included; at least one.
-    max_tokens: at most so many new tokens, end token included.
+    prompt: token ids the decoder starts from, start token included; at least one, unless there is no decoder.
+    max_tokens: at most so many new tokens, end token included; at least one, unless there is no decoder.
     stop: strings that end the answer and are not part of it.
     deadline_s: on the clock of time.monotonic(); None: no deadline.
     options: how to decode; its texts have become tokens and rules here.
@@ -43,7 +44,7 @@ class Request:
     rules: what changes the model's distribution, in the order of the masks behind the others.
     phrases: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
-    embeds: no text is wanted, but the mean of the encoder's states.
+    reading: what is wanted of the encoder, instead of text.
     is_streamed: the answer is told as it grows; otherwise all of it at its end.
     """
 
@@ -58,12 +59,12 @@ class Request:
     rules: tuple[Rule, ...] = ()
     phrases: Phrases | None = None
     seed: int = 0
-    embeds: bool = False
+    reading: Reading | None = None
     is_streamed: bool = True
 
     def __post_init__(self) -> None:
-        assert self.prompt, "a request needs at least its start token"
-        assert self.max_tokens >= 1, self.max_tokens
+        assert self.prompt or self.reading is not None, "a request needs at least its start token"
+        assert self.max_tokens >= (1 if self.prompt else 0), self.max_tokens
         assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
 
 
@@ -110,7 +111,7 @@ class HypothesisResult:
 class Finished:
     """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first.
 
-    embedding: float32 (d_model,), when that was asked for, and no hypotheses then.
+    encoded: what the encoder says, when that was asked for, and no hypotheses then.
     """
 
     reason: FinishReason
@@ -120,7 +121,7 @@ class Finished:
     generated_tokens: int = 0  # end token included
     timings: Timings = field(default_factory=Timings)
     hypotheses: tuple[HypothesisResult, ...] = ()
-    embedding: np.ndarray | None = None
+    encoded: Encoded | None = None
 
 
 Event = TextDelta | Finished | RequestError

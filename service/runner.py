@@ -8,7 +8,7 @@ for is the scheduler's business.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,20 @@ import numpy as np
 
 from export.bundle import Limits, Manifest, StateKind, Variant
 from service.crowd import Crowd
+from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
-from service.sessions import CUDA, Device, ExecutionChoice, Open, Precision, Sessions, open_lone_sessions, open_sessions
+from service.sessions import (
+    CUDA,
+    Device,
+    ExecutionChoice,
+    Open,
+    Precision,
+    Sessions,
+    lone_role,
+    open_lone_sessions,
+    open_sessions,
+)
 from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
 
@@ -80,15 +91,15 @@ class OnnxModel:
     ) -> OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-        lone_threads: of a step when no other runner of `crowd` has rows; more than 1 cost the decoder's weights
-            once more. lone_bytes: a decoder with less in its files gets no more than one.
+        lone_threads: of a step, or of an encoder alone, when no other runner of `crowd` has rows; more than 1 cost its
+            weights once more. lone_bytes: a graph with less in its files gets no more than one.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
         model = cls(manifest, choice, sessions, crowd=crowd)
-        if model.bytes_of("decode") >= lone_bytes:
+        if model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes:
             model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
         return model
 
@@ -124,7 +135,9 @@ class OnnxRunner:
         self._shared = self._computing = _Computing(model.sessions)
         self._lone = _Computing({**model.sessions, **model.lone_sessions}) if model.lone_sessions else None
         self._align = model.sessions.get("align")
-        self._inputs = frozenset(model.variant.graphs["decode"].inputs)
+        inputs = {role: frozenset(graph.inputs) for role, graph in model.variant.graphs.items()}
+        self._inputs = inputs.get("decode", frozenset())
+        self._has_places = "places" in inputs.get("encode", ())
         self._kept = outputs_by_state(model.variant)
         self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
         self._crosses = self._states.of_kind("cross_kv")
@@ -146,7 +159,7 @@ class OnnxRunner:
             "positions": self._positions,
         }
         self._scratch: dict[str, Block] = {}
-        self._mean_states: dict[int, np.ndarray] = {}  # by row, of those that joined in the last run
+        self._encoded: dict[int, Encoded] = {}  # by row, of those that joined in the last run
 
     @property
     def has_attention(self) -> bool:
@@ -182,7 +195,7 @@ class OnnxRunner:
             self._make_room(plan, live=plan.held)
             self._copy(plan)
         self._memory.settle()
-        self._mean_states.clear()
+        self._encoded.clear()
         for joins in _source_batches(plan.joins):
             self._encode_sources(joins)
         for load in plan.loads:
@@ -201,7 +214,7 @@ class OnnxRunner:
             self._outputs,
             len(plan.tokens),
             attend=self._attend,
-            mean_states=self._mean_states,
+            encoded=self._encoded,
             join_s=joined_s - started_s,
             step_s=stepped_s - joined_s,
             drafts=plan.drafts,
@@ -218,7 +231,8 @@ class OnnxRunner:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
         lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
-        if self._outputs.ensure(max(self._states.rows, lines), plan.top_k) or moved:
+        is_decoding = bool(lines or plan.blocks)
+        if self._outputs.ensure(max(self._states.rows, lines) if is_decoding else 0, plan.top_k) or moved:
             self._forget_bindings()
 
     def _forget_bindings(self) -> None:
@@ -232,11 +246,14 @@ class OnnxRunner:
         return self._lone if self._lone is not None and is_alone and plan.rows <= LONE_ROWS else self._shared
 
     def _encode_sources(self, joins: Sequence[Join]) -> None:
-        """Runs the encoder over sources, the longest of them last, and copies what it wrote to their rows."""
+        """Runs the encoder over sources, the longest of them last, copies what it wrote to their rows, and keeps what
+        it was asked to tell."""
         width = _source_width(joins[-1])
         assert self._computing.encode is not None
         lengths = np.array([len(join.source) for join in joins], np.int32)
         feeds = {"source": _block([join.source for join in joins], width), "source_lengths": lengths}
+        if self._has_places:
+            feeds["places"] = _places(joins, width)
         binding = self._computing.encode.io_binding()
         for name, array in feeds.items():
             _bind_input(binding, name, array)
@@ -247,13 +264,13 @@ class OnnxRunner:
             shape = state.shape_for(len(joins), width)
             binding.bind_output(state.spec.name, self._memory.device, 0, state.dtype, shape, block.address)
             written.append((state, block, pitch))
-        if any(join.wants_states for join in joins):
-            binding.bind_output("encoder_states", "cpu")
+        told = sorted({name for join in joins if join.reading for name in join.reading.outputs})
+        for name in told:
+            binding.bind_output(name, "cpu")
         self._computing.encode.run_with_iobinding(binding)
+        outputs = binding.get_outputs()[len(self._crosses) :] if told else ()
+        self._encoded |= _encoded(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
         for place, join in enumerate(joins):
-            if join.wants_states:
-                states_SM = binding.get_outputs()[-1].numpy()[place, : len(join.source)]
-                self._mean_states[join.row] = states_SM.astype(np.float32).mean(0)
             self._source_lengths[join.row] = len(join.source)
             for state, block, pitch in written:
                 state.take(block, place, join.row, len(join.source), pitch)
@@ -397,11 +414,39 @@ def _source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:
         yield batch
 
 
+def _places(joins: Iterable[Join], width: int) -> np.ndarray:
+    """All places that are to be told, as `encode` counts them in a batch of this width; the first one, if there are
+    none: the graph wants one."""
+    pairs = [(row, place) for row, join in enumerate(joins) if join.reading for place in join.reading.places]
+    return np.array([row * width + place for row, place in pairs] or [0], np.int64)
+
+
+def _encoded(joins: Iterable[Join], outputs: Mapping[str, np.ndarray]) -> dict[int, Encoded]:
+    """What each of the joins that have a reading was to be told, by row. outputs: those that any of them wanted."""
+    encoded, first = {}, 0
+    for place, join in enumerate(joins):
+        reading, length = join.reading, len(join.source)
+        if reading is None:
+            continue
+        wanted, count = reading.outputs, len(reading.places)
+        vector = outputs[POOLED][place].copy() if POOLED in wanted else None
+        if STATES in wanted and reading.pooling is not None:
+            vector = vector_of(reading.pooling, outputs[STATES][place, :length])
+        encoded[join.row] = Encoded(
+            vector=vector,
+            fillings=likeliest(outputs[PLACES][first : first + count], reading.top_k) if count else (),
+            label_logits=outputs[LABELS][place].copy() if LABELS in wanted else None,
+            token_weights=outputs[WEIGHTS][place, :length].copy() if WEIGHTS in wanted else None,
+        )
+        first += count
+    return encoded
+
+
 class _Computing:
     """Sessions, and what is bound for them."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.decode: Any = sessions["decode"]
+        self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
         self.steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
 

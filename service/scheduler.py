@@ -111,6 +111,11 @@ class Scheduler:
         return self.limits.max_block != 1
 
     @property
+    def has_decoder(self) -> bool:
+        """Without one a turn is nothing but joins, which end in it."""
+        return self.limits.max_target_len > 0
+
+    @property
     def reserved_rows(self) -> int:
         return self.reserved.rows
 
@@ -126,6 +131,8 @@ class Scheduler:
         """Raises InvalidRequest for what could never run, however long it waited. Safe to call from any thread."""
         limits, prompt, source = self.limits, len(request.prompt), len(request.source)
         positions = prompt + request.max_tokens - 1
+        if (prompt > 0) != self.has_decoder:
+            raise InvalidRequest("prompt", f"must have tokens exactly when there is a decoder, got {prompt}")
         if positions > limits.max_target_len:
             raise InvalidRequest(
                 "max_tokens",
@@ -180,7 +187,7 @@ class Scheduler:
 
     def commit(self, plan: Plan) -> list[Sequence]:
         """The inputs of `plan`, the last one made, are cached. Returns the sequences that have read their prompts: the
-        distribution behind each of their rows is about a new token."""
+        distribution behind each of their rows is about a new token, if there is a decoder."""
         for block in plan.step.blocks:
             self.rows[block.row][0].cached += len(block.tokens)
         for sequence in plan.live:
@@ -400,8 +407,9 @@ class Scheduler:
         starts = [sequence.cached for sequence, _ in self.rows]
         for block in blocks:
             starts[block.row] = block.start + len(block.tokens)
-        tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
-        steps = len(reading) + len(drafts) < len(self.live)
+        tokens = []
+        if steps := self.has_decoder and len(reading) + len(drafts) < len(self.live):
+            tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         return StepPlan(
@@ -412,7 +420,7 @@ class Scheduler:
             blocks=tuple(blocks),
             saves=tuple(self._save(blocks)),
             slots=self.prefixes.slots,
-            tokens=tuple(tokens if steps else ()),
+            tokens=tuple(tokens),
             starts=tuple(starts if steps else ()),
             reading=frozenset([row for sequence in reading for row in sequence.rows]),
             drafts=tuple(drafts),
@@ -439,7 +447,7 @@ class Scheduler:
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
-        return Join(row, sequence.request.source, wants_states=sequence.request.embeds)
+        return Join(row, sequence.request.source, sequence.request.reading)
 
     def _with(self, extent: Extent, sequences: Iterable[Sequence]) -> Extent:
         """What is needed at most when `sequences` are live beside those that need `extent`."""
@@ -458,7 +466,7 @@ class Scheduler:
         if self.has_prefill:
             last = max(0, len(request.prompt) - 2) // self.block * self.block  # where the last block begins
             longest = max(longest, last + padded(len(request.prompt) - 1 - last))
-        return Extent(width, longest, len(request.source))
+        return Extent(width, max(0, longest), len(request.source))
 
     def _bytes_for(self, extent: Extent) -> int:
         """Bytes of the buffers that hold so much."""

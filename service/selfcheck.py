@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from export.bundle import Manifest
+from collections.abc import Sequence as Items
+
+import numpy as np
+
+from export.bundle import GoldenVector, Manifest
 from service.decoding.search import advance, search_for
-from service.errors import StartupError
+from service.encoding import Encoded, Reading
+from service.errors import RequestError, StartupError
 from service.request import Request
 from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Sequence
@@ -13,6 +18,17 @@ from service.step import Runner
 
 def decode_alone(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request without an engine. The runner must have no rows, and has none afterwards."""
+    return _answered(runner, request).answers[0].tokens
+
+
+def read_alone(runner: Runner, request: Request) -> Encoded:
+    """What the encoder says of one request, in the same way."""
+    encoded = _answered(runner, request).encoded
+    assert encoded is not None
+    return encoded
+
+
+def _answered(runner: Runner, request: Request) -> Sequence:
     scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout)
     sequence = Sequence(request, search_for(request, eos_id=runner.eos_id))
     scheduler.check(request)
@@ -22,12 +38,18 @@ def decode_alone(runner: Runner, request: Request) -> list[int]:
         model = runner.run(plan.step)
         advance(scheduler.commit(plan), model)
     runner.reset()
-    return sequence.answers[0].tokens
+    if isinstance(sequence.end, RequestError):
+        raise StartupError(f"self-check failed: {sequence.end}; fix: export the bundle again")
+    return sequence
 
 
-def golden_decode(runner: Runner, manifest: Manifest) -> None:
-    """Repeats the manifest's golden decode. Raises StartupError when it comes out differently."""
+def golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
+    """Repeats the manifest's golden decode; of a model without a decoder, its golden vector of this precision. Raises
+    StartupError when it comes out differently."""
     golden = manifest.golden
+    if golden.vectors:
+        _check_vector(runner, golden.source, golden.vectors[precision])
+        return
     tokens = decode_alone(
         runner,
         Request(request_id="golden", source=golden.source, prompt=golden.prompt, max_tokens=len(golden.output)),
@@ -36,4 +58,19 @@ def golden_decode(runner: Runner, manifest: Manifest) -> None:
         raise StartupError(
             f"self-check failed: this machine decodes {tokens}, the bundle was verified with {list(golden.output)}; "
             "fix: export the bundle again on this kind of machine, or check the installation of onnxruntime"
+        )
+
+
+def _check_vector(runner: Runner, source: Items[int], golden: GoldenVector) -> None:
+    request = Request(
+        request_id="golden", source=tuple(source), prompt=(), max_tokens=0, reading=Reading(pooling="mean")
+    )
+    vector, expected = read_alone(runner, request).vector, np.array(golden.values)
+    assert vector is not None
+    off = float(np.abs(vector - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
+    if not off <= golden.tolerance:
+        raise StartupError(
+            f"self-check failed: this machine's vector of a text is {off:.2g} of its largest value off the bundle's, "
+            f"more than {golden.tolerance:g}; fix: export the bundle again on this kind of "
+            "machine, or check the installation of onnxruntime"
         )

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from service.encoding import Encoded
 from service.errors import RequestError
 from service.request import FinishReason, Request
 
@@ -59,7 +58,7 @@ class Sequence:
     answers: once it has ended well, the answers that were asked for, best first.
     agreed: tokens that are certain to begin the first answer; only grows.
     steps: tokens of each live hypothesis. produced: tokens of all answers so far.
-    embedding: float32 (d_model,), where that is the answer.
+    encoded: what the encoder says, where that is the answer.
     """
 
     __slots__ = (
@@ -67,7 +66,7 @@ class Sequence:
         "answers",
         "cached",
         "draft",
-        "embedding",
+        "encoded",
         "end",
         "hypotheses",
         "is_cancelled",
@@ -89,7 +88,7 @@ class Sequence:
         self.cached = self.steps = self.produced = 0
         self.draft: tuple[int, ...] = ()
         self.is_cancelled = False
-        self.embedding: np.ndarray | None = None
+        self.encoded: Encoded | None = None
         self.end: End | None = None
 
     @property

@@ -32,7 +32,7 @@ from grpc_reflection.v1alpha import reflection
 from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
 from service import logs
-from service.catalog import SERVICES as SERVICE_OF_TASK
+from service.catalog import SERVICES as SERVICES_OF_TASK
 from service.catalog import Catalog, Provider, ServedModel, TextLimits
 from service.config import MOST_LONE_THREADS, ServerSettings, effective_cpus
 from service.crowd import Crowd
@@ -178,10 +178,10 @@ def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, 
 
 def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
     """Repeats the golden decode in all sessions: in those of an engine alone, and in those it shares."""
-    golden_decode(runner, model.manifest)  # it is alone, unless other models answer already
+    golden_decode(runner, model.manifest, model.choice.precision)  # it is alone, unless other models answer already
     if model.lone_sessions:
         model.crowd.enter(model)
-        golden_decode(runner, model.manifest)
+        golden_decode(runner, model.manifest, model.choice.precision)
         model.crowd.leave(model)
 
 
@@ -280,10 +280,11 @@ class Server:
     def _show_health(self) -> None:
         """Tells gRPC health what the ops port says."""
         alive = self.state == "ready" and not self.problems()
-        served = {SERVICE_OF_TASK[model.manifest.task] for model in self._models}
+        served = {name for model in self._models for name in SERVICES_OF_TASK[model.manifest.task]}
+        known = {name for names in SERVICES_OF_TASK.values() for name in names}
         for service in SERVICES:
             name = service.rpartition(".")[2]
-            self._health.set(service, alive and (name in served or name not in SERVICE_OF_TASK.values()))
+            self._health.set(service, alive and (name in served or name not in known))
         self._health.set("", alive)
 
     def _announce(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ from export.bundle import Task
 from protos.glossa.v1 import glossa_pb2 as pb
 from service import logs
 from service.arrivals import Arrivals
-from service.catalog import NO_LANGUAGES, Catalog, Languages, ServedModel, Submission
+from service.catalog import DECODING, NO_LANGUAGES, READING, Catalog, Languages, ServedModel, Submission
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -39,7 +39,19 @@ from service.errors import (
     Unsatisfiable,
     Unsupported,
 )
-from service.messages import completion, describe, details, embedding, options_of, score, tells_hypotheses
+from service.messages import (
+    FILLINGS,
+    classification,
+    completion,
+    describe,
+    details,
+    embedding,
+    filling,
+    options_of,
+    pooling_of,
+    score,
+    tells_hypotheses,
+)
 from service.metrics import Metrics, Rpc
 from service.options import DecodingOptions
 from service.request import Finished, Request
@@ -172,7 +184,7 @@ class Servicer:
     async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
         if self._log_text:
             call.texts = {"text": request.text, "target": request.target}
-        model = self._catalog.find(request.model)
+        model = self._catalog.find(request.model, *DECODING)
         call.model = model.name
         if bool(request.target) == bool(request.target_tokens):
             raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
@@ -193,17 +205,50 @@ class Servicer:
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         if self._log_text:
             call.texts = {"text": request.text}
-        model = self._catalog.find(request.model, "translation")
+        model = self._catalog.find(request.model, *READING)
         call.model = model.name
         prepared = await model.embedding(
             call.request_id,
             request.text,
+            pooling_of(request),
             languages=_languages(request),
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
         _, _, finished = await self._finished(model, prepared, call)
         return embedding(finished, normalize=request.normalize)
+
+    async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
+        if self._log_text:
+            call.texts = {"text": request.text}
+        model = self._catalog.find(request.model, "encoding", can=lambda model: bool(model.mask))
+        call.model = model.name
+        prepared = await model.filling(
+            call.request_id,
+            request.text,
+            request.top_k if request.HasField("top_k") else FILLINGS,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+        )
+        _, _, finished = await self._finished(model, prepared, call)
+        return filling(finished, model)
+
+    async def Classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
+        if self._log_text:
+            call.texts = {"text": request.text}
+        model = self._catalog.find(
+            request.model, "encoding", can=lambda model: bool(model.encoding and model.encoding.labels)
+        )
+        call.model = model.name
+        prepared = await model.classification(
+            call.request_id,
+            request.text,
+            token_weights=request.include_token_weights,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+        )
+        _, _, finished = await self._finished(model, prepared, call)
+        return classification(finished, model, text=request.text)
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])

@@ -349,7 +349,7 @@ class KeptBlocks:
 def outputs_by_state(variant: Variant) -> dict[str, list[str]]:
     """The outputs of `decode` that are to be bound to the memory of each state, by its name."""
     found: dict[str, list[str]] = {state.name: [] for state in variant.states}
-    for output in variant.graphs["decode"].outputs:
+    for output in variant.graphs["decode"].outputs if found else ():
         _, dot, name = output.partition(".")
         if dot and name in found:
             found[name].append(output)

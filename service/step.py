@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from export.bundle import PAD_MULTIPLE, Limits
+from service.encoding import Encoded, Reading
 from service.states import Extent, StateLayout
 
 
@@ -39,12 +40,12 @@ class Copy:
 class Join:
     """A new row. `source` goes through the encoder; empty for models without one.
 
-    wants_states: the mean of the encoder's states is asked for.
+    reading: what is asked of the encoder, beside what a decoder needs.
     """
 
     row: int
     source: tuple[int, ...]
-    wants_states: bool = False
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class StepPlan:
     joins: the last rows, ordered by the length of their sources, so that neighbours need little padding.
     loads, saves: from slots into rows, and from rows into slots. slots: how many slots there are.
     blocks: in the order in which they are read; those of one row follow each other.
-    tokens, starts: input token and its position of each row; empty when nothing can step.
+    tokens, starts: input token and its position of each row; empty when nothing can step, and without a decoder.
     reading: rows whose prompts are not read yet: their step is there to keep the others together, says nothing, and
         what it caches is written over by the next block.
     drafts: at most one of a row. A row with one takes part in the step of the others, if there is one, as always.
@@ -147,9 +148,8 @@ class Distributions(Protocol):
         float32 (layers, heads, len(tokens), source positions)."""
         ...
 
-    def mean_state(self, row: int) -> np.ndarray:
-        """The mean of the encoder's last states over the source's positions, float32 (d_model,), for a row that joined
-        in this turn and wants it."""
+    def encoded(self, row: int) -> Encoded:
+        """What the encoder says of the source of a row that joined in this turn with a reading."""
         ...
 
 

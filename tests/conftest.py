@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,17 @@ def tiny_attention_bundle(tmp_path_factory):
 def tiny_generation_bundle(tmp_path_factory):
     """Path of a bundle with `decode` alone: d_model 32, 2 layers, 64 positions."""
     return _exported(tmp_path_factory, "decoder")
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_bundles(tmp_path_factory):
+    """Paths of bundles with `encode` alone, by the name of their model in ENCODERS."""
+    from export.to_onnx import export_model
+
+    path, tokenizer = tmp_path_factory.mktemp("bundles"), tiny_tokenizer(with_mask=True)
+    for kind in ENCODERS:
+        export_model(tiny_encoder(kind), tokenizer, path / kind, texts=TEXTS)
+    return {kind: path / kind for kind in ENCODERS}
 
 
 def _exported(tmp_path_factory, architecture, **extras):

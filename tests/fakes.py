@@ -10,6 +10,7 @@ import numpy as np
 
 from export.bundle import Limits
 from service.decoding.search import advance
+from service.encoding import Encoded
 from service.engine import Engine
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
@@ -112,8 +113,8 @@ class ScriptedOutputs:
             weights_TS[place, place % len(self.sources[row])] = 1.0
         return np.stack([weights_TS, weights_TS])[None]
 
-    def mean_state(self, row):
-        return np.array(self.sources[row], np.float32)
+    def encoded(self, row):
+        return Encoded(vector=np.array(self.sources[row], np.float32))
 
 
 class ScriptedRunner:
@@ -127,11 +128,21 @@ class ScriptedRunner:
     max_rows = 64
     has_attention = True
 
-    def __init__(self, *, has_source=True, max_block=1, vocab_size=24, max_len=64, layout=None, rule=next_token):
+    def __init__(
+        self,
+        *,
+        has_source=True,
+        has_decoder=True,
+        max_block=1,
+        vocab_size=24,
+        max_len=64,
+        layout=None,
+        rule=next_token,
+    ):
         self.limits = Limits(
             vocab_size=vocab_size,
             max_source_len=max_len if has_source else 0,
-            max_target_len=max_len,
+            max_target_len=max_len if has_decoder else 0,
             max_block=max_block,
         )
         self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
@@ -174,7 +185,7 @@ class ScriptedRunner:
             self.rows.append((join.source, []))
         assert len(self.rows) == plan.rows
         self._read(plan)
-        steps = len(plan.reading) + len(plan.drafts) < plan.rows
+        steps = self.limits.max_target_len > 0 and len(plan.reading) + len(plan.drafts) < plan.rows
         assert len(plan.tokens) == len(plan.starts) == (plan.rows if steps else 0)
         for row, (token, start) in enumerate(zip(plan.tokens, plan.starts, strict=True)):
             fed = self._rewound(row, start)
@@ -373,13 +384,13 @@ class ManualEngine(Engine):
             self._turn()
 
 
-async def ask(engine, *requests):
+async def ask(engine, *requests, within_s=120):
     """Submits requests at once and waits for their final events; returns their sinks."""
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in requests]
     for request, sink in zip(requests, sinks, strict=True):
         engine.submit(request, loop, sink)
-    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=120)
+    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=within_s)
 
 
 class FakeCuda:

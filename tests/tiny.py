@@ -1,6 +1,8 @@
 """Models small enough to build and export in a test, and lively enough to show faults: random weights with biases and
 norm gains that are not trivial, scaled so that greedy answers vary with the input and end at different lengths."""
 
+from typing import Any
+
 import torch
 
 from model.config import ModelConfig
@@ -13,12 +15,26 @@ TEXTS = (
     "three birds sing in the garden",
     "the child gives the dog a ball",
 )
-SEEDS = {"encoder_decoder": 6, "decoder": 4}  # of 1..8 those whose answers differ most
+SEEDS = {"encoder_decoder": 6, "decoder": 4, "encoder": 1}  # of 1..8 those whose answers differ most
 
 
-def tiny_tokenizer():
+BERT = {"norm_position": "post", "embedding_norm": True, "embedding_scale": 1.0, "positions": "learned"}
+ENCODERS: dict[str, dict[str, Any]] = {  # alone, with each head; the mask is the fifth special token
+    "masked": {**BERT, "activation": "gelu", "head": "masked", "output_bias": True, "mask_id": 4},
+    "classify": {**BERT, "activation": "gelu", "head": "classify", "pooler": "tanh", "labels": ("calm", "loud", "odd")},
+    "attention": {"head": "attention", "labels": ("indoors", "outdoors"), "multi_label": True},
+}
+
+
+def tiny_tokenizer(*, with_mask=False):
     """Closed vocabulary of the words of TEXTS and the four special tokens."""
-    return Tokenizer.train(TEXTS, kind="words", vocab_size=64)
+    return Tokenizer.train(TEXTS, kind="words", vocab_size=64, with_mask=with_mask)
+
+
+def tiny_encoder(kind):
+    """One of ENCODERS, whose tokenizer has a mask."""
+    words = tiny_tokenizer(with_mask=True).vocab_size
+    return tiny_model(tiny_config("encoder", vocab_size=words, **ENCODERS[kind]))
 
 
 def tiny_config(architecture="encoder_decoder", **changes):
@@ -47,5 +63,6 @@ def tiny_model(config, seed=None):
             else:
                 is_table = "tokens" in name or "unembedding" in name
                 parameter.copy_(noise * (0.4 if is_table else 3.0) * parameter.shape[-1] ** -0.5)
-        model.decoder.unembedding.weight[config.eos_id] *= 1.7
+        if config.has_decoder:
+            model.decoder.unembedding.weight[config.eos_id] *= 1.7
     return model.eval()

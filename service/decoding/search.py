@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from service.decoding.beam import BeamSearch
-from service.decoding.embed import Embed
 from service.decoding.expand import Expander, Stops, check_finite
 from service.decoding.independent import Independent
+from service.decoding.read import Read
 from service.errors import InternalFailure, RequestError
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
@@ -45,8 +45,8 @@ class Search(Protocol):
 
 def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> Search:
     """The search that a request's options ask for."""
-    if request.embeds:
-        return Embed()
+    if request.reading is not None:
+        return Read()
     expander = Expander(request, eos_id=eos_id, stops=stops)
     options = request.options
     if options.beam_size > 1 or request.phrases is not None:

@@ -336,7 +336,7 @@ def _set(*keys, value):
         (_set("limits", "max_block", value=True), "limits.max_block must be int, got True"),
         (_set("limits", "vocab_size", value=0), "limits.vocab_size must be at least 1, got 0"),
         (_set("limits", "vocab_size", value=5), "tokens and golden must hold ids of 0..4"),
-        (_set("task", value="chat"), "task must be 'translation' or 'generation', got 'chat'"),
+        (_set("task", value="chat"), "task must be 'translation' or 'generation' or 'encoding', got 'chat'"),
         (_set("golden", "output", value=[]), "golden must have a prompt, an output"),
         (_set("golden", "source", value=[]), "golden must have .* a source exactly when"),
         (_set("golden", "output", value=[1.5]), r"golden.output\[0\] must be int, got 1.5"),

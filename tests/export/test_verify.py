@@ -162,7 +162,7 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
 
 
 def test_errors_are_measured_as_a_share_of_the_output():
-    worst = checks._Worst()
+    worst = checks.Worst()
     expected = torch.tensor([100.0, -1.0]).numpy()
     worst.add("small", expected + 0.001, expected)
     assert worst.error == pytest.approx(1e-5, rel=0.1)
@@ -171,7 +171,7 @@ def test_errors_are_measured_as_a_share_of_the_output():
     worst.add("undefined", expected * float("nan"), expected)
     assert worst.error == float("inf")
     assert not worst.error <= TOLERANCES["fp32"]
-    worst = checks._Worst()
+    worst = checks.Worst()
     worst.add("shape", expected[:1], expected)
     assert worst.error == float("inf")
 
@@ -184,7 +184,7 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
 
 
 def test_errors_of_rounded_rows_are_measured_as_a_share_of_their_deviation():
-    worst = checks._Worst(by_deviation=True)
+    worst = checks.Worst(by_deviation=True)
     expected = torch.tensor([-101.0, -99.0]).numpy()
     worst.add("row", expected + 0.1, expected)
     assert worst.error == pytest.approx(0.1, rel=1e-4)

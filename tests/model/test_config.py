@@ -14,9 +14,12 @@ from model.config import (
     TARGET_LANGUAGE,
     ConfigError,
     Framing,
+    Head,
     Languages,
     ModelConfig,
+    Pooler,
     Positions,
+    Sinusoids,
 )
 
 COMPRESSED = {"architecture": "decoder", "compression": 3, "window": 8}
@@ -51,6 +54,13 @@ WRONG = [
     ("qkv_bias", 1, "must be true or false, got 1"),
     ("output_bias", 1, "must be true or false, got 1"),
     ("share_embeddings", 1, "must be true or false, got 1"),
+    ("sinusoids", "both", f"must be one of {', '.join(get_args(Sinusoids))}, got 'both'"),
+    ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
+    ("head", "masked", "is of architecture encoder, not encoder_decoder, got 'masked'"),
+    ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
+    ("labels", ("a", "b"), "is of architecture encoder, not encoder_decoder, got ('a', 'b')"),
+    ("multi_label", 1, "must be true or false, got 1"),
+    ("mask_id", -1, "must be a token or left out, got -1"),
     ("framing", (1,), "must be a Framing or left out, got (1,)"),
     ("vocab_size", -1, "must be at least 0, got -1"),
     ("d_model", 0, "must be at least 1, got 0"),

@@ -4,19 +4,37 @@ import torch
 from model.config import PRESETS, ConfigError, load_preset
 from model.transformer import build
 
-MILLIONS = {"demo": 1.1, "scenes": 1.1, "tatoeba-small": 7.6, "shakespeare": 3.4, "tiny-copy": 0.02}
-VOCABULARY = {"demo": 1100, "scenes": 1100, "tatoeba-small": 8000, "shakespeare": 1024, "tiny-copy": 30}
+MILLIONS = {
+    "demo": 1.1,
+    "scenes": 1.1,
+    "tatoeba-small": 7.6,
+    "shakespeare": 3.4,
+    "masked-scenes": 0.75,
+    "sentence-kinds": 0.17,
+    "tiny-copy": 0.02,
+}
+VOCABULARY = {
+    "demo": 1100,
+    "scenes": 1100,
+    "tatoeba-small": 8000,
+    "shakespeare": 1024,
+    "masked-scenes": 1100,
+    "sentence-kinds": 1100,
+    "tiny-copy": 30,
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
     preset = load_preset(name)
     with torch.device("meta"):
-        model = build(preset.model.replace(vocab_size=VOCABULARY[name]))
+        labels = [str(number) for number in range(8)] if preset.model.tells_labels else []
+        model = build(preset.model.replace(vocab_size=VOCABULARY[name], labels=labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.4)
     assert preset.description
-    assert preset.train.batch_tokens >= preset.model.max_target_len
+    longest = preset.model.max_target_len if preset.model.has_decoder else preset.model.max_source_len
+    assert preset.train.batch_tokens >= longest
     assert VOCABULARY[name] <= preset.train.vocab_size
 
 

@@ -328,3 +328,46 @@ def test_clock_times():
 def test_the_card_and_metrics_agree(undisturbed):
     metrics = json.loads((undisturbed / "metrics.json").read_bytes())
     assert f"| validation_loss | {metrics['validation_loss']:.6g} |" in (undisturbed / "model_card.md").read_text()
+
+
+ENCODER = ModelConfig(architecture="encoder", d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, max_source_len=16)
+PLURALS = Examples(
+    [
+        (f"{'many' if number % 2 else 'one'} {word}", "many" if number % 2 else "one")
+        for number, word in enumerate("abcdefghij" * 20)
+    ],
+    "plurals",
+)
+
+
+@pytest.mark.parametrize("head", ["masked", "attention"])
+def test_an_encoder_alone_resumes_to_the_same_bits(tmp_path, head):
+    model = ENCODER.replace(head=head, dropout=0.2)
+    data = DATA if head == "masked" else PLURALS
+    whole = train(model, TRAIN, data=data, out=tmp_path / "whole")
+    interrupted(tmp_path / "parts", 7, model=model, data=data)
+    train(model, TRAIN, data=data, out=tmp_path / "parts", resume=True)
+    assert weights(whole) == weights(tmp_path / "parts")
+    metrics = json.loads((whole / "metrics.json").read_text())
+    assert 0.0 <= metrics["masked_accuracy" if head == "masked" else "label_accuracy"] <= 1.0
+    assert "encoder alone" in (whole / "model_card.md").read_text()
+
+
+@pytest.mark.parametrize(("head", "pooler"), [("classify", "none"), ("classify", "tanh"), ("attention", "none")])
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_a_classifier_learns_what_can_be_read_off_one_word(tmp_path, head, pooler, multi_label):
+    model = ENCODER.replace(head=head, pooler=pooler, multi_label=multi_label)
+    config = TRAIN.replace(steps=40, learning_rate=1e-2, label_smoothing=0.0)
+    out = train(model, config, data=PLURALS, out=tmp_path / "run")
+    assert json.loads((out / "metrics.json").read_text())["label_accuracy"] == 1.0
+    loaded = load_checkpoint(out)
+    assert loaded.config.labels == ("many", "one")
+    assert loaded.tokenizer.unknown_words("labels") == ["labels"]
+
+
+def test_masks_are_learnt_where_the_rest_of_the_text_says_what_they_hide(tmp_path):
+    texts = Examples([("", f"{word} {word} {word} {word}") for word in "abcdefgh" * 25], "echoes")
+    model, config = ENCODER.replace(head="masked"), TRAIN.replace(steps=60, learning_rate=1e-2, label_smoothing=0.0)
+    out = train(model, config, data=texts, validation=texts, out=tmp_path / "run")
+    assert json.loads((out / "metrics.json").read_text())["masked_accuracy"] > 0.95
+    assert load_checkpoint(out).config.mask_id == 4

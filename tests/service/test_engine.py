@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service.encoding import Reading
 from service.engine import EngineConfig
 from service.errors import (
     Cancelled,
@@ -114,9 +115,9 @@ def test_attention_of_a_model_without_it_is_refused(manual):
 
 
 async def test_an_embedding_is_the_answer_of_its_own(start):
-    (embedded, answered) = await ask(start(), request("embed", embeds=True), request("text"))
-    assert embedded.finals[0].embedding.tolist() == [5.0, 6.0, 2.0]
-    assert embedded.finals[0].reason is FinishReason.EMBEDDED
+    (embedded, answered) = await ask(start(), request("embed", reading=Reading(pooling="mean")), request("text"))
+    assert embedded.finals[0].encoded.vector.tolist() == [5.0, 6.0, 2.0]
+    assert embedded.finals[0].reason is FinishReason.ENCODED
     assert answered.tokens == scripted_answer(request())
 
 

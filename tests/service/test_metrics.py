@@ -103,7 +103,7 @@ def test_series_stay_within_the_budget(metrics, report):
 
     one = count()
     metrics.model("another", INFO).engine()
-    assert one < 500  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
+    assert one < 620  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
     assert count() - one < 160
 
 

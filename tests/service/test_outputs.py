@@ -34,7 +34,7 @@ def filled(memory, rows, top_k):
 
 
 def turn(outputs, rows):
-    return TurnOutputs(outputs, rows, attend=lambda row, tokens: np.zeros(1), mean_states={}, join_s=0.0, step_s=0.0)
+    return TurnOutputs(outputs, rows, attend=lambda row, tokens: np.zeros(1), encoded={}, join_s=0.0, step_s=0.0)
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])

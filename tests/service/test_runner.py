@@ -18,6 +18,7 @@ from model.reference_beam import BeamOptions, beam_search
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder
 from service.decoding.search import advance, search_for
+from service.encoding import Reading
 from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory
@@ -424,7 +425,8 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
     torch_model = tiny_model(tiny_config("encoder_decoder"))
     assert isinstance(torch_model, EncoderDecoder)
     requests = [
-        replace(request, prompt=(1,), embeds=number % 2 == 0) for number, request in enumerate(requests_for(model, 9))
+        replace(request, prompt=(1,), reading=Reading(pooling="mean") if number % 2 == 0 else None)
+        for number, request in enumerate(requests_for(model, 9))
     ]
     runner = model.runner(max_rows=16)
     scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
@@ -434,10 +436,11 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
     drain(scheduler, runner)
     for sequence in sequences:
         source = torch.tensor([sequence.request.source])
-        if sequence.request.embeds:
+        if sequence.request.reading:
             with torch.inference_mode():
                 states_1SM, _ = torch_model.encode(source, torch.tensor([source.shape[1]]))
-            assert sequence.embedding == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
+            assert sequence.encoded is not None
+            assert sequence.encoded.vector == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
 
 
 def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(tiny_attention_bundle):

@@ -69,7 +69,7 @@ async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
 def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle, monkeypatch, lone_threads, checks):
     asked = []
 
-    def noting(runner, manifest):
+    def noting(runner, manifest, precision):
         asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
         runner.reset()
 
@@ -87,7 +87,7 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
     checked = []
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.server.LONE_BYTES", least)
-    monkeypatch.setattr("service.server.golden_decode", lambda runner, manifest: checked.append(runner))
+    monkeypatch.setattr("service.server.golden_decode", lambda runner, *_: checked.append(runner))
     wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
     assert len(checked) == checks

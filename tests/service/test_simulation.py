@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from service.decoding.search import advance, search_for
+from service.encoding import Reading
 from service.errors import InternalFailure, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
+from service.states import StateLayout
 from service.step import padded
 from tests.fakes import EOS, ScriptedRunner, drain
 
@@ -64,6 +66,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def draw_reading(rng, number, now_s):
+    """For an encoder alone."""
+    return Request(
+        request_id=f"{number} embed",
+        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
+        prompt=(),
+        max_tokens=0,
+        reading=Reading(pooling="mean"),
+        deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
+    )
+
+
 def draw_request(rng, number, now_s, has_source):
     kind = rng.choice([name for name in KINDS if has_source or name != "embed"])
     max_tokens = rng.randrange(1, 24)
@@ -77,7 +91,7 @@ def draw_request(rng, number, now_s, has_source):
         rules=(Few(),) if kind.startswith("constrained") else (),
         options=DecodingOptions(**KINDS[kind]),
         seed=number,
-        embeds=kind == "embed",
+        reading=Reading(pooling="mean") if kind == "embed" else None,
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
     )
 
@@ -91,8 +105,8 @@ def draw_prompt(rng, has_source):
 
 
 def result(sequence):
-    if sequence.request.embeds:
-        return sequence.embedding.tolist()
+    if sequence.request.reading:
+        return sequence.encoded.vector.tolist()
     return [(answer.tokens, answer.logprobs, answer.normalised) for answer in sequence.answers]
 
 
@@ -109,6 +123,35 @@ def alone(request):
     scheduler.submit(sequence)
     drain(scheduler, runner)
     return result(sequence)
+
+
+@pytest.mark.parametrize("turns", [2_000])
+def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
+    rng = random.Random(turns)
+    runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=StateLayout(0))
+    config = SchedulerConfig(max_rows=24, state_bytes=1, join_tokens=96, idle_join_tokens=96)
+    scheduler = Scheduler(config, runner.limits, runner.layout)
+    sequences: list[Sequence] = []
+    for turn in range(turns):
+        while len(scheduler.waiting) < 30:
+            request = draw_reading(rng, len(sequences), turn)
+            scheduler.check(request)
+            sequences.append(Sequence(request, search_for(request, eos_id=EOS)))
+            scheduler.submit(sequences[-1])
+        if rng.random() < 0.05:
+            rng.choice(sequences[-20:]).is_cancelled = True
+        plan = scheduler.plan(float(turn))
+        assert len(plan.live) == len(plan.admitted) > 0
+        assert sum(len(join.source) for join in plan.step.joins) <= 96
+        advance(scheduler.commit(plan), runner.run(plan.step))
+        assert check_invariants(scheduler) == []
+        assert all(sequence.end is FinishReason.ENCODED for sequence in plan.live)
+    drain(scheduler, runner)
+    assert scheduler.rows == []
+    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in sequences)
+    answered = [sequence for sequence in sequences if sequence.end is FinishReason.ENCODED]
+    assert len(answered) > turns
+    assert all(tuple(result(sequence)) == sequence.request.source for sequence in answered[:100])
 
 
 @pytest.mark.parametrize("has_source", [True, False])

@@ -38,11 +38,19 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_STOP_STRING: _ClassVar[FinishReason]
 
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNSPECIFIED: _ClassVar[Pooling]
+    POOLING_MEAN: _ClassVar[Pooling]
+    POOLING_CLS: _ClassVar[Pooling]
+    POOLING_POOLER: _ClassVar[Pooling]
+
 class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TASK_UNSPECIFIED: _ClassVar[Task]
     TASK_TRANSLATION: _ClassVar[Task]
     TASK_GENERATION: _ClassVar[Task]
+    TASK_ENCODING: _ClassVar[Task]
 LENGTH_NORMALIZATION_UNSPECIFIED: LengthNormalization
 LENGTH_NORMALIZATION_AVERAGE: LengthNormalization
 LENGTH_NORMALIZATION_GNMT: LengthNormalization
@@ -59,9 +67,14 @@ FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_END_OF_SEQUENCE: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_STOP_STRING: FinishReason
+POOLING_UNSPECIFIED: Pooling
+POOLING_MEAN: Pooling
+POOLING_CLS: Pooling
+POOLING_POOLER: Pooling
 TASK_UNSPECIFIED: Task
 TASK_TRANSLATION: Task
 TASK_GENERATION: Task
+TASK_ENCODING: Task
 
 class DecodingOptions(_message.Message):
     __slots__ = ("max_tokens", "stop", "min_tokens", "max_length_ratio", "ignore_eos", "echo", "beam_size", "num_hypotheses", "length_penalty", "length_normalization", "coverage_penalty", "patience", "early_stopping", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias", "banned", "prefix", "prefix_tokens", "prefix_bias", "return_alternatives", "min_alternative_probability", "allowed_tokens", "use_shortlist", "phrases", "ordered_phrases", "regex", "json_schema", "lark", "token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads")
@@ -415,18 +428,20 @@ class ScoreResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., log_probability: _Optional[float] = ..., score: _Optional[float] = ..., perplexity: _Optional[float] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "text", "normalize", "source_language", "target_language")
+    __slots__ = ("model", "text", "normalize", "pooling", "source_language", "target_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     normalize: bool
+    pooling: Pooling
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., normalize: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., normalize: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("values", "usage", "timings")
@@ -437,6 +452,80 @@ class EmbedResponse(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, values: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class FillMaskRequest(_message.Message):
+    __slots__ = ("model", "text", "top_k")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    top_k: int
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., top_k: _Optional[int] = ...) -> None: ...
+
+class Filling(_message.Message):
+    __slots__ = ("token", "text", "probability")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    probability: float
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class FilledMask(_message.Message):
+    __slots__ = ("fillings",)
+    FILLINGS_FIELD_NUMBER: _ClassVar[int]
+    fillings: _containers.RepeatedCompositeFieldContainer[Filling]
+    def __init__(self, fillings: _Optional[_Iterable[_Union[Filling, _Mapping]]] = ...) -> None: ...
+
+class FillMaskResponse(_message.Message):
+    __slots__ = ("masks", "usage", "timings")
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    masks: _containers.RepeatedCompositeFieldContainer[FilledMask]
+    usage: Usage
+    timings: Timings
+    def __init__(self, masks: _Optional[_Iterable[_Union[FilledMask, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class ClassifyRequest(_message.Message):
+    __slots__ = ("model", "text", "include_token_weights")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TOKEN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    include_token_weights: bool
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., include_token_weights: bool = ...) -> None: ...
+
+class LabelProbability(_message.Message):
+    __slots__ = ("label", "probability")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    probability: float
+    def __init__(self, label: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class TokenWeight(_message.Message):
+    __slots__ = ("span", "weight")
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    span: Span
+    weight: float
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class ClassifyResponse(_message.Message):
+    __slots__ = ("labels", "token_weights", "usage", "timings")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedCompositeFieldContainer[LabelProbability]
+    token_weights: _containers.RepeatedCompositeFieldContainer[TokenWeight]
+    usage: Usage
+    timings: Timings
+    def __init__(self, labels: _Optional[_Iterable[_Union[LabelProbability, _Mapping]]] = ..., token_weights: _Optional[_Iterable[_Union[TokenWeight, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes", "max_hypotheses")
@@ -523,7 +612,7 @@ class Quantization(_message.Message):
     def __init__(self, form: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block: _Optional[int] = ..., activations: _Optional[str] = ..., cache: _Optional[str] = ..., batch_invariant: bool = ..., sentences: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "languages", "draft_tokens")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask", "multi_label", "has_pooler")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +631,11 @@ class Model(_message.Message):
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MASK_FIELD_NUMBER: _ClassVar[int]
+    MULTI_LABEL_FIELD_NUMBER: _ClassVar[int]
+    HAS_POOLER_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -560,7 +654,12 @@ class Model(_message.Message):
     quantization: Quantization
     languages: _containers.RepeatedScalarFieldContainer[str]
     draft_tokens: int
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    embedding_size: int
+    mask: str
+    multi_label: bool
+    has_pooler: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -342,7 +342,7 @@ class ScoringService(object):
 
 
 class EncodingServiceStub(object):
-    """Turns text into vectors with the encoder of a translation model.
+    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
     """
 
     def __init__(self, channel):
@@ -356,14 +356,38 @@ class EncodingServiceStub(object):
                 request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
                 _registered_method=True)
+        self.FillMask = channel.unary_unary(
+                '/glossa.v1.EncodingService/FillMask',
+                request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.SerializeToString,
+                response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.FromString,
+                _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/glossa.v1.EncodingService/Classify',
+                request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
 
 
 class EncodingServiceServicer(object):
-    """Turns text into vectors with the encoder of a translation model.
+    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
     """
 
     def Embed(self, request, context):
-        """Embeds one text: the mean of the encoder's last states over the text's tokens and those that stand around it.
+        """Embeds one text: one vector of the encoder's last states over the text's tokens and those that stand around it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FillMask(self, request, context):
+        """Tells which tokens the masks of a text most likely stand for. Encoding models with a masked head.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Tells which labels a text has. Encoding models that classify.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -377,6 +401,16 @@ def add_EncodingServiceServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.FromString,
                     response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.SerializeToString,
             ),
+            'FillMask': grpc.unary_unary_rpc_method_handler(
+                    servicer.FillMask,
+                    request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.FromString,
+                    response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.FromString,
+                    response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'glossa.v1.EncodingService', rpc_method_handlers)
@@ -386,7 +420,7 @@ def add_EncodingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EncodingService(object):
-    """Turns text into vectors with the encoder of a translation model.
+    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
     """
 
     @staticmethod
@@ -406,6 +440,60 @@ class EncodingService(object):
             '/glossa.v1.EncodingService/Embed',
             protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
             protos_dot_glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FillMask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/FillMask',
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.SerializeToString,
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/Classify',
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.SerializeToString,
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

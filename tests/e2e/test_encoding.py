@@ -1,0 +1,165 @@
+"""Encoders alone through the whole service: a process of its own, real bundles, real engines."""
+
+import asyncio
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from service.client import AsyncClient, Client, ClientError
+from tests.e2e.process import serving
+from tests.tiny import ENCODERS, TEXTS, tiny_encoder, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer(with_mask=True)
+MODELS = {kind: tiny_encoder(kind) for kind in ENCODERS}
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+
+
+@pytest.fixture(scope="module")
+def server(tiny_encoder_bundles, tiny_generation_bundle):
+    models = {kind: str(path) for kind, path in tiny_encoder_bundles.items()}
+    with serving(models={**models, "en": str(tiny_generation_bundle)}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with Client(server.address) as client:
+        yield client
+
+
+def ids_of(text):
+    words = [4 if word == "<mask>" else TOKENIZER.encode(word)[0] for word in text.split()]
+    return [1, *words, 2]
+
+
+@torch.inference_mode()
+def states_of(kind, text):
+    """(1, S, M), and the length as a tensor."""
+    source = torch.tensor([ids_of(text)])
+    lengths = torch.tensor([source.shape[1]])
+    return MODELS[kind](source, lengths), lengths
+
+
+def test_embeddings_are_pooled_states(client):
+    for kind, text in (("masked", TEXTS[0]), ("classify", TEXTS[1]), ("attention", "tree")):
+        states, _ = states_of(kind, text)
+        expected = {"mean": states[0].mean(0).numpy(), "cls": states[0, 0].numpy()}
+        if kind == "classify":
+            with torch.inference_mode():
+                expected["pooler"] = MODELS[kind].pooled(states)[0].numpy()
+        for pooling, vector in expected.items():
+            assert client.embed(text, model=kind, pooling=pooling) == pytest.approx(vector, abs=1e-5)
+            normalized = client.embed(text, model=kind, pooling=pooling, normalize=True)
+            assert normalized == pytest.approx(vector / np.linalg.norm(vector), abs=1e-5)
+        assert client.embed(text, model=kind) == client.embed(text, model=kind, pooling="mean")
+
+
+@pytest.mark.parametrize("text", ["the small <mask> house", "<mask> black cat <mask> under the <mask>", "<mask>"])
+def test_masks_are_filled_as_pytorch_fills_them(client, text):
+    states, _ = states_of("masked", text)
+    places = [place for place, token in enumerate(ids_of(text)) if token == 4]
+    with torch.inference_mode():
+        probabilities_NV = MODELS["masked"].fill(states[0, places]).softmax(-1)
+    masks = client.fill_mask(text, top_k=7)  # the only model that can
+    assert len(masks) == len(places)
+    for fillings, expected_V in zip(masks, probabilities_NV, strict=True):
+        best = expected_V.topk(7)
+        assert [filling.token for filling in fillings] == best.indices.tolist()
+        assert [filling.probability for filling in fillings] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [filling.text for filling in fillings] == [TOKENIZER.decode([token]) for token in best.indices.tolist()]
+    assert [len(fillings) for fillings in client.fill_mask(text)] == [5] * len(places)
+
+
+def test_labels_are_those_of_pytorch(client):
+    for kind in ("classify", "attention"):
+        for text in TEXTS:
+            states, lengths = states_of(kind, text)
+            with torch.inference_mode():
+                told = MODELS[kind].tell(states, lengths)
+            logits, labels = told.logits_BL[0], ENCODERS[kind]["labels"]
+            expected = logits.sigmoid() if kind == "attention" else logits.softmax(-1)
+            answer = client.classify(text, model=kind, token_weights=kind == "attention")
+            assert {told.label: told.probability for told in answer.labels} == pytest.approx(
+                dict(zip(labels, expected.tolist(), strict=True)), abs=1e-5
+            )
+            probabilities = [told.probability for told in answer.labels]
+            assert probabilities == sorted(probabilities, reverse=True)
+            assert answer.prompt_tokens == len(ids_of(text))
+            if kind == "classify":
+                assert answer.token_weights == ()
+                continue
+            assert told.token_weights_BS is not None
+            weights = told.token_weights_BS[0].tolist()
+            assert [token.weight for token in answer.token_weights] == pytest.approx(weights, abs=1e-6)
+            pieces = [text[token.start : token.end].strip() for token in answer.token_weights]
+            assert pieces == ["", *text.split(), ""]
+
+
+async def test_an_answer_does_not_depend_on_who_else_asks(server):
+    """Bit for bit: alone, and among a hundred others of all kinds and lengths."""
+    rng = random.Random(7)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 60))) for _ in range(40)]
+    masked = [text + " <mask>" for text in texts]
+    async with AsyncClient(server.address) as client:
+        calls: dict[str, list[Any]] = {
+            "embed": [lambda text=text: client.embed(text, model="masked") for text in texts],
+            "fill": [lambda text=text: client.fill_mask(text, model="masked") for text in masked],
+            "classify": [
+                lambda text=text: client.classify(text, model="attention", token_weights=True) for text in texts
+            ],
+        }
+        together = await asyncio.gather(*(call() for kind in calls.values() for call in kind))
+        alone = [await call() for kind in calls.values() for call in kind]
+    one: Any
+    for one, other in zip(together, alone, strict=True):
+        if hasattr(one, "labels"):
+            one, other = (one.labels, one.token_weights), (other.labels, other.token_weights)
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "message"),
+    [
+        (lambda c: c.fill_mask("the small house"), "INVALID_ARGUMENT", "must have 1..32 masks, written <mask>, got 0"),
+        (lambda c: c.fill_mask("<mask> " * 33), "INVALID_ARGUMENT", "must have 1..32 masks, written <mask>, got 33"),
+        (lambda c: c.fill_mask("a <mask>", top_k=0), "INVALID_ARGUMENT", "must be 1..100, got 0"),
+        (lambda c: c.fill_mask("a <mask>", top_k=101), "INVALID_ARGUMENT", "must be 1..100, got 101"),
+        (lambda c: c.fill_mask("a <mask>", model="classify"), "FAILED_PRECONDITION", "fills no masks"),
+        (lambda c: c.fill_mask("a <mask>", model="en"), "FAILED_PRECONDITION", "made for generation"),
+        (lambda c: c.fill_mask("a zebra <mask>"), "INVALID_ARGUMENT", "does not know these words: zebra"),
+        (lambda c: c.embed("a <mask>", model="masked"), "INVALID_ARGUMENT", "does not know these words: <, mask, >"),
+        (lambda c: c.embed("the cat " * 32, model="masked"), "INVALID_ARGUMENT", "must be at most 64 tokens, got 66"),
+        (lambda c: c.embed(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
+        (lambda c: c.embed("cat", model="masked", pooling="pooler"), "FAILED_PRECONDITION", "has no pooler"),
+        (lambda c: c.embed("cat"), "INVALID_ARGUMENT", "must be named when several fit"),
+        (lambda c: c.classify("cat", model="masked"), "FAILED_PRECONDITION", "tells no labels"),
+        (lambda c: c.classify("cat", model="classify", token_weights=True), "FAILED_PRECONDITION", "has no weights"),
+        (lambda c: c.classify("cat"), "INVALID_ARGUMENT", "one of: attention, classify$"),
+        (lambda c: c.translate("cat", model="masked"), "FAILED_PRECONDITION", "made for encoding"),
+        (lambda c: c.score("cat", "dog", model="masked"), "FAILED_PRECONDITION", "made for encoding"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(client, ask, code, message):
+    with pytest.raises(ClientError, match=message) as refusal:
+        ask(client)
+    assert refusal.value.code == code
+
+
+def test_a_late_answer_is_not_given(client):
+    with pytest.raises(ClientError) as refusal:
+        client.embed(TEXTS[0], model="masked", timeout_s=1e-6)
+    assert refusal.value.code == "DEADLINE_EXCEEDED"
+
+
+def test_models_say_what_they_can(client):
+    told = {model.name: model for model in client.list_models()}
+    assert (told["masked"].mask, list(told["masked"].labels), told["masked"].embedding_size) == ("<mask>", [], 32)
+    assert list(told["classify"].labels) == list(ENCODERS["classify"]["labels"])
+    assert [told[kind].has_pooler for kind in ENCODERS] == [False, True, False]
+    assert [told[kind].multi_label for kind in ENCODERS] == [False, False, True]
+    assert told["masked"].limits.max_prompt_tokens == 64
+    assert told["masked"].limits.max_tokens == 0
+    assert told["en"].embedding_size == 0

@@ -1,0 +1,177 @@
+"""Imported encoders through the whole path, with their own tokenizers: served answers are those of transformers."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from export.to_onnx import export_bundle
+from model.convert_tokenizer import convert_tokenizer
+from model.takeover import take_over
+from service.client import Client
+from tests.e2e.process import serving
+
+transformers = pytest.importorskip("transformers")
+
+WORDS = (
+    "the",
+    "small",
+    "red",
+    "house",
+    "stands",
+    "behind",
+    "old",
+    "tree",
+    "cat",
+    "sleep",
+    "##s",
+    "##ing",
+    "under",
+    ",",
+    ".",
+)
+LABELS = {0: "calm", 1: "loud", 2: "odd"}
+BERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}
+DISTIL = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 66}
+SERVED = {
+    "bert-masked": ("Bert", "ForMaskedLM"),
+    "bert-label": ("Bert", "ForSequenceClassification"),
+    "roberta-masked": ("Roberta", "ForMaskedLM"),
+    "distilbert-label": ("DistilBert", "ForSequenceClassification"),
+}
+
+
+def word_pieces(path):
+    """A tokenizer as BERT has it."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    (path / "vocab.txt").write_text("\n".join(dict.fromkeys([*special, *WORDS, *letters])))
+    return transformers.BertTokenizerFast(vocab=str(path / "vocab.txt"))
+
+
+def bytes_pieces(_):
+    """A tokenizer as RoBERTa has it, whose mask takes the blank before it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(["the small red house stands behind the old tree"] * 4, trainer)
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, mask_token=mask, **{f"{name}_token": text for name, text in names.items()}
+    )
+
+
+def framed(tokenizer, text):
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]])
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory):
+    """Of each model theirs, its tokenizer, and our bundle of it."""
+    made = {}
+    for name, (family, head) in SERVED.items():
+        path = tmp_path_factory.mktemp(name)
+        theirs = path / "theirs"
+        theirs.mkdir()
+        tokenizer = (bytes_pieces if family == "Roberta" else word_pieces)(theirs)
+        tokenizer.save_pretrained(theirs)
+        sizes = DISTIL if family == "DistilBert" else BERT
+        ids = {"pad_token_id": tokenizer.pad_token_id}
+        labels = {"id2label": LABELS} if "Sequence" in head else {}
+        config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), **sizes, **ids, **labels)
+        torch.manual_seed(3)
+        model = getattr(transformers, family + head)(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        model.save_pretrained(theirs)
+        take_over(theirs, path / "ours", convert_tokenizer(theirs))
+        export_bundle(path / "ours", path / "bundle")
+        made[name] = (model, tokenizer, path / "bundle")
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(peers):
+    models = {name: str(bundle) for name, (_, _, bundle) in peers.items()}
+    with serving(models=models) as server, Client(server.address) as client:
+        yield client
+
+
+def texts_for(count, mask=""):
+    rng = random.Random(count)
+    plain = [word for word in WORDS if not word.startswith("##")] + ["sleeping", "trees", "zebra", "The"]
+    for _ in range(count):
+        words = rng.choices(plain, k=rng.randint(1, 24))
+        for place in rng.sample(range(len(words)), min(len(words), rng.randint(1, 3))) if mask else ():
+            words[place] = mask
+        yield " ".join(words)
+
+
+@pytest.mark.parametrize("name", ["bert-masked", "roberta-masked"])
+def test_masks_are_filled_as_transformers_fills_them(client, peers, name):
+    model, tokenizer, _ = peers[name]
+    for text in texts_for(25, tokenizer.mask_token):
+        ids = framed(tokenizer, text)
+        with torch.no_grad():
+            expected_NV = model(ids).logits[0][ids[0] == tokenizer.mask_token_id].softmax(-1)
+        masks = client.fill_mask(text, model=name, top_k=5)
+        assert len(masks) == len(expected_NV) > 0
+        for fillings, expected_V in zip(masks, expected_NV, strict=True):
+            best = expected_V.topk(5)
+            assert [filling.token for filling in fillings] == best.indices.tolist()
+            assert [filling.probability for filling in fillings] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert-label", "distilbert-label"])
+def test_labels_are_those_of_transformers(client, peers, name):
+    model, tokenizer, _ = peers[name]
+    for text in texts_for(25):
+        with torch.no_grad():
+            expected = model(framed(tokenizer, text)).logits[0].softmax(-1).tolist()
+        told = {label.label: label.probability for label in client.classify(text, model=name).labels}
+        assert told == pytest.approx(dict(zip(LABELS.values(), expected, strict=True)), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_vectors_are_those_of_transformers(client, peers, name):
+    model, tokenizer, _ = peers[name]
+    for text in texts_for(10):
+        with torch.no_grad():
+            states = model.base_model(framed(tokenizer, text)).last_hidden_state[0].numpy()
+        mean = states.mean(0)
+        assert client.embed(text, model=name) == pytest.approx(mean, abs=1e-4)
+        assert client.embed(text, model=name, pooling="cls") == pytest.approx(states[0], abs=1e-4)
+        unit = client.embed(text, model=name, normalize=True)
+        assert unit == pytest.approx(mean / np.linalg.norm(mean), abs=1e-4)
+
+
+def test_the_pooler_is_that_of_transformers(client, peers):
+    model, tokenizer, _ = peers["bert-label"]
+    for text in texts_for(5):
+        with torch.no_grad():
+            expected = model.bert(framed(tokenizer, text)).pooler_output[0].numpy()
+        assert client.embed(text, model="bert-label", pooling="pooler") == pytest.approx(expected, abs=1e-4)
+
+
+def test_models_say_how_their_masks_are_written(client):
+    told = {model.name: model for model in client.list_models()}
+    assert (told["bert-masked"].mask, told["roberta-masked"].mask) == ("[MASK]", "<mask>")
+    assert list(told["distilbert-label"].labels) == list(LABELS.values())
+    assert told["roberta-masked"].limits.max_prompt_tokens == 64

@@ -1,0 +1,136 @@
+"""Encoders alone: what their heads compute, from definitions written down here."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from model.config import ConfigError
+from model.encoder import AttentionPooling, Encoder
+from model.transformer import build
+from tests.tiny import ENCODERS, tiny_config, tiny_encoder
+
+LENGTHS = torch.tensor([9, 4, 1])
+SOURCE = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_is_built_with_its_head(kind):
+    model = build(tiny_config("encoder", **ENCODERS[kind]))
+    assert isinstance(model, Encoder)
+    heads = {"masked": model.masked, "classify": model.label, "attention": model.attention}
+    assert [name for name, head in heads.items() if head is not None] == [kind]
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_what_is_said_of_a_text_does_not_depend_on_its_neighbours(kind):
+    model = tiny_encoder(kind)
+    with torch.no_grad():
+        together = model(SOURCE, LENGTHS)
+        for row, length in enumerate(LENGTHS.tolist()):
+            alone = model(SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
+            torch.testing.assert_close(together[row, :length], alone[0], rtol=1e-5, atol=1e-5)
+            if kind != "masked":
+                expected = model.tell(alone, LENGTHS[row : row + 1])
+                told = model.tell(together, LENGTHS)
+                torch.testing.assert_close(told.logits_BL[row], expected.logits_BL[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_masked_head_ends_in_the_embeddings():
+    model = tiny_encoder("masked")
+    assert model.masked.unembedding.weight is model.encoder.embedding.tokens.weight
+    states = torch.randn(5, 32)
+    head = model.masked
+    hidden = F.gelu(states @ head.dense.weight.T + head.dense.bias)
+    hidden = F.layer_norm(hidden, (32,), head.norm.weight, head.norm.bias, model.config.norm_eps)
+    expected = hidden @ model.encoder.embedding.tokens.weight.T + head.unembedding.bias
+    torch.testing.assert_close(model.fill(states), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_label_is_read_from_the_first_token():
+    model = tiny_encoder("classify")
+    states = torch.randn(3, 9, 32)
+    pooled = torch.tanh(states[:, 0] @ model.pooler.dense.weight.T + model.pooler.dense.bias)
+    torch.testing.assert_close(model.pooled(states), pooled)
+    told = model.tell(states, LENGTHS)
+    torch.testing.assert_close(told.logits_BL, pooled @ model.label.weight.T + model.label.bias)
+    assert told.token_weights_BS is None
+
+
+def test_without_a_pooler_the_first_state_stands_for_the_text():
+    model = build(tiny_config("encoder", head="classify", labels=("a", "b"))).eval()
+    states = torch.randn(2, 4, 32)
+    torch.testing.assert_close(model.pooled(states), states[:, 0])
+
+
+def test_attention_pooling_is_the_loop_over_tokens():
+    """Scores tanh(x . w), softmax over the text's own tokens, the weighted sum, then the labels: in float64."""
+    torch.manual_seed(1)
+    pooling = AttentionPooling(tiny_config("encoder", head="attention", labels=("a", "b", "c")))
+    states = torch.randn(3, 9, 32)
+    with torch.no_grad():
+        logits, weights = pooling(states, LENGTHS)
+    score, label = pooling.score.weight[0].detach().double(), pooling.label
+    for row, length in enumerate(LENGTHS.tolist()):
+        powers = [math.exp(math.tanh(float(states[row, place].double() @ score))) for place in range(length)]
+        expected = torch.tensor([power / sum(powers) for power in powers])
+        torch.testing.assert_close(weights[row, :length].double(), expected.double(), rtol=1e-5, atol=1e-6)
+        assert weights[row, length:].eq(0).all()
+        mixed = sum(weight * states[row, place].double() for place, weight in enumerate(expected))
+        torch.testing.assert_close(
+            logits[row].double(),
+            label.weight.detach().double() @ mixed + label.bias.detach().double(),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+
+
+def test_what_stands_behind_a_text_is_never_weighed():
+    pooling = AttentionPooling(tiny_config("encoder", head="attention", labels=("a", "b")))
+    states = torch.randn(2, 5, 32)
+    logits, _ = pooling(states, torch.tensor([5, 2]))
+    states[1, 2:] = float("nan")
+    again, weights = pooling(states, torch.tensor([5, 2]))
+    assert torch.equal(logits, again)
+    assert torch.isfinite(weights).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "decoder", "head": "masked"}, "head: is of architecture encoder, not decoder"),
+        ({"architecture": "decoder", "labels": ("a",)}, "labels: is of architecture encoder"),
+        ({"labels": ("a", "b")}, "labels: go with head classify or attention, got head none"),
+        ({"head": "classify", "labels": ("a", "a")}, "labels: must be different names"),
+        ({"head": "classify", "labels": ("a", "")}, "labels: must be a list of names"),
+        ({"head": "pooled"}, "head: must be one of none, masked, classify, attention"),
+        ({"mask_id": 10_000}, "mask_id: must be a token below vocab_size"),
+        ({"mask_id": "4"}, "mask_id: must be a token below"),
+        ({"window": 3}, "window: is a decoder's"),
+        ({"head": "masked", "position_dim": 8}, "tie_embeddings: must be false with position_dim"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_config(**{"architecture": "encoder", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "head: must be masked, classify or attention for training"),
+        ({"head": "masked"}, "mask_id: must be a token of its own"),
+        ({"head": "masked", "mask_id": 2}, "mask_id: must be a token of its own"),
+        ({"head": "classify", "labels": ("one",)}, "labels: must be at least 2"),
+    ],
+)
+def test_what_could_not_be_learnt_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tiny_config("encoder", **changes).check_trainable()
+
+
+def test_configurations_survive_json():
+    for settings in ENCODERS.values():
+        config = tiny_config("encoder", **settings)
+        assert type(config).from_json(config.to_json()) == config
