@@ -107,7 +107,7 @@ SLOW = {
 def test_every_way_to_tell_positions_trains_exports_and_serves(kind, changes, tmp_path):
     preset = known_preset("tiny-copy")
     model = preset.model.replace(**{"positions": kind, **changes})
-    settings = preset.train.replace(steps=40, save_every_steps=40, validate_every_steps=40, validation_size=20)
+    settings = preset.train.replace(steps=120, save_every_steps=120, validate_every_steps=120, validation_size=20)
     train(model, settings, data=copy_examples(400, seed=1), out=tmp_path / "run")
     export_bundle(tmp_path / "run", tmp_path / "bundle")
     trained, manifest = load_checkpoint(tmp_path / "run"), load_bundle(tmp_path / "bundle")
