@@ -151,7 +151,8 @@ def _read(model: Encoder, source: Ids) -> None:
 
 def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
     def hook(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
-        see(name, inputs[0])
+        if inputs[0].numel():  # an expert may have been chosen by no token
+            see(name, inputs[0])
 
     return hook
 

@@ -337,7 +337,7 @@ class Suite(Checker):
         self.served, self.plain_model, self.config = served, model, model.config
         sources = samples.sources or ((),) * len(samples.targets)
         # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
-        least = 0 if self.config.has_encoder else 1
+        least = 1 if self.config.reads_blocks else 0
         heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
         order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
         self.sources = tuple(sources[i] for i in order)
@@ -367,12 +367,14 @@ class Suite(Checker):
         return Expected(self.model)
 
     def run(self) -> Verification:
-        checks = [
-            ("prefill against PyTorch", self.prefill, self.tolerance),
-            ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
-            ("block after a prefill against PyTorch", self.later_block, self.tolerance),
-            ("several positions of a block against PyTorch", self.several_positions, self.tolerance),
-        ]
+        checks: list[tuple[str, Callable[[], tuple[float, str]], float]] = []
+        if self.config.reads_blocks:
+            checks = [
+                ("prefill against PyTorch", self.prefill, self.tolerance),
+                ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
+                ("block after a prefill against PyTorch", self.later_block, self.tolerance),
+                ("several positions of a block against PyTorch", self.several_positions, self.tolerance),
+            ]
         if self.config.has_encoder:
             checks = [
                 ("encode against PyTorch", self.encode, self.tolerance),
@@ -425,7 +427,7 @@ class Suite(Checker):
     def _fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
         """Writes PyTorch's caches of a target to a row; of an empty one there are none."""
         for name, cache in self.expected.caches(source, target).items() if target else ():
-            _positions(buffers[name][row], len(target))[...] = self.roundings.kept(name, cache)
+            _place(buffers[name][row], cache)[...] = self.roundings.kept(name, cache)
 
     def plain(self) -> tuple[float, str]:
         """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model
@@ -478,10 +480,10 @@ class Suite(Checker):
         for row, source in enumerate(sources):
             for name, array in self.expected.source(source).items():
                 if name != "encoder_states":
-                    size = (array.shape[1], length, array.shape[3]) if _has_positions(array[0]) else array.shape[1:]
+                    size = (array.shape[1], length, array.shape[3]) if array[0].ndim > 1 else array.shape[1:]
                     if name not in arrays:
                         arrays[name] = garbage((len(rows), *size), self._dtype(name))
-                    _positions(arrays[name][row], len(source))[...] = self.roundings.kept(name, array[0])
+                    _place(arrays[name][row], array[0])[...] = self.roundings.kept(name, array[0])
         return arrays
 
     # -- decoder: prefill
@@ -561,7 +563,7 @@ class Suite(Checker):
         buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
         for i, row in enumerate(rows):
             head, place = self.targets[row][: self.heads[row]], (i, i + 1)
-            blocks = [[token] for token in head] if self.config.has_encoder else [head]
+            blocks = [head] if self.config.reads_blocks else [[token] for token in head]
             for start, block in enumerate(blocks):
                 predictions[row, start + len(block) - 1] = self.served.decode(
                     [block], [start], _rows(buffers, *place), _rows(cross, *place), top_k=top_k[start % len(top_k)]
@@ -605,19 +607,19 @@ class Suite(Checker):
         worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             for name, expected in self.expected.caches(source, target).items():
-                kept = _positions(self.played.buffers[name][row], len(target))
-                actual = self.roundings.values(name, kept)
+                actual = self.roundings.values(name, _place(self.played.buffers[name][row], expected))
                 worst.add(f"present.{name}", actual, expected)
         return worst.error, worst.note
 
     def untouched(self) -> tuple[float, str]:
         differ = 0
-        for array in self.played.buffers.values():
+        for name, array in self.played.buffers.items():
+            stride = self.config.compression if self.config.is_compressed(int(name.rpartition(".")[2])) else 1
             for row, rest in enumerate(array):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
-                if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
+                if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
-                behind = rest[:, used:] if _has_positions(rest) else rest[rest.size * bool(used) :]
+                behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
                 differ += differing(behind, garbage(behind.shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
@@ -638,7 +640,7 @@ class Suite(Checker):
 
     def _predictions(self) -> list[Prediction]:
         """All there are, in a batch and alone, of one or more rows."""
-        prefilled = [] if self.config.has_encoder else [self.prefilled[0], *self.prefilled_alone]
+        prefilled = [self.prefilled[0], *self.prefilled_alone] if self.config.reads_blocks else []
         return [*prefilled, *self.played.predictions.values(), *self.played_alone.values()]
 
     def sums(self) -> tuple[float, str]:
@@ -700,7 +702,7 @@ class Suite(Checker):
         """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
         limit = max(1, self.config.max_target_len // 2)
         start = len(self.config.frames.before_target)
-        prompts = [target[: start if self.config.has_encoder else limit] for target in self.targets]
+        prompts = [target[: limit if self.config.reads_blocks else max(start, 1)] for target in self.targets]
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
@@ -733,14 +735,10 @@ def _valid(array: Array, length: int) -> Array:
     return array[..., :length, :] if array.ndim > 1 else array
 
 
-def _has_positions(array: Array) -> bool:
-    """Whether a row's keys or values (K, T, D), not what a recurrent model carries (M,)."""
-    return array.ndim > 1
-
-
-def _positions(array: Array, length: int) -> Array:
-    """A view of the first `length` positions of a row's keys or values, or of all of what has none."""
-    return array[:, :length] if _has_positions(array) else array
+def _place(kept: Array, expected: Array) -> Array:
+    """A view of the positions of a row's keys or values (K, T, D) of which something is expected; all of what has no
+    positions (M,)."""
+    return kept[:, : expected.shape[1]] if kept.ndim > 1 else kept
 
 
 def _capacity(targets: Sequence[Ids]) -> int:

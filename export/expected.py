@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from export.samples import Ids
-from model.attention import CrossAttention, SelfAttention
+from model.attention import CrossAttention, SelfAttention, merge_heads, split_heads
+from model.compression import Compression
 from model.layers import Block
 from model.recurrent import Recurrent, first_names, state_names
-from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, Model, SourceModel
+from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache, Model, SourceModel
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -57,8 +58,9 @@ class Expected:
 
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
-        """self_key.i and self_value.i of every position of the target, (K, T, D); of recurrent models what is carried
-        behind the last, (M,)."""
+        """self_key.i and self_value.i of every position of the target, (K, T, D). Of layers that compress those of
+        every window, the last of which may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
+        `export.graphs.GraphCompressedAttention`. Of recurrent models what is carried behind the last, (M,)."""
         if isinstance(self.model, Recurrent):
             return self._carried(self.model, source, target)
         caches = self.model.decoder.empty_caches(1, len(target))
@@ -71,6 +73,9 @@ class Expected:
         arrays: Arrays = {}
         for i, cache in enumerate(caches):
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
+            compression = self.model.decoder.compressions[i]
+            if compression is not None:
+                arrays |= _compressed(compression, cache, i)
         return arrays
 
     def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
@@ -211,3 +216,16 @@ def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     turn_TR = torch.complex(cos_BTR[0, :, :half], sin_BTR[0, :, :half])
     numbers_THR = torch.complex(x_THD[..., :half], x_THD[..., half : 2 * half]) * turn_TR[:, None]
     return torch.cat((numbers_THR.real, numbers_THR.imag, x_THD[..., 2 * half :]), dim=-1)
+
+
+def _compressed(compression: Compression, cache: LayerCache, layer: int) -> Arrays:
+    """What a layer that compresses keeps, from the keys and values of all positions."""
+    arrays: Arrays = {}
+    stride, whole = compression.stride, [merge_heads(tensor) for tensor in cache]
+    for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.everywhere(*whole), strict=True):
+        length = plain_1TE.shape[1]
+        last = [length - 1] if length % stride else []
+        told_KND = split_heads(told_1TE, cache.key.shape[1])[0][:, [*range(stride - 1, length, stride), *last]]
+        recent_WE = nn.functional.pad(plain_1TE[0], (0, 0, stride - 1, 0))[length:]
+        arrays |= {f"self_{part}.{layer}": told_KND.numpy(), f"recent_{part}.{layer}": recent_WE.flatten().numpy()}
+    return arrays

@@ -32,6 +32,7 @@ from model.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
+from model.compression import Compression
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.recurrent import Recurrent
@@ -89,6 +90,54 @@ class GraphAttention:
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
         query_BHTD = split_heads(query_BTE, self.config.num_heads) * self.config.attention_factor
         return bias(query_BHTD, positions_BT, torch.arange(total))
+
+
+class GraphCompressedAttention:
+    """The same of a layer that compresses: the cache has a slot for each window of positions, the last of which is
+    written anew with every token until its window is complete. One token a row.
+
+    `present` holds the extended cache and, (B, (s - 1) * E) each, the last s - 1 keys and values as they were before
+    the convolution.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        compression: Compression,
+        past: Sequence[Tensor],
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+    ) -> None:
+        """past: two caches (B, K, C / s, D), C / s rounded up, and what else `present` holds; others: see
+        `GraphAttention`."""
+        self.config, self.compression, self.starts_B = config, compression, starts_B
+        self.cache, self.recent = past[:2], past[2:]
+        stride = compression.stride
+        self.last_slot_B = (lengths_B - 1) // stride
+        self.total_slots = (total_length + (stride - 1)) // stride
+        self.present: tuple[Tensor, ...] | None = None
+
+    def __call__(
+        self, query_B1E: Tensor, key_B1E: Tensor, value_B1E: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        assert bias is None
+        key_B1E, recent_keys = self._compress(self.compression.key, self.recent[0], key_B1E)
+        value_B1E, recent_values = self._compress(self.compression.value, self.recent[1], value_B1E)
+        inputs = (query_B1E, key_B1E, value_B1E, *self.cache, self.last_slot_B, self.total_slots)
+        mixed_B1E, key, value = _group_query_attention(self.config, inputs, (query_B1E, *self.cache))
+        self.present = (key, value, recent_keys, recent_values)
+        return mixed_B1E
+
+    def _compress(self, convolution: nn.Conv1d, recent_BW: Tensor, new_B1E: Tensor) -> tuple[Tensor, Tensor]:
+        """c_t, and what the next token wants to know of this and earlier ones. Before the start there are zeros."""
+        width, stride = new_B1E.shape[-1], self.compression.stride
+        # One node reads what is kept, and what is kept instead depends on it: both may be the same memory.
+        window_BW = torch.cat((recent_BW, new_B1E[:, 0]), dim=1)
+        ages_W = torch.arange(stride - 1, -1, -1).repeat_interleave(width)
+        window_BW = torch.where(self.starts_B[:, None] >= ages_W, window_BW, 0.0)
+        compressed_BE1: Tensor = convolution(torch.unflatten(window_BW, 1, (stride, width)).transpose(1, 2))
+        return compressed_BE1.transpose(1, 2), window_BW[:, width:]
 
 
 class GraphSourceAttention:
@@ -200,11 +249,20 @@ class _Decode(nn.Module):
         self.model = model
 
     def attends(
-        self, past: Sequence[Pair], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
-    ) -> list[GraphAttention]:
-        return [GraphAttention(self.model.config, layer, starts_B, lengths_B, total_length) for layer in past]
+        self, past: Sequence[Any], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
+    ) -> list[GraphAttention | GraphCompressedAttention]:
+        """past: of each layer a pair of caches, of those that compress also what `GraphCompressedAttention` keeps."""
+        config, lengths = self.model.config, (starts_B, lengths_B, total_length)
+        return [
+            GraphAttention(config, layer, *lengths)
+            if compression is None
+            else GraphCompressedAttention(config, compression, layer, *lengths)
+            for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
+        ]
 
-    def say(self, states_PM: Tensor, attends: Sequence[GraphAttention], top_k_1: Tensor) -> list[Tensor]:
+    def say(
+        self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention], top_k_1: Tensor
+    ) -> list[Tensor]:
         """All outputs, behind the tokens with these states."""
         presents = [attend.present for attend in attends if attend.present is not None]
         said = predictions(self.model.decoder.unembedding, states_PM, top_k_1)
@@ -234,8 +292,9 @@ class DecodeGraph(_Decode):
         return self.say(_gather(states_BTM, positions_P2), attends, top_k_1)
 
 
-class DecodeSourceGraph(_Decode):
-    """`decode` of a model with an encoder: one token of each row, and what follows all of them (P = B)."""
+class DecodeTokenGraph(_Decode):
+    """`decode` of a model with an encoder, or one that compresses: one token of each row, and what follows all of them
+    (P = B)."""
 
     def forward(
         self,
@@ -244,12 +303,14 @@ class DecodeSourceGraph(_Decode):
         lengths_B: Tensor,
         total_length: Tensor,
         top_k_1: Tensor,
-        past: Sequence[Pair],
-        source_lengths_B: Tensor,
-        cross: Sequence[Pair],
+        past: Sequence[Any],
+        source_lengths_B: Tensor | None = None,
+        cross: Sequence[Pair] = (),
     ) -> list[Tensor]:
         attends = self.attends(past, starts_B, lengths_B, total_length)
-        sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
+        sources: list[GraphSourceAttention | None] = [None] * len(attends)
+        if source_lengths_B is not None:
+            sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
         return self.say(states_BTM[:, 0], attends, top_k_1)
 
@@ -348,19 +409,24 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)
-    axes = {name: torch.export.Dim(name) for name in ("batch", "block", "asked", "capacity", "source")}
+    axes = {name: torch.export.Dim(name) for name in ("batch", "block", "asked", "capacity", "slots", "source")}
     rows = {0: axes["batch"]}
 
-    def pairs(length: int, axis: str) -> tuple[list[Pair], list[tuple[Any, Any]]]:
+    def pairs(length: int, axis: str) -> tuple[list[Any], list[tuple[Any, ...]]]:
         shape = (batch, config.attention_kv_heads, length, config.attention_head_dim)
         moving = {0: axes["batch"], 2: axes[axis]}
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in layers], [(moving, moving) for _ in layers]
 
-    own = tuple(f"self_{part}.{i}" for i in layers for part in ("key", "value"))
+    own = tuple(state.name for state in states(config, "") if state.kind != "cross_kv")
     theirs = tuple(f"cross_{part}.{i}" for i in layers for part in ("key", "value"))
-    length = 1 if config.has_encoder else block
-    tokens_axes = rows if config.has_encoder else {0: axes["batch"], 1: axes["block"]}
+    length = block if config.reads_blocks else 1
+    tokens_axes = {0: axes["batch"], 1: axes["block"]} if config.reads_blocks else rows
     past, past_axes = pairs(capacity, "capacity")
+    for i in layers:
+        if config.is_compressed(i):
+            slots, slots_axes = pairs(-(-capacity // config.compression), "slots")
+            recent = weight.new_zeros(batch, recent_size(config))
+            past[i], past_axes[i] = (*slots[i], recent, recent.clone()), (*slots_axes[i], rows, rows)
     arguments: tuple[Any, ...] = (
         torch.ones(batch, length, dtype=torch.int64),
         torch.zeros(batch, dtype=torch.int64),
@@ -372,6 +438,15 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, {}, past_axes)
     inputs = ("tokens", "starts", "lengths", "total_length", "top_k", *(f"past.{name}" for name in own))
     outputs = ("logprobs", "normaliser", "top_logprobs", "top_ids", *(f"present.{name}" for name in own))
+    if config.compression:
+        decode = Signature(
+            module=DecodeTokenGraph(model),
+            arguments=arguments,
+            dynamic_axes=dynamic_axes,
+            inputs=inputs,
+            outputs=outputs,
+        )
+        return {"decode": decode}
     if not isinstance(model, EncoderDecoder):
         decode = Signature(
             module=DecodeGraph(model),
@@ -391,7 +466,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         outputs=("encoder_states", *theirs),
     )
     decode = Signature(
-        module=DecodeSourceGraph(model),
+        module=DecodeTokenGraph(model),
         arguments=(*arguments, source_lengths, cross),
         dynamic_axes=(*dynamic_axes, rows, cross_axes),
         inputs=(*inputs, "source_lengths", *theirs),
@@ -439,12 +514,23 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
     if not config.has_decoder:
         return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
+    own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
     result = []
     for i in range(config.num_decoder_layers):
+        stride = config.compression if config.is_compressed(i) else 1
         for part in ("key", "value"):
-            shape = ("batch", kv_heads, "capacity", head_dim)
-            result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=shape))
+            result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
             if config.has_encoder:
-                shape = ("batch", kv_heads, "source", head_dim)
-                result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=shape))
+                result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))
+        if config.is_compressed(i):
+            shape = ("batch", recent_size(config))
+            result += [
+                StateSpec(name=f"recent_{part}.{i}", kind="recurrent", dtype=dtype, shape=shape)
+                for part in ("key", "value")
+            ]
     return tuple(result)
+
+
+def recent_size(config: ModelConfig) -> int:
+    """How many numbers of the keys, and how many of the values, a layer that compresses keeps as they were."""
+    return (config.compression - 1) * config.attention_kv_heads * config.attention_head_dim

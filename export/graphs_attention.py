@@ -24,8 +24,11 @@ from model.transformer import EncoderDecoder, Model
 
 
 def seen_attention(config: ModelConfig) -> tuple[SeenAttention, ...]:
-    """What `attend` tells of a model, in the order of its outputs; of a recurrent one nothing: `align` tells it all."""
-    if config.is_recurrent:
+    """What `attend` tells of a model, in the order of its outputs.
+
+    Nothing of a recurrent one, of which `align` tells all, and of one whose keys stand for several positions.
+    """
+    if config.is_recurrent or config.compression:
         return ()
     kinds: dict[Any, int] = {}
     if config.has_encoder:

@@ -33,7 +33,8 @@ Task = Literal["translation", "generation", "encoding"]
 class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
-    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory.
+    self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
+    `stride` of s its growing axis has one place for every s positions, rounded up.
     cross_kv: `encode` writes NAME and `decode` reads it; its first states of a recurrent decoder have no source axis.
     recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, in the same memory too: it
     has read the one before it writes the other. What is there at position 0 does not matter.
@@ -45,6 +46,11 @@ class StateSpec:
     kind: StateKind
     dtype: str
     shape: tuple[int | str, ...]
+    stride: int = 1
+
+    def places(self, positions: int) -> int:
+        """Of the growing axis, that so many positions take."""
+        return -(-positions // self.stride)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,6 +472,8 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
             raise FormError(f"{where}: states must be empty without decode, got {len(variant.states)}")
         return
     for state in variant.states:
+        if state.stride < 1 or (state.stride > 1 and state.kind != "self_kv"):
+            raise FormError(f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}")
         if state.kind == "cross_kv":
             written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
             names = state.name, state.name

@@ -107,6 +107,12 @@ FORMS: Mapping[str, Form] = {
 }
 
 
+def is_kept(weight: str) -> bool:
+    """Whether a weight stays float32 in every form: a router's, since a rounded logit may choose another expert (Fedus
+    et al. 2022, 2.4), and vectors of distances, which are few."""
+    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
+
+
 def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = None) -> ModelProto:
     """The graph of `role`, optimised and with named weights, in a form. ranges: where `form.needs_ranges`."""
     if not form.is_quantized:
@@ -201,7 +207,7 @@ class _Rewriter:
             if node.op_type not in ("MatMul", "Gemm") or len(node.input) < 2 or node.input[1] not in self.constants:
                 continue
             tensor = self.constants[node.input[1]]
-            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2:
+            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2 or is_kept(node.input[1]):
                 continue
             weight = numpy_helper.to_array(tensor)
             bias: np.ndarray | None = None
@@ -259,9 +265,14 @@ class _Rewriter:
             magnitude = self.node("Abs", [product.x])
             axis = self.constant("axes.last", np.array([-1]))
             top = self.node("ReduceMax", [magnitude.output[0], axis], keepdims=1)
+            nodes += [magnitude, top]
+            if ".experts." in product.weight_name:  # of no rows the runtime's maximum is as wide as they are
+                first = [self.constant(f"first.{end}", np.array([end])) for end in (0, 1)]
+                top = self.node("Slice", [top.output[0], *first, axis])
+                nodes.append(top)
             share = self.node("Div", [product.x, top.output[0]])
             x_u8 = self.node("QuantizeLinear", [share.output[0], unit, zero])
-            nodes += [magnitude, top, share, x_u8]
+            nodes += [share, x_u8]
             self.quantized[key] = x_u8.output[0], top.output[0], zero
         x_u8_name, top_name, _ = self.quantized[key]
         weight, scale = self.integers(product)
@@ -276,6 +287,8 @@ class _Rewriter:
     def statically(self, product: _Product) -> list[NodeProto]:
         """x → u8 with a constant step and zero point. That of a rectified x is 0, and saturation is the rectifier."""
         assert self.ranges is not None
+        if product.weight_name not in self.ranges.inputs:
+            return self.by_row(product)  # of an expert that no sample chose
         step, zero = self.ranges.input_grid(product.weight_name)
         nodes: list[NodeProto] = []
         key = (product.x, f"{step!r} {zero!r}")

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from export.bundle import Role
 from export.optimize import makers_of, with_inner
+from export.quantize import is_kept
 from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Decoder, EncoderDecoder, Model
@@ -125,6 +126,8 @@ def products_off(model: Model, roundings: Roundings, seen: Sequence[SeenProduct]
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     by_weight = {alias: name for name in reversed(linears) for alias in names[f"{name}.weight"]}
     for product in seen:
+        if not len(product.input_RK):
+            continue  # of an expert that no row chose
         name, rounding = by_weight[product.weight], roundings.products[product.weight]
         bias = linears[name].bias
         scale_N = _divided(name, linears[name].weight.shape[0], model, roundings)
@@ -290,7 +293,7 @@ def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) ->
             weight, scale_N = _find(roundings.tables, names[f"{name}.weight"]), np.ones(module.num_embeddings)
         else:
             continue
-        if weight is None and not is_whole:
+        if weight is None and (is_kept(f"{name}.weight") or not is_whole):
             continue
         if weight is None:
             raise KeyError(f"{name}.weight is not rounded")
@@ -346,9 +349,9 @@ def _divided(name: str, outputs: int, model: Model, roundings: Roundings) -> Arr
 
 
 def folds_steps(config: Any) -> bool:
-    """Whether self-attention's keys and values leave their product in units of the caches: one token at a time, and not
-    turned afterwards."""
-    return bool(config.has_encoder and config.positions != "rotary")
+    """Whether self-attention's keys and values leave their product in units of the caches: one token at a time, and
+    handed to the operator as they are, with the queries."""
+    return bool(config.has_encoder and config.positions not in ("rotary", "shaw") and not config.qk_norm)
 
 
 def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:

@@ -183,14 +183,16 @@ def export_model(
             "precision int4, and forms with blocks or int8 caches, are of decoders; export an encoder with fp32, fp16, "
             "or int8 in form row or static"
         )
+    if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
+        raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     if parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if attention and config.compression:
+        raise ExportError("attention: keys of a model with compression stand for several positions; leave it out")
     if attention and config.is_recurrent and config.score == "none":
         raise ExportError("attention: a recurrent model without a score has none; export it without attention")
-    if config.is_recurrent and forms.form in FORMS and FORMS[forms.form].has_int8_cache:
-        raise ExportError(f"form: {forms.form} keeps int8 keys and values, and a recurrent model has none; take row")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -345,12 +347,27 @@ def save_variants(
 
 
 def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[str, ...]:
-    """The forms of a precision that are measured: the one named, if it is one of this precision. What has no cache,
-    encoders alone and recurrent models, has none in int8."""
+    """The forms of a precision that are measured: the one named, if it is one of this precision."""
     if form in FORMS and FORMS[form].precision == precision:
         return (form,)
-    has_cache = config.has_decoder and not config.is_recurrent
-    return tuple(name for name in AUTOMATIC[precision] if has_cache or not FORMS[name].has_int8_cache)
+    has_problem = bool(int8_cache_problem(config))
+    return tuple(name for name in AUTOMATIC[precision] if not (has_problem and FORMS[name].has_int8_cache))
+
+
+def int8_cache_problem(config: ModelConfig) -> str:
+    """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
+    leaves their product, and these are changed afterwards."""
+    if not config.has_decoder:
+        return "and an encoder alone keeps none"
+    if config.is_recurrent:
+        return "and a recurrent model has none"
+    if config.compression:
+        return "and those of a model with compression are made of several tokens"
+    if config.qk_norm:
+        return "and those of a model with qk_norm have another range behind the norm"
+    if config.positions == "rotary" and config.rotary_dims:
+        return "and of those of a model with rotary_dims only a part turns"
+    return ""
 
 
 def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
@@ -495,9 +512,11 @@ def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
     config, is_one_node = model.config, graphs.attends_in_one_node(model)
     can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
     layers, weights = config.num_encoder_layers, int(model.attention is not None)
+    routers = layers if config.experts else 0
     counts = {
         "GroupQueryAttention": layers if is_one_node else 0,
-        "Softmax": weights + (0 if is_one_node else layers),
+        "Softmax": weights + (0 if is_one_node else layers) + routers,
+        "NonZero": routers * config.experts,
         "LogSoftmax": int(model.masked is not None),
     }
     _check_counts(graph, "encode", counts, packed=layers if can_pack else 0)
@@ -523,25 +542,32 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         return
     # What happens to queries or keys outside the operator keeps them apart.
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
-    nodes, packable, softmaxes = 0, 0, 0
+    nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
     if role == "decode":
         turning = config.rotary_dims or config.attention_head_dim
         is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
         nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
-        packable = 0 if is_apart else config.num_decoder_layers
+        compressed = sum(map(config.is_compressed, range(config.num_decoder_layers)))
+        packable = 0 if is_apart else config.num_decoder_layers - compressed
     elif role == "align":
         softmaxes = 2 * config.num_decoder_layers
+        blocks -= 1  # nothing behind the last layer's attention is computed
     elif role == "attend":
         softmaxes = sum(seen.layers for seen in seen_attention(config))
+        blocks = (config.num_encoder_layers * config.has_encoder + blocks * config.has_decoder) - 1
     elif is_half:
-        softmaxes = config.num_encoder_layers
+        softmaxes = blocks = config.num_encoder_layers
     else:
-        nodes, packable = config.num_encoder_layers, 0 if is_apart or is_rotary else config.num_encoder_layers
+        nodes = blocks = config.num_encoder_layers
+        packable = 0 if is_apart or is_rotary else config.num_encoder_layers
+    routers = blocks if config.experts else 0
     counts = {
         "GroupQueryAttention": nodes,
-        "Softmax": softmaxes,
+        "Conv": 2 * compressed,
+        "Softmax": softmaxes + routers,
         "LogSoftmax": int(role == "decode"),
-        "TopK": int(role == "decode"),
+        "TopK": int(role == "decode") + routers,
+        "NonZero": routers * config.experts,
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:

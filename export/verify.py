@@ -243,10 +243,13 @@ class Served:
         return feeds
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
-        sizes = {"batch": rows, "capacity": capacity}
-        states = [state for state in self.variant.states if state.kind != "cross_kv"]
-        shapes = [[sizes[axis] if isinstance(axis, str) else axis for axis in state.shape] for state in states]
-        return {state.name: garbage(shape, state.dtype) for state, shape in zip(states, shapes, strict=True)}
+        arrays: Arrays = {}
+        for state in self.variant.states:
+            if state.kind != "cross_kv":
+                sizes = {"batch": rows, "capacity": state.places(capacity)}
+                shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
+                arrays[state.name] = garbage(shape, state.dtype)
+        return arrays
 
     def decode(
         self,
@@ -354,5 +357,5 @@ def limits_of(config: ModelConfig) -> Limits:
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,
         max_target_len=config.max_target_len if config.has_decoder else 0,
-        max_block=1 if config.has_encoder else 0,
+        max_block=0 if config.reads_blocks else 1,
     )

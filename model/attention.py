@@ -176,14 +176,10 @@ class CachedAttention:
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
-        batch, kv_heads, capacity, _ = self.cache_key_BKCD.shape
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1], device=query_BTE.device)
-        rows_B1 = torch.arange(batch, device=query_BTE.device)[:, None]
-        for cache_BKCD, new_BTE in ((self.cache_key_BKCD, key_BTE), (self.cache_value_BKCD, value_BTE)):
-            new_BTKD = torch.unflatten(new_BTE, -1, (kv_heads, -1))
-            # Under autocast the products come out narrower than the cache that the caller made.
-            cache_BKCD.transpose(1, 2)[rows_B1, positions_BT] = new_BTKD.to(cache_BKCD.dtype)
-        keys_C = torch.arange(capacity, device=query_BTE.device)
+        write_cache(self.cache_key_BKCD, key_BTE, positions_BT)
+        write_cache(self.cache_value_BKCD, value_BTE, positions_BT)
+        keys_C = torch.arange(self.cache_key_BKCD.shape[2], device=query_BTE.device)
         mask_B1TC = (keys_C <= positions_BT[..., None])[:, None]
         if self.window:
             mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - self.window)[:, None]
@@ -197,6 +193,15 @@ class CachedAttention:
             bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_BT, keys_C),
         )
         return merge_heads(mixed_BHTD)
+
+
+def write_cache(cache_BKCD: Tensor, new_BTE: Tensor, positions_BT: Tensor) -> None:
+    """Writes keys or values (B, T, K*D) to these int64 positions of a cache."""
+    batch, kv_heads, _, _ = cache_BKCD.shape
+    rows_B1 = torch.arange(batch, device=new_BTE.device)[:, None]
+    new_BTKD = torch.unflatten(new_BTE, -1, (kv_heads, -1))
+    # Under autocast the products come out narrower than the cache that the caller made.
+    cache_BKCD.transpose(1, 2)[rows_B1, positions_BT] = new_BTKD.to(cache_BKCD.dtype)
 
 
 class SourceAttention:

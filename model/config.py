@@ -192,12 +192,17 @@ class ModelConfig(_Config):
     num_decoder_layers: int = 3
     activation: Activation = "relu"
     gated: bool = False  # act(W1 x) * W3 x instead of act(W1 x) (Shazeer 2020)
+    experts: int = 0  # feed-forwards of each block that a router chooses from; 0: one, without a router
+    experts_per_token: int = 1  # of them that a token is read by
     norm: Norm = "layer"
     norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
     norm_eps: float = 1e-5
     parallel: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm decoders
     attention_scale: float = 0.0  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
     window: int = 0  # a decoder's token sees itself and the window - 1 before it (Beltagy et al. 2020); 0: all
+    compression: int = (
+        0  # of every second layer, which sees all tokens by one key of so many (Liu et al. 2018); 0: none
+    )
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
     position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
@@ -247,6 +252,7 @@ class ModelConfig(_Config):
             "num_kv_heads",
             "head_dim",
             "num_encoder_layers",
+            "experts",
             "position_dim",
             "rotary_dims",
             "attention_scale",
@@ -254,6 +260,7 @@ class ModelConfig(_Config):
             "window",
             "encoder_dim",
             "attention_dim",
+            "compression",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -265,11 +272,13 @@ class ModelConfig(_Config):
             raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
+        self._require("experts_per_token", 1, max(self.experts, 1))
         if self.is_recurrent:
             self._check_recurrent()
         else:
             self._check_heads()
             self._check_positions()
+            self._check_compression()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -340,6 +349,30 @@ class ModelConfig(_Config):
         if kind == "bucketed" and self.position_range <= self.position_buckets // 2:
             raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
 
+    def _check_compression(self) -> None:
+        if not self.compression:
+            return
+        if self.compression == 1:
+            raise ConfigError("compression", "must be 0 or at least 2, got 1")
+        if self.architecture != "decoder" or self.num_decoder_layers < 2:
+            raise ConfigError(
+                "compression",
+                f"needs a decoder-only model of at least 2 layers, got {self.architecture} and "
+                f"{self.num_decoder_layers}",
+            )
+        if not self.window:
+            raise ConfigError("window", "must be set with compression, for the layers that see single tokens")
+        if self.positions not in ("sinusoidal", "learned", "none"):
+            raise ConfigError(
+                "positions",
+                f"must be sinusoidal, learned or none with compression: a key of several tokens has no position of its "
+                f"own, got {self.positions}",
+            )
+
+    def is_compressed(self, layer: int) -> bool:
+        """Whether this layer of the decoder, the first is 0, sees compressed keys and values of all tokens."""
+        return self.compression > 0 and layer % 2 == 1
+
     def _check_head(self) -> None:
         mask = self.mask_id
         if mask is not None and (type(mask) is not int or mask < 0 or (self.vocab_size and mask >= self.vocab_size)):
@@ -387,6 +420,11 @@ class ModelConfig(_Config):
     @property
     def has_decoder(self) -> bool:
         return self.architecture != "encoder"
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether a step of the decoder can read several tokens."""
+        return self.architecture == "decoder" and not self.compression
 
     @property
     def tells_labels(self) -> bool:
@@ -443,6 +481,7 @@ class TrainConfig(_Config):
     beta2: float = 0.98
     clip_norm: float = 1.0  # 0: no clipping
     label_smoothing: float = 0.1
+    balance_weight: float = 0.01  # of the loss that spreads tokens over experts (Fedus et al. 2022)
     mask_share: float = 0.15  # of the tokens of a text that a masked head has to tell (Devlin et al. 2019)
     average_checkpoints: int = 5  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = 500
@@ -463,7 +502,7 @@ class TrainConfig(_Config):
             "validation_size",
         ):
             self._require(name, 1)
-        for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm"):
+        for name in ("steps", "minutes", "warmup_steps", "weight_decay", "clip_norm", "balance_weight"):
             self._require(name, 0)
         self._require("vocab_size", 8)
         self._require("label_smoothing", 0.0, 0.99)

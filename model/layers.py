@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
+from model.compression import Compression
 from model.config import ModelConfig
+from model.experts import ExpertFeedForward
 from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -75,17 +78,22 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward; each inside a residual."""
 
-    def __init__(self, config: ModelConfig, *, has_cross_attention: bool) -> None:
+    def __init__(self, config: ModelConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
         self.is_parallel = config.parallel
         self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
         self.shaw = ShawBias(config) if config.positions == "shaw" else None
+        self.compression = Compression(config) if is_compressed else None
         self.cross_attention: CrossAttention | None = None
         if has_cross_attention:
             self.cross_attention = CrossAttention(config)
             self.cross_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward: Any  # one, or one of experts
+        if config.experts:
+            self.feed_forward = ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
+        else:
+            self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_BTM: Tensor, attend: Attend, cue: Cue, attend_source: AttendSource | None = None) -> Tensor:

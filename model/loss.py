@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from model.data import Batch
 from model.encoder import Encoder
-from model.transformer import Model, SourceModel
+from model.experts import ExpertFeedForward
+from model.transformer import Model, SourceModel, Transformer
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 
@@ -40,10 +41,25 @@ def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Ten
     return Loss(smoothed, plain)
 
 
-def batch_loss(model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False) -> Loss:
-    """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16."""
+def batch_loss(
+    model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False, balance_weight: float = 0.0
+) -> Loss:
+    """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16.
+
+    balance_weight: what the balance loss of each layer of experts counts, for each target.
+    """
     if isinstance(model, Encoder):
-        return _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
+        loss, targets = _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
+    else:
+        loss, targets = _decoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
+    for module in model.modules():
+        if isinstance(module, ExpertFeedForward) and module.balance is not None and balance_weight:
+            loss = loss._replace(smoothed=loss.smoothed + balance_weight * targets * module.balance)
+    return loss
+
+
+def _decoder_loss(model: Transformer, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
+    """And of how many targets."""
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
         if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
@@ -51,12 +67,13 @@ def batch_loss(model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool
             states_BTM = model(batch.input_BT)
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
-    return projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+    loss = projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+    return loss, len(targets_N)
 
 
-def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool) -> Loss:
-    """Of the tokens that are to be told, or of each text's label. What is projected is a seventh of the tokens, or one
-    vector a text, so the logits may exist."""
+def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
+    """Of the tokens that are to be told, or of each text's label, and how many. What is projected is a seventh of the
+    tokens, or one vector a text, so the logits may exist."""
     with torch.autocast(batch.source_BS.device.type, torch.bfloat16, enabled=bf16):
         states_BSM = model(batch.source_BS, batch.lengths_B)
         if model.masked is not None:
@@ -68,9 +85,10 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
     if model.config.multi_label:
         wanted = functional.one_hot(targets_N, logits.shape[1]).to(logits.dtype)
         loss = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-        return Loss(loss, loss.detach())
+        return Loss(loss, loss.detach()), len(targets_N)
     plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
-    return Loss(functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing), plain)
+    smoothed = functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing)
+    return Loss(smoothed, plain), len(targets_N)
 
 
 def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

@@ -243,7 +243,13 @@ class _Run:
         batches = [self.batches.load(keys).to(self.device) for keys in group]
         tokens = sum(batch.tokens for batch in batches)
         for batch in batches:
-            loss = batch_loss(self.model, batch, smoothing=config.label_smoothing, bf16=config.bf16)
+            loss = batch_loss(
+                self.model,
+                batch,
+                smoothing=config.label_smoothing,
+                bf16=config.bf16,
+                balance_weight=config.balance_weight,
+            )
             (loss.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
             progress.loss_sum += loss.plain.item()
         if config.clip_norm:

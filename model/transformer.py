@@ -25,6 +25,7 @@ from model.attention import (
     causal_mask,
     padding_mask,
 )
+from model.compression import CachedCompressedAttention, CompressedAttention, Compression
 from model.config import ConfigError, ModelConfig
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionCues
@@ -80,7 +81,8 @@ class DecoderStack(nn.Module):
         self.embedding = Embedding(config, config.max_target_len)
         self.cues = PositionCues(config, config.max_target_len, is_causal=True)
         self.blocks = nn.ModuleList(
-            Block(config, has_cross_attention=config.has_encoder) for _ in range(config.num_decoder_layers)
+            Block(config, has_cross_attention=config.has_encoder, is_compressed=config.is_compressed(layer))
+            for layer in range(config.num_decoder_layers)
         )
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
         self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
@@ -101,15 +103,23 @@ class DecoderStack(nn.Module):
         states: Tensor = self.norm(x_BTM)
         return states
 
+    @property
+    def compressions(self) -> list[Compression | None]:
+        """Of each layer."""
+        return [block.compression for block in self.blocks if isinstance(block, Block)]
+
     def train_states(self, target_BT: Tensor, sources: Sequence[AttendSource | None]) -> Tensor:
         """States of a whole target at once, causal mask: what training needs. (B, T) → (B, T, M)."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
         mask = causal_mask(target_BT.shape[1], target_BT.device, window=config.window)
-        attend = FullAttention(
-            config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
-        )
-        states: Tensor = self(target_BT, None, [attend] * config.num_decoder_layers, sources)
+        heads, kv_heads, scale = config.num_heads, config.attention_kv_heads, config.attention_factor
+        full = FullAttention(heads, kv_heads, mask, dropout, scale=scale)
+        attends = [
+            full if compression is None else CompressedAttention(heads, kv_heads, compression, dropout, scale=scale)
+            for compression in self.compressions
+        ]
+        states: Tensor = self(target_BT, None, attends, sources)
         return states
 
     def cached_states(
@@ -120,10 +130,12 @@ class DecoderStack(nn.Module):
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
         """States of the next T tokens of each row, whose earlier ones are in `caches`, which are written in place."""
-        config = self.config
+        heads, scale, window = self.config.num_heads, self.config.attention_factor, self.config.window
         attends = [
-            CachedAttention(config.num_heads, *cache, starts_B, scale=config.attention_factor, window=config.window)
-            for cache in caches
+            CachedAttention(heads, *cache, starts_B, scale=scale, window=window)
+            if compression is None
+            else CachedCompressedAttention(heads, *cache, starts_B, compression, scale=scale)
+            for cache, compression in zip(caches, self.compressions, strict=True)
         ]
         states: Tensor = self(tokens_BT, starts_B, attends, sources)
         return states

@@ -60,28 +60,36 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """Bytes of state: per row and target position, per row and source position, per row."""
+    """Bytes of state: per row and target position, per row and source position, per row, and per row and place of what
+    has one place for several target positions: pairs of how many, and the bytes."""
 
     target_bytes: int
     source_bytes: int = 0
     row_bytes: int = 0
+    stride_bytes: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, states: Iterable[StateSpec]) -> StateLayout:
         totals: dict[str, int] = {}
+        strides: dict[int, int] = {}
         for spec in states:
             axes = _Axes.of(spec)
-            kind = spec.kind if axes.grows else "fixed"
-            totals[kind] = totals.get(kind, 0) + axes.outer * axes.inner * axes.itemsize
-        return cls(totals.pop("self_kv", 0), totals.pop("cross_kv", 0), sum(totals.values()))
+            kind, size = spec.kind if axes.grows else "fixed", axes.outer * axes.inner * axes.itemsize
+            if spec.stride > 1:
+                strides[spec.stride] = strides.get(spec.stride, 0) + size
+            else:
+                totals[kind] = totals.get(kind, 0) + size
+        own, theirs = totals.pop("self_kv", 0), totals.pop("cross_kv", 0)
+        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())))
 
     def bytes_per(self, positions: int) -> int:
         """Bytes of so many target positions of a row."""
-        return self.target_bytes * positions
+        strided = sum(size * -(-positions // stride) for stride, size in self.stride_bytes)
+        return self.target_bytes * positions + strided
 
     def bytes_for(self, rows: int, target_len: int, source_len: int, *, max_rows: int) -> int:
         """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
-        target = self.target_bytes * capacity_for(target_len)
+        target = self.bytes_per(capacity_for(target_len))
         source = self.source_bytes * capacity_for(source_len)
         return row_capacity_for(rows, max_rows) * (target + source + self.row_bytes)
 
@@ -129,11 +137,12 @@ class StateBuffer:
 
     def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
         """The same, had they room for `length` positions."""
-        return (rows, *(length if isinstance(size, str) else size for size in self.spec.shape[1:]))
+        places = self.spec.places(length)
+        return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
     def pitch_for(self, length: int) -> int:
         """Bytes of one head of one row with `length` positions."""
-        return (length if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+        return (self.spec.places(length) if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
 
     def address(self, row: int) -> int:
         return self.block.address + row * self._row_bytes
@@ -200,7 +209,9 @@ class StateBuffer:
             self._move(self.block, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies positions start .. stop of row `source` over those of row `target`; all of it if nothing grows."""
+        """Copies positions start .. stop of row `source` over those of row `target`, and those that share a place with
+        the first; all of it if nothing grows."""
+        start -= start % self.spec.stride
         self.copy_to(self, source, target, source_start=start, target_start=start, count=stop - start)
 
     def copy_to(

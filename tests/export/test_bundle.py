@@ -344,6 +344,14 @@ def _set(*keys, value):
         (_set("variants", value=[]), "variants must hold at least one"),
         (_set("variants", 0, "states", 0, "name", value="x"), "no graph writes present.x"),
         (_set("variants", 0, "states", 1, "name", value="x"), "no graph writes x"),
+        (
+            _set("variants", 0, "states", 0, "stride", value=0),
+            r"state self_key\.0 must have a stride of 1, or more of sel",
+        ),
+        (
+            _set("variants", 0, "states", 1, "stride", value=2),
+            r"state cross_key\.0 must have a stride of 1, or more of ",
+        ),
         (_set("variants", 0, "states", 0, "kind", value="kv"), r"variants\[0\].states\[0\].kind must be 'self_kv' or"),
         (_set("variants", 0, "graphs", "encode", "role", value="decode"), "graphs must be exactly decode and encode"),
         (_set("variants", 0, "graphs", "encode", "file", value="x.onnx"), "files does not list 'x.onnx'"),

@@ -18,8 +18,10 @@ from export.bundle import (
     load_bundle,
     load_shortlist,
 )
+from export.calibrate import calibrate
 from export.choose import Development
 from export.optimize import optimize
+from export.quantize import FORMS
 from export.samples import sample_inputs
 from export.to_onnx import (
     AUTOMATIC,
@@ -33,6 +35,7 @@ from export.to_onnx import (
     export_model,
     save_variant,
     trace,
+    trace_model,
 )
 from export.verify import make_report, verify_graphs
 from model.checkpoint import CheckpointError, save_checkpoint
@@ -253,6 +256,11 @@ VARIANTS = {
         "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
         rotary_original_len=16, parallel=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
     ),
+    "compressed": tiny_config("decoder", compression=3, window=4, num_kv_heads=2),
+    "experts": tiny_config(experts=3, num_encoder_layers=1, num_decoder_layers=1),
+    "two-experts": tiny_config(
+        "decoder", experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1
+    ),
 }  # fmt: skip
 
 
@@ -263,6 +271,41 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert verification.golden is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"), [("bucketed", "row static+kv"), ("alibi-window", "static row+kv"), ("two-experts", "row static")]
+)
+def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, forms, tmp_path):
+    config = VARIANTS[name]
+    model, samples = tiny_model(config, seed=3), sample_inputs(config)
+    sources = samples.sources or ((),) * len(samples.targets)
+    ranges = calibrate(model, list(zip(sources, samples.targets, strict=True)))
+    traced = trace_model(model)
+    for form in forms.split():
+        place = tmp_path / form
+        variant = save_variant(model, place, FORMS[form], ranges=ranges, traced=traced)
+        checks = verify_graphs(place, variant, model, samples).checks
+        assert [(check.name, check.note) for check in checks if not check.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compression": 3, "window": 4}, "form: row[+]kv keeps int8 keys and values, and those of a model with compr"),
+        (
+            {"qk_norm": True},
+            "form: row[+]kv keeps int8 keys and values, and those of a model with qk_norm .*; take row$",
+        ),
+    ],
+)
+def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(changes, message, tmp_path):
+    model = tiny_model(tiny_config("decoder", **changes))
+    forms = FormChoice(form="row+kv")
+    with pytest.raises(ExportError, match=message):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), forms=forms, texts=TEXTS)
+    assert to_onnx._form_names("int8", "auto", model.config) == ("row", "static")
+    assert to_onnx._form_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
 
 
 def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path):

@@ -25,6 +25,7 @@ from model.attention import (
 )
 from model.config import ModelConfig
 from model.positions import frequencies, rotary_tables
+from tests.lecture_example import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
 # B batch, H query heads, K key-value heads, T query positions, S key positions, D head_dim, M d_model,
 # E heads side by side
@@ -49,31 +50,8 @@ def random_heads(heads=4, kv_heads=4, queries=5, keys=7, dim=6, dtype=torch.floa
     )
 
 
-# The worked example: three tokens of four dimensions, integer projections to three.
-LECTURE_X = [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]]
-LECTURE_QUERY = [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
-LECTURE_KEY = [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
-LECTURE_VALUE = [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
-UNSCALED_WEIGHTS = [[0.063379, 0.468311, 0.468311], [0.000006, 0.982008, 0.017986], [0.000295, 0.880537, 0.119168]]
-UNSCALED_OUTPUTS = [[1.936621, 6.683105, 1.595068], [1.999994, 7.963992, 0.053976], [1.999705, 7.759892, 0.358389]]
-SCALED_WEIGHTS = [[0.136126, 0.431937, 0.431937], [0.000890, 0.908843, 0.090267], [0.007445, 0.754708, 0.237848]]
-SCALED_OUTPUTS = [[1.863874, 6.319371, 1.704189], [1.999110, 7.814124, 0.273472], [1.992555, 7.479636, 0.735877]]
-CAUSAL_UNSCALED_WEIGHTS = [[1, 0, 0], [0.000006, 0.999994, 0], UNSCALED_WEIGHTS[2]]
-CAUSAL_UNSCALED_OUTPUTS = [[1, 2, 3], [1.999994, 7.999963, 0.000018], UNSCALED_OUTPUTS[2]]
-CAUSAL_SCALED_WEIGHTS = [[1, 0, 0], [0.000979, 0.999021, 0], SCALED_WEIGHTS[2]]
-CAUSAL_SCALED_OUTPUTS = [[1, 2, 3], [1.999021, 7.994127, 0.002936], SCALED_OUTPUTS[2]]
-
-
-@pytest.mark.parametrize(
-    ("scale", "is_causal", "weights", "outputs"),
-    [
-        (1.0, False, UNSCALED_WEIGHTS, UNSCALED_OUTPUTS),
-        (None, False, SCALED_WEIGHTS, SCALED_OUTPUTS),
-        (1.0, True, CAUSAL_UNSCALED_WEIGHTS, CAUSAL_UNSCALED_OUTPUTS),
-        (None, True, CAUSAL_SCALED_WEIGHTS, CAUSAL_SCALED_OUTPUTS),
-    ],
-)
-def test_the_lecture_example_comes_out_of_the_self_attention_layer(scale, is_causal, weights, outputs):
+@pytest.mark.parametrize(("is_scaled", "is_causal", "weights", "outputs"), LECTURE_CASES)
+def test_the_lecture_example_comes_out_of_the_self_attention_layer(is_scaled, is_causal, weights, outputs):
     layer = SelfAttention(shape(4, 1, 1, 3, bias=False))
     with torch.no_grad():
         stacked = torch.cat([torch.tensor(w).float().T for w in (LECTURE_QUERY, LECTURE_KEY, LECTURE_VALUE)])
@@ -84,7 +62,7 @@ def test_the_lecture_example_comes_out_of_the_self_attention_layer(scale, is_cau
     def attend(query_BTE, key_BTE, value_BTE, bias=None):
         mask = causal_mask(3) if is_causal else None
         mixed, weights = scaled_dot_product_attention(
-            query_BTE[:, None], key_BTE[:, None], value_BTE[:, None], mask, scale=scale
+            query_BTE[:, None], key_BTE[:, None], value_BTE[:, None], mask, scale=None if is_scaled else 1.0
         )
         seen.append((query_BTE[0], key_BTE[0], value_BTE[0], weights[0, 0]))
         return mixed[:, 0]

@@ -22,6 +22,7 @@ from model.config import (
     Sinusoids,
 )
 
+COMPRESSED = {"architecture": "decoder", "compression": 3, "window": 8}
 WRONG = [
     ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, recurrent, got 'rnn'"),
     ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
@@ -76,6 +77,11 @@ WRONG = [
     ("num_encoder_layers", 0, "must be at least 1, got 0"),
     ("num_decoder_layers", 0, "must be at least 1, got 0"),
     ("gated", 1, "must be true or false, got 1"),
+    ("experts", -1, "must be at least 0, got -1"),
+    ("experts_per_token", 2, "must be 1..1, got 2"),
+    ("compression", -1, "must be at least 0, got -1"),
+    ("compression", 1, "must be 0 or at least 2, got 1"),
+    ("compression", 3, "needs a decoder-only model of at least 2 layers, got encoder_decoder and 3"),
     ("bias", None, "must be true or false, got None"),
     ("tie_embeddings", "yes", "must be true or false, got 'yes'"),
     ("norm_eps", 0.0, "must be above 0, got 0.0"),
@@ -122,6 +128,9 @@ def test_every_field_has_a_wrong_value_above():
         ({"position_dim": 16}, "tie_embeddings: must be false with position_dim"),
         ({"position_dim": 16, "positions": "rotary"}, "position_dim: must be below d_model 256 and goes with"),
         ({"positions": "bucketed", "position_range": 16}, "position_range: must be above half of position_buckets"),
+        ({**COMPRESSED, "num_decoder_layers": 1}, "compression: needs a decoder-only model of at least 2 layers"),
+        ({**COMPRESSED, "window": 0}, "window: must be set with compression"),
+        ({**COMPRESSED, "positions": "rotary"}, "positions: must be sinusoidal, learned or none with compression"),
         ({"parallel": True}, "parallel: needs a decoder-only model with pre-norm"),
         (
             {"vocab_size": 9, "framing": Framing(before_target=(9,))},

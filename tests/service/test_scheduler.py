@@ -243,7 +243,7 @@ def test_the_last_token_of_a_prompt_is_never_copied():
 
 
 def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_of_the_prompt():
-    layouts = [StateLayout(target_bytes=10, **more) for more in ({"row_bytes": 4}, {"source_bytes": 4})]
+    layouts = [StateLayout(target_bytes=10, row_bytes=4), StateLayout(target_bytes=10, source_bytes=4)]
     for layout, prefix_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
         runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
         bench = reader(runner, block=16, prefix_bytes=prefix_bytes)

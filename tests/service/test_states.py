@@ -12,6 +12,7 @@ from tests.fakes import FakeCuda, bytes_of
 
 SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
 CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
+STRIDED = StateSpec(name="self_key.1", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4), stride=3)
 RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
 
 memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
@@ -42,6 +43,27 @@ def test_a_layout_counts_bytes_by_what_they_grow_with():
     first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
     assert StateLayout.of([first, CROSS]) == StateLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
     assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
+
+
+def test_what_has_one_place_for_several_positions_is_counted_by_places():
+    layout = StateLayout.of([SELF, STRIDED])
+    assert layout == StateLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
+    assert layout.bytes_per(7) == 7 * 32 + 3 * 32
+    assert layout.bytes_for(1, target_len=7, source_len=0, max_rows=8) == 8 * 32 + 3 * 32
+
+
+def test_places_of_several_positions_grow_and_are_copied_whole():
+    buffer = StateBuffer(STRIDED, HostMemory())
+    buffer.resize(2, 8, live=0)
+    assert buffer.shape(2) == (2, 2, 3, 4)
+    array(buffer)[:] = np.arange(48).reshape(2, 2, 3, 4)
+    before = array(buffer).copy()
+    buffer.copy(0, 1, 4, 6)  # position 4 shares a place with 3 and 5
+    assert np.array_equal(array(buffer)[1, :, 1], before[0, :, 1])
+    assert np.array_equal(array(buffer)[1, :, ::2], before[1, :, ::2])
+    buffer.resize(2, 16, live=2)
+    assert buffer.shape(2) == (2, 2, 6, 4)
+    assert np.array_equal(array(buffer)[0, :, :3], before[0])
 
 
 @memories

@@ -1,0 +1,64 @@
+"""Mixture-of-experts feed-forward: a router picks one or two of many feed-forwards for each token.
+
+Fedus et al. 2022 (one expert, weighted by its probability; the balance loss), Lepikhin et al. 2021 (two, their
+probabilities made to sum to 1). Experts that a token does not choose cost it nothing.
+
+Shapes: N tokens, X experts, K chosen, M d_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.config import ModelConfig
+
+
+class ExpertFeedForward(nn.Module):
+    """The `experts_per_token` likeliest feed-forwards of each token, weighted by the router's probabilities.
+
+    `balance` holds the balance loss of the last call in training, a scalar with gradient; None otherwise.
+    """
+
+    def __init__(self, config: ModelConfig, experts: Iterable[nn.Module]) -> None:
+        """experts: as many as the configuration says, each (N, M) → (N, M)."""
+        super().__init__()
+        self.chosen = config.experts_per_token
+        self.router = nn.Linear(config.d_model, config.experts, bias=False)
+        self.experts = nn.ModuleList(experts)
+        self.balance: Tensor | None = None
+
+    def forward(self, x_BTM: Tensor) -> Tensor:
+        """(B, T, M) → (B, T, M)."""
+        x_NM = x_BTM.flatten(0, -2)
+        # float32: a rounded logit may choose another expert (Fedus et al. 2022, 2.4).
+        logits_NX = self.router(x_NM).float()
+        self.balance = balance_loss(logits_NX) if self.training else None
+        gates_NX = gates(logits_NX, self.chosen).to(x_NM.dtype)
+        mixed_NM = torch.zeros_like(x_NM)
+        for place, expert in enumerate(self.experts):
+            gate_N = gates_NX[:, place]
+            tokens: Any = gate_N.nonzero()[:, 0]
+            mixed = expert(x_NM[tokens]) * gate_N[tokens, None]
+            mixed_NM = mixed_NM.index_add(0, tokens, mixed.to(mixed_NM.dtype))
+        return mixed_NM.view_as(x_BTM)
+
+
+def gates(logits_NX: Tensor, chosen: int) -> Tensor:
+    """What each expert's answer counts for each token, (N, X): 0 where it was not chosen."""
+    weights_NK, experts_NK = logits_NX.softmax(-1).topk(chosen, dim=-1)
+    if chosen > 1:
+        weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)
+    return torch.zeros_like(logits_NX).scatter(-1, experts_NK, weights_NK)
+
+
+def balance_loss(logits_NX: Tensor) -> Tensor:
+    """Fedus et al. 2022, eq. 4: X times the sum over experts of (share of tokens whose first choice it is) * (mean
+    probability); 1 where all are alike."""
+    probabilities_NX = logits_NX.softmax(-1)
+    experts = logits_NX.shape[1]
+    shares_X = torch.bincount(logits_NX.argmax(-1), minlength=experts) / len(logits_NX)
+    return experts * (shares_X * probabilities_NX.mean(0)).sum()
