@@ -73,6 +73,7 @@ class Expected:
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
         return arrays
 
+    @torch.inference_mode()
     def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
         """How every layer and head attends to the source, (L, H, T, S)."""
         if isinstance(self.model, Recurrent):
