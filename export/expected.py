@@ -78,6 +78,7 @@ class Expected:
                 arrays |= _compressed(compression, cache, i)
         return arrays
 
+    @torch.inference_mode()
     def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
         """How every layer and head attends to the source, (L, H, T, S)."""
         if isinstance(self.model, Recurrent):
