@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import PAD_MULTIPLE, Golden, Quantization
+from export.bundle import PAD_MULTIPLE, Golden, Quantization, Role
 from export.expected import Expected
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
@@ -83,8 +83,8 @@ class Graphs(Protocol):
         """Which graphs there are."""
         ...
 
-    def roundings(self, *, aligning: bool = False) -> Roundings:
-        """What `encode` and `decode` round, or `encode` and `align`."""
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round, where they exist."""
         ...
 
     def seen_products(
@@ -348,12 +348,12 @@ class Suite(Checker):
 
     @cached_property
     def roundings(self) -> Roundings:
-        return self.served.roundings() if self.quantization else Roundings()
+        return self.served.roundings("encode", "decode") if self.quantization else Roundings()
 
     @cached_property
     def aligning(self) -> Roundings:
         """Those of `align`, which keeps no caches of its own and reads what `encode` writes for `decode`."""
-        found = self.served.roundings(aligning=True)
+        found = self.served.roundings("encode", "align")
         found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
         return found
 
@@ -417,11 +417,15 @@ class Suite(Checker):
         rows, ends = range(len(self.targets)), [len(target) - 1 for target in self.targets]
         buffers = self.served.buffers(len(rows), _capacity(self.targets))
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
-            for name, cache in self.expected.caches(source, target).items():
-                buffers[name][row, :, : ends[row]] = self.roundings.kept(name, cache[:, : ends[row]])
+            self._fill(buffers, row, source, target[: ends[row]])
         tokens = [target[-1] for target in self.targets]
         seen = self.served.seen_products(self.sources, tokens, ends, buffers, self.cross(rows))
         return products_off(self.plain_model, self.roundings, seen)
+
+    def _fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
+        """Writes PyTorch's caches of a target to a row; of an empty one there are none."""
+        for name, cache in self.expected.caches(source, target).items() if target else ():
+            _positions(buffers[name][row], len(target))[...] = self.roundings.kept(name, cache)
 
     def plain(self) -> tuple[float, str]:
         """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model
@@ -474,10 +478,10 @@ class Suite(Checker):
         for row, source in enumerate(sources):
             for name, array in self.expected.source(source).items():
                 if name != "encoder_states":
-                    shape = (len(rows), array.shape[1], length, array.shape[3])
+                    size = (array.shape[1], length, array.shape[3]) if _has_positions(array[0]) else array.shape[1:]
                     if name not in arrays:
-                        arrays[name] = garbage(shape, self._dtype(name))
-                    arrays[name][row, :, : len(source)] = self.roundings.kept(name, array[0])
+                        arrays[name] = garbage((len(rows), *size), self._dtype(name))
+                    _positions(arrays[name][row], len(source))[...] = self.roundings.kept(name, array[0])
         return arrays
 
     # -- decoder: prefill
@@ -601,7 +605,8 @@ class Suite(Checker):
         worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             for name, expected in self.expected.caches(source, target).items():
-                actual = self.roundings.values(name, self.played.buffers[name][row, :, : len(target)])
+                kept = _positions(self.played.buffers[name][row], len(target))
+                actual = self.roundings.values(name, kept)
                 worst.add(f"present.{name}", actual, expected)
         return worst.error, worst.note
 
@@ -612,7 +617,8 @@ class Suite(Checker):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
                 if used and not self.config.has_encoder:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
-                differ += differing(rest[:, used:], garbage(rest[:, used:].shape, rest.dtype))
+                behind = rest[:, used:] if _has_positions(rest) else rest[rest.size * bool(used) :]
+                differ += differing(behind, garbage(behind.shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
     def steps_alone(self) -> tuple[float, str]:
@@ -655,8 +661,7 @@ class Suite(Checker):
         worst, target = self.worst(), self.samples.longest_target
         source, last = self.sources[0], len(target) - 1
         buffers = self.served.buffers(1, _capacity([target]))
-        for name, cache in self.expected.caches(source, target).items():
-            buffers[name][0, :, :last] = self.roundings.kept(name, cache[:, :last])
+        self._fill(buffers, 0, source, target[:last])
         prediction = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
         worst.add(f"logprobs at {last}", prediction.logprobs[0], self.expected.logprobs(source, target)[last])
         return worst.error, worst.note
@@ -679,9 +684,10 @@ class Suite(Checker):
             (self.served.align(longest, self.cross([row])), [self.sources[row]], longest),
         ):
             for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-                for layer, weights in enumerate(expected.attention(source, target)):
+                layers = expected.attention(source, target)
+                for layer, weights in enumerate(layers):
                     actual = aligned[layer, row, :, : len(target), : len(source)]
-                    worst.add(f"layer {layer + 1} of {self.config.num_decoder_layers}", actual, weights)
+                    worst.add(f"layer {layer + 1} of {len(layers)}", actual, weights)
         return worst.error, worst.note
 
     def attention_within(self) -> tuple[float, str]:
@@ -723,8 +729,18 @@ class Suite(Checker):
 
 
 def _valid(array: Array, length: int) -> Array:
-    """The first `length` positions of states (S, M) or of keys or values (K, S, D)."""
-    return array[..., :length, :]
+    """The first `length` positions of states (S, M) or of keys or values (K, S, D); all of what has none (M,)."""
+    return array[..., :length, :] if array.ndim > 1 else array
+
+
+def _has_positions(array: Array) -> bool:
+    """Whether a row's keys or values (K, T, D), not what a recurrent model carries (M,)."""
+    return array.ndim > 1
+
+
+def _positions(array: Array, length: int) -> Array:
+    """A view of the first `length` positions of a row's keys or values, or of all of what has none."""
+    return array[:, :length] if _has_positions(array) else array
 
 
 def _capacity(targets: Sequence[Ids]) -> int:

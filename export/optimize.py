@@ -6,12 +6,13 @@ it. A pass that does not recognise its pattern changes nothing, so `to_onnx` cou
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
 POSITION_TABLES = (".embedding.positions", ".cues.cos", ".cues.sin")
@@ -94,7 +95,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
     graph = model.graph
     first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
     for tensor in graph.initializer:
-        key = (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes())
+        key = (tensor.data_type, tuple(tensor.dims), _digest(numpy_helper.to_array(tensor)))
         if key in first:
             renamed[tensor.name] = first[key]
         else:
@@ -114,10 +115,19 @@ def remove_unused(model: ModelProto) -> ModelProto:
     for node in reversed(graph.node):
         if any(name in needed for name in node.output):
             kept.append(node)
-            needed.update(node.input)
+            needed.update(name for inner in with_inner([node]) for name in inner.input)
     if any(tensor.name not in needed for tensor in graph.initializer):
         _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
     return _with_nodes(model, kept[::-1])
+
+
+def with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes and those of the graphs inside them, such as the body of a Scan."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from with_inner(attribute.g.node)
 
 
 def strip_metadata(model: ModelProto) -> ModelProto:
@@ -156,12 +166,12 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
     """Gives constants the names of the weights they hold, as they are or transposed (then with ".T" behind)."""
     graph, names = model.graph, dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
-        names.setdefault((array.shape, array.tobytes()), name)
+        names.setdefault((array.shape, _digest(array)), name)
         if array.ndim == 2:
-            names.setdefault((array.shape[::-1], array.T.tobytes()), f"{name}.T")
+            names.setdefault((array.shape[::-1], _digest(array.T)), f"{name}.T")
     taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
     for i, tensor in enumerate(graph.initializer):
-        name = names.get((tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes()), f"constant_{i}")
+        name = names.get((tuple(tensor.dims), _digest(numpy_helper.to_array(tensor))), f"constant_{i}")
         name = name if name not in taken else f"constant_{i}"
         taken.add(name)
         renamed[tensor.name] = tensor.name = name
@@ -206,9 +216,14 @@ def _attribute(node: NodeProto, name: str, default: int) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), default)
 
 
+def _digest(array: np.ndarray) -> bytes:
+    """Stands for the values of an array, so that nobody holds all weights of a model once more to compare them."""
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
 def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
-    """The node that gives each value, by its name."""
-    return {name: node for node in graph.node for name in node.output if name}
+    """The node that gives each value, by its name; inner graphs included."""
+    return {name: node for node in with_inner(graph.node) for name in node.output if name}
 
 
 def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:

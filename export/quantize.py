@@ -24,6 +24,7 @@ Nothing here runs a graph; what a form costs in quality is measured by `export.c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,8 +86,9 @@ class Form:
         )
 
     def for_role(self, role: Role) -> Form:
-        """Blocks are for few rows; graphs whose products always have many do without."""
-        return FORMS["row"] if self.activations == "block" and role != "decode" else self
+        """Blocks are for few rows; graphs whose products always have many do without. `attend` keeps no caches."""
+        form = FORMS["row"] if self.activations == "block" and role != "decode" else self
+        return dataclasses.replace(form, has_int8_cache=False) if role == "attend" else form
 
 
 FORMS: Mapping[str, Form] = {

@@ -133,16 +133,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
     config, _ = read_config(files["config.json"], path)
+    if not config.vocab_size:
+        raise CheckpointError(f"{path / 'config.json'}: vocab_size: must be that of the weights, got 0")
     try:
         tokenizer = Tokenizer.from_json(
             files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"), vocab_size=config.vocab_size
         )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    try:
-        model: Model = build(config)
-    except ConfigError as error:
-        raise CheckpointError(f"{path / 'config.json'}: {error}") from error
+    model: Model = build(config)
     load_weights(model, map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)

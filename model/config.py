@@ -19,17 +19,20 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_typ
 
 import yaml
 
-Architecture = Literal["encoder_decoder", "decoder", "encoder"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
+Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 TokenizerKind = Literal["bpe", "words"]
 Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
 Documents = Literal["lines", "stream"]
 Head = Literal["none", "masked", "classify", "attention"]
 Pooler = Literal["none", "tanh", "relu"]
+Cell = Literal["lstm", "gru"]
+Score = Literal["none", "dot", "multiplicative", "additive"]
 
 
 class ConfigError(ValueError):
@@ -171,7 +174,12 @@ class Framing(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """The shape of a Transformer. `vocab_size` is set from the tokenizer when training starts."""
+    """The shape of a model. `vocab_size` is set from the tokenizer when training starts.
+
+    A recurrent model takes d_model (of its vectors of tokens, and of its decoder's states), the numbers of layers, the
+    fields behind `cell`, and what is said of embeddings, dropout, lengths and tokens. It does not use heads, d_ff,
+    activation, norms, biases, attention_scale, window and positions.
+    """
 
     architecture: Architecture = "encoder_decoder"
     vocab_size: int = 0  # 0: not known yet
@@ -193,6 +201,7 @@ class ModelConfig(_Config):
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
     positions: Positions = "sinusoidal"
     position_dim: int = 0  # of d_model, that hold a sinusoidal or learned position beside the token; 0: it is added
+    sinusoids: Sinusoids = "interleaved"  # see model.positions.sinusoidal_table
     position_range: int = 128  # shaw: distances beyond it count as it; bucketed: as the last bucket
     position_buckets: int = 32  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = 10000.0
@@ -222,6 +231,12 @@ class ModelConfig(_Config):
     labels: tuple[str, ...] = ()  # what a text can be; set from the data when training starts
     multi_label: bool = False  # each label holds or not, a sigmoid each, instead of exactly one, a softmax of all
     mask_id: int | None = None  # stands for a token that is to be told; None: there is none
+    cell: Cell = "lstm"  # recurrent: Hochreiter and Schmidhuber 1997, or Cho et al. 2014
+    score: Score = "multiplicative"  # of an encoder's state for a decoder's; none: the first decoder states are all
+    input_feeding: bool = False  # what attention gave is read with the next token (Luong et al. 2015, 3.3)
+    bidirectional: bool = True  # the encoder also reads from the end (Bahdanau et al. 2015)
+    encoder_dim: int = 0  # d1 of the encoder's states, both directions together; 0: d_model
+    attention_dim: int = 0  # d3 of the additive score; 0: d_model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -237,6 +252,8 @@ class ModelConfig(_Config):
             "attention_scale",
             "embedding_scale",
             "window",
+            "encoder_dim",
+            "attention_dim",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -246,15 +263,13 @@ class ModelConfig(_Config):
         self._require("dropout", 0.0, 0.99)
         if self.norm_eps <= 0:
             raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
-        if self.head_dim == 0 and self.d_model % self.num_heads:
-            raise ConfigError(
-                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
-            )
-        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
-        self._check_positions()
+        if self.is_recurrent:
+            self._check_recurrent()
+        else:
+            self._check_heads()
+            self._check_positions()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -269,6 +284,28 @@ class ModelConfig(_Config):
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
         self._check_head()
 
+    def _check_heads(self) -> None:
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ConfigError(
+                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+
+    def _check_recurrent(self) -> None:
+        width = self.source_dim
+        if self.score == "dot" and width != self.d_model:
+            raise ConfigError(
+                "score",
+                f"dot multiplies states of encoder and decoder, which must be of one size, and encoder_dim is {width}, "
+                f"d_model {self.d_model}; take multiplicative or additive",
+            )
+        if self.bidirectional and width % 2:
+            field = "encoder_dim" if self.encoder_dim else "d_model"
+            raise ConfigError(field, f"must be even for an encoder of two directions, got {width}")
+        if self.input_feeding and self.score == "none":
+            raise ConfigError("input_feeding", "feeds what attention gave and needs a score, got none")
+
     def _check_positions(self) -> None:
         kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim
         if kind == "rotary" and (turning % 2 or turning > head_dim):
@@ -280,6 +317,8 @@ class ModelConfig(_Config):
         if kind == "sinusoidal" and width % 2:
             field = "position_dim" if self.position_dim else "d_model"
             raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
+        if kind == "sinusoidal" and self.sinusoids == "fairseq" and width < 4:
+            raise ConfigError("sinusoids", f"fairseq's need a width of at least 4, got {width}")
         if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
             raise ConfigError(
                 "position_dim",
@@ -304,9 +343,8 @@ class ModelConfig(_Config):
     def _check_head(self) -> None:
         mask = self.mask_id
         if mask is not None and (type(mask) is not int or mask < 0 or (self.vocab_size and mask >= self.vocab_size)):
-            raise ConfigError(
-                "mask_id", f"must be a token below vocab_size {self.vocab_size} or left out, got {mask!r}"
-            )
+            limit = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
+            raise ConfigError("mask_id", f"must be a token{limit} or left out, got {mask!r}")
         if self.has_decoder:
             for name, nothing in (("head", "none"), ("pooler", "none"), ("labels", ()), ("multi_label", False)):
                 if (value := getattr(self, name)) != nothing:
@@ -354,6 +392,15 @@ class ModelConfig(_Config):
     def tells_labels(self) -> bool:
         """An encoder that classifies."""
         return self.head in ("classify", "attention")
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.architecture == "recurrent"
+
+    @property
+    def source_dim(self) -> int:
+        """Of a recurrent encoder's states."""
+        return self.encoder_dim or self.d_model
 
     @property
     def frames(self) -> Framing:
@@ -605,6 +652,59 @@ PRESETS: Mapping[str, Preset] = {
             average_checkpoints=1,
             save_every_steps=30,
             validate_every_steps=30,
+            validation_size=100,
+            bf16=False,
+        ),
+        embedded="copy",
+    ),
+    "demo-recurrent": Preset(
+        description="like demo with an LSTM and attention instead of a Transformer: two minutes on two cores",
+        model=ModelConfig(
+            architecture="recurrent",
+            d_model=128,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            input_feeding=True,
+            max_source_len=64,
+            max_target_len=64,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2,
+            learning_rate=4e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="pairs",
+    ),
+    "tiny-copy-recurrent": Preset(
+        description="copies letters by a GRU with attention: the whole path in seconds, for tests",
+        model=ModelConfig(
+            architecture="recurrent",
+            cell="gru",
+            score="dot",
+            d_model=48,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_source_len=32,
+            max_target_len=32,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=64,
+            batch_tokens=512,
+            steps=200,
+            learning_rate=1e-2,
+            warmup_steps=10,
+            label_smoothing=0.0,
+            average_checkpoints=1,
+            save_every_steps=100,
+            validate_every_steps=100,
             validation_size=100,
             bf16=False,
         ),

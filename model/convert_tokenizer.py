@@ -34,6 +34,11 @@ _MBART_50 = (
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
     "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
 )
+_M2M_100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy "
+    "id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru "
+    "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+)
 # Byte-level vocabularies without a tokenizer.json that are cut as GPT-2 cuts; others split words by rules of their own.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
 
@@ -314,8 +319,10 @@ def _m2m(path: Path) -> Tokenizer:
     added = _added(path)
     if not any(item.text.startswith("__") for item in added):
         names = [name for name in _named_special(path) if name.startswith("__")]
-        if not names:
-            raise TokenizerError(f"{path}: nothing names the languages, such as __en__; save it with a tokenizer.json")
+        codes = _config(path).get("language_codes", "m2m100")
+        if not names and codes != "m2m100":
+            raise TokenizerError(f"{path}: language_codes {codes!r} are not known; save it with a tokenizer.json")
+        names = names or [f"__{code}__" for code in _M2M_100.split()]
         added += [_Added(len(listed) + place, name) for place, name in enumerate(names)]
     added += [_Added(listed[name], name) for name in FAIRSEQ if name in listed]
     return _tokenizer(path, _looked_up(model, listed, added))

@@ -126,8 +126,7 @@ class Embedding(nn.Module):
                 torch.randn(max_len, config.position_dim or config.d_model) * 0.02
             )  # as GPT-2
         elif config.positions == "sinusoidal":
-            table = sinusoidal_table(max_len, config.position_dim or config.d_model)
-            self.register_buffer("positions", table, persistent=False)
+            self.register_buffer("positions", sinusoidal_table(config, max_len), persistent=False)
         self.norm = norm_layer(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from model.data import Batch
 from model.encoder import Encoder
-from model.transformer import EncoderDecoder, Model
+from model.transformer import Model, SourceModel
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 
@@ -45,7 +45,7 @@ def batch_loss(model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool
     if isinstance(model, Encoder):
         return _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
-        if isinstance(model, EncoderDecoder):
+        if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
         else:
             states_BTM = model(batch.input_BT)

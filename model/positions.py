@@ -84,12 +84,18 @@ class _Once:
 class BucketedBias(nn.Module):
     """Raffel et al. 2020: distances below half the buckets have one each, farther ones share by their logarithm.
 
-    A decoder looks back only; in an encoder each direction has half of the buckets.
+    A decoder looks back only; in an encoder each direction has half of the buckets. The bucket of every distance is
+    looked up rather than worked out: where a logarithm falls on a whole number, another runtime's may fall beside it.
     """
+
+    buckets_R: Tensor
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
-        self.is_causal, self.buckets, self.range = is_causal, config.position_buckets, config.position_range
+        self.range = config.position_range
+        distances_R = torch.arange(-self.range, self.range + 1)
+        buckets_R = _buckets(distances_R, config.position_buckets, self.range, is_causal=is_causal)
+        self.register_buffer("buckets_R", buckets_R, persistent=False)
         self.weight = nn.Parameter(torch.zeros(config.position_buckets, config.num_heads))
 
     def forward(self, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
@@ -99,18 +105,22 @@ class BucketedBias(nn.Module):
 
     def bucket(self, distances: Tensor) -> Tensor:
         """Key position minus query position, int64 → 0..buckets-1, of the same shape."""
-        buckets = self.buckets
-        offset = torch.zeros_like(distances)
-        if self.is_causal:
-            distances = (-distances).clamp(min=0)
-        else:
-            buckets //= 2
-            offset = (distances > 0).long() * buckets
-            distances = distances.abs()
-        exact = buckets // 2
-        share = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.range / exact)
-        far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-        return offset + torch.where(distances < exact, distances, far)
+        return self.buckets_R[distances.clamp(-self.range, self.range) + self.range]
+
+
+def _buckets(distances: Tensor, buckets: int, most: int, *, is_causal: bool) -> Tensor:
+    """Key position minus query position, int64 → 0..buckets-1, of the same shape. Those from `most` on share one."""
+    offset = torch.zeros_like(distances)
+    if is_causal:
+        distances = (-distances).clamp(min=0)
+    else:
+        buckets //= 2
+        offset = (distances > 0).long() * buckets
+        distances = distances.abs()
+    exact = buckets // 2
+    share = torch.log(distances.clamp(min=1).float() / exact) / math.log(most / exact)
+    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return offset + torch.where(distances < exact, distances, far)
 
 
 class AlibiBias(nn.Module):
@@ -153,16 +163,30 @@ class ShawBias(nn.Module):
         return scores_BHTR.gather(-1, places_BTS[:, None].expand(query_BHTD.shape[0], heads, -1, -1))
 
 
-def sinusoidal_table(length: int, d_model: int) -> Tensor:
-    """float32 (length, d_model): sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5)."""
-    angles = torch.arange(length)[:, None] * frequencies(d_model, base=10000.0)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+def sinusoidal_table(config: ModelConfig, length: int) -> Tensor:
+    """float32 (length, position_dim or d_model), which `config.sinusoids` says where to find what in.
+
+    interleaved: sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5).
+    halves: all sines, then all cosines, as Marian has them.
+    fairseq: halves of frequencies 10000^(-i/(d/2-1)), from position pad_id + 1 on, because fairseq counts so.
+    """
+    width = config.position_dim or config.d_model
+    if config.sinusoids == "fairseq":
+        half = width // 2
+        # In float32 throughout, because that is what models were trained with: late angles differ in the fourth digit.
+        turning = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
+        angles = (torch.arange(length) + config.pad_id + 1).float()[:, None] * turning
+    else:
+        angles = torch.arange(length)[:, None] * frequencies(width, base=10000.0)
+    if config.sinusoids == "interleaved":
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
 
 
 def rotary_tables(length: int, turning: Tensor) -> Rotation:
     """cos and sin, float32 (length, R), of position times frequency, each angle twice (Su et al. 2021).
 
-    turning: (R / 2), see `frequencies`.
+    turning: (R / 2), see `rotary_frequencies`; angles have its precision.
     """
     angles = torch.arange(length)[:, None] * turning
     angles = torch.cat((angles, angles), dim=-1)
@@ -176,8 +200,13 @@ def frequencies(dims: int, base: float) -> Tensor:
 
 def rotary_frequencies(config: ModelConfig) -> Tensor:
     """(R / 2), scaled for a context that is longer than the one the model was trained on: all of them turn slower, or
-    (llama3) those that turn rarely within the original context, with a transition between."""
-    plain = frequencies(config.rotary_dims or config.attention_head_dim, config.rotary_base)
+    (llama3) those that turn rarely within the original context, with a transition between.
+
+    float32, and so are the angles: published models were trained on angles that were rounded in this order, and exact
+    ones move their logits by 3e-4 at position 3000.
+    """
+    dims = config.rotary_dims or config.attention_head_dim
+    plain = 1.0 / config.rotary_base ** (torch.arange(0, dims, 2).float() / dims)
     if config.rotary_scaling == "none":
         return plain
     if config.rotary_scaling == "linear":

@@ -52,7 +52,11 @@ class Fields:
     """A configuration as JSON, read field by field."""
 
     def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG) -> None:
-        self._values, self._file = values, file
+        self._values, self.file = values, file
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._values)
 
     def get(self, name: str, default: Any) -> Any:
         """The value, or the default where the field is absent or null."""
@@ -67,45 +71,45 @@ class Fields:
         """The value of a field without which nothing can be said."""
         value = self._values.get(name)
         if value is None:
-            raise PretrainedError(f"{self._file}: {name} is missing")
+            raise PretrainedError(f"{self.file}: {name} is missing")
         return value
 
     def count(self, name: str) -> int:
         """The value of a field that must be a whole number from 1."""
         value = self.need(name)
         if type(value) is not int or value < 1:
-            raise PretrainedError(f"{self._file}: {name} must be a whole number from 1, got {value!r}")
+            raise PretrainedError(f"{self.file}: {name} must be a whole number from 1, got {value!r}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """The value of a field that must be a number; needed unless there is a default."""
         value = self.need(name) if default is None else self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise PretrainedError(f"{self._file}: {name} must be a number, got {value!r}")
+            raise PretrainedError(f"{self.file}: {name} must be a number, got {value!r}")
         return float(value)
 
     def inner(self, name: str) -> Fields:
         """The fields of an object inside; none where it is absent or null."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
-            raise PretrainedError(f"{self._file}: {name} must be an object, got {value!r}")
-        return Fields(value, file=f"{self._file}: {name}")
+            raise PretrainedError(f"{self.file}: {name} must be an object, got {value!r}")
+        return Fields(value, file=f"{self.file}: {name}")
 
     def with_value(self, name: str, value: Any) -> Fields:
         """The same with another value in one field."""
-        return Fields({**self._values, name: value}, file=self._file)
+        return Fields({**self._values, name: value}, file=self.file)
 
     def refuse(self, name: str, fix: str = "") -> PretrainedError:
         """The error that says that the value of a field is not covered."""
         value = self._values.get(name)
-        return PretrainedError(f"{self._file}: {name} {value!r:.200} is not covered{fix and '; '}{fix}")
+        return PretrainedError(f"{self.file}: {name} {value!r:.200} is not covered{fix and '; '}{fix}")
 
     def only(self, name: str, *allowed: Any, default: Any) -> Any:
         """The value, refused unless it is one of those that are covered."""
         value = self.get(name, default)
         if value not in allowed:
             covered = ", ".join(map(repr, allowed))
-            raise PretrainedError(f"{self._file}: {name} {value!r} is not covered; covered: {covered}")
+            raise PretrainedError(f"{self.file}: {name} {value!r} is not covered; covered: {covered}")
         return value
 
     def choice(self, name: str, names: Mapping[str, str], *, default: str) -> str:
@@ -240,7 +244,8 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
     config, generation, weights = read_directory(path, allow_pickle=allow_pickle)
     if eos_id is not None:
-        generation = generation.with_value("eos_token_id", eos_id)
+        config = config.with_value("eos_token_id", eos_id)
+        generation = generation.with_value("eos_token_id", eos_id) if generation else generation
     kind = config.need("model_type")
     families = all_families()
     if kind not in families:
@@ -620,6 +625,6 @@ FAMILIES: dict[str, Family] = {
 
 def all_families() -> dict[str, Family]:
     """Those of decoder-only models and all others, by model_type."""
-    from model import pretrained_encoder  # which is made of the classes here
+    from model import pretrained_encoder, pretrained_seq2seq  # which are made of the classes here
 
-    return {**FAMILIES, **pretrained_encoder.FAMILIES}
+    return FAMILIES | pretrained_seq2seq.FAMILIES | pretrained_encoder.FAMILIES

@@ -17,6 +17,7 @@ from model.checkpoint import check_unfinished, write_checkpoint
 from model.config import ModelConfig
 from model.disk import digest_of_file
 from model.pretrained import CONFIG, GENERATION_CONFIG, PretrainedError, import_model, read_json, weight_files
+from model.pretrained_seq2seq import with_languages
 from model.report import table
 from model.tokenizer import Tokenizer
 from model.transformer import build
@@ -54,7 +55,7 @@ def take_over(
     if tokenizer.vocab_size > theirs.config.vocab_size:
         sizes = f"{theirs.config.vocab_size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
         raise PretrainedError(f"{CONFIG}: vocab_size {sizes}")
-    ours = theirs.shortened(max_length)
+    ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # of tied weights one
     weights = {name: ours.weights[name] for name in names}

@@ -2,7 +2,7 @@
 
 `tokenizers` finds the same pieces, except where two ways are as good as equal, such as in a run of one letter: it adds
 scores in double precision, SentencePiece in single precision, and then the last bit decides. A model was trained on one
-of them. Standard library only, and slower: about a microsecond for a character, where `tokenizers` takes a quarter.
+of them. Standard library only, and slower than the library.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Unigram:
         self._unknown, self._bytes = unknown, tuple(by_byte)
         rounded = array("f", scores.values())
         self._unknown_score = _single(min(rounded, default=0.0) - UNKNOWN_PENALTY)
-        # Every beginning of a piece, and which piece ends there; a dictionary costs less than a trie of them.
+        # Every beginning of a piece, and the piece that ends there, if one does: a dictionary costs less than a trie.
         self._begun: dict[str, tuple[float, int] | None] = {}
         for text in (*scores, *symbols):
             for end in range(1, len(text)):

@@ -31,17 +31,12 @@ LLAMA3 = rope(
 
 # Name → class of the configuration, and what differs from TINY.
 DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "gpt2": (
-        transformers.GPT2Config,
-        {"n_positions": 160, "n_embd": 48, "n_layer": 2, "n_head": 3, "bos_token_id": 2, "initializer_range": 0.15},
-    ),
+    "gpt2": (transformers.GPT2Config, {"bos_token_id": 2, "initializer_range": 0.15}),
     "gpt2 untied": (
         transformers.GPT2Config,
         {
-            "n_positions": 160,
-            "n_embd": 64,
-            "n_layer": 2,
-            "n_head": 2,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
             "n_inner": 100,
             "bos_token_id": 2,
             "initializer_range": 0.15,
@@ -75,10 +70,10 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
 }
 
-_WIDE = {"vocab_size": 8009, "max_position_embeddings": 2048, "num_hidden_layers": 4, "initializer_range": 0.06}
+_WIDE = {"vocab_size": 4999, "max_position_embeddings": 2048, "num_hidden_layers": 3, "initializer_range": 0.06}
 # Name → shapes as they are found outside, but for the number of layers and of words.
 REALISTIC: dict[str, dict[str, Any]] = {
-    "gpt2": {"vocab_size": 8011, "n_embd": 384, "n_head": 6, "n_layer": 4, "n_positions": 1024},
+    "gpt2": {**_WIDE, "hidden_size": 384, "num_attention_heads": 6},
     "llama3": {
         **_WIDE,
         "hidden_size": 384,

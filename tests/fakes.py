@@ -113,6 +113,14 @@ class ScriptedOutputs:
             weights_TS[place, place % len(self.sources[row])] = 1.0
         return np.stack([weights_TS, weights_TS])[None]
 
+    def see(self, source, tokens, kinds):
+        """Every position attends to the first one alone."""
+        lengths = {"encoder": (source, source), "decoder": (tokens, tokens), "cross": (tokens, source)}
+        weights = {kind: np.zeros((2, 2, *map(len, lengths[kind])), np.float32) for kind in kinds}
+        for one in weights.values():
+            one[..., 0] = 1.0
+        return weights
+
     def encoded(self, row):
         return Encoded(vector=np.array(self.sources[row], np.float32))
 
@@ -384,13 +392,13 @@ class ManualEngine(Engine):
             self._turn()
 
 
-async def ask(engine, *requests):
+async def ask(engine, *requests, within_s=120):
     """Submits requests at once and waits for their final events; returns their sinks."""
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in requests]
     for request, sink in zip(requests, sinks, strict=True):
         engine.submit(request, loop, sink)
-    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=120)
+    return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=within_s)
 
 
 class FakeCuda:

@@ -61,7 +61,7 @@ def _tell_lengths(model: EncoderDecoder) -> None:
     from the position at END, and the end token win where END is above 0."""
     config = model.config
     for stack in (model.encoder, model.decoder):
-        table_PM = sinusoidal_table(len(stack.embedding.positions), config.d_model)
+        table_PM = sinusoidal_table(config, len(stack.embedding.positions))
         # Centred: norms subtract the mean, and a common one would shift what the two coordinates say.
         stack.embedding.positions.copy_(table_PM - table_PM.mean(1, keepdim=True))
         stack.embedding.positions[:, [END, LENGTH]] = 0

@@ -4,18 +4,25 @@ import contextlib
 import random
 
 import pytest
+import tokenizers
 import torch
+import transformers
+from typer.testing import CliRunner
 
+import glossa
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
 from model.takeover import take_over
 from model.tokenizer import Tokenizer
+from service.client import Client
 from service.engine import Engine, EngineConfig
 from service.request import Request
 from service.runner import OnnxModel
 from service.scheduler import SchedulerConfig
 from tests.decoders import REALISTIC, make_decoder
+from tests.e2e.process import serving
 from tests.fakes import ask
+from tests.tiny import TEXTS
 
 # One of each family; `tests.model.test_pretrained` compares the logits of all of them.
 SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi")
@@ -84,7 +91,7 @@ async def check(theirs, path, prompts, *, max_tokens, rows):
         Request(request_id=str(i), prompt=tuple(prompt), max_tokens=max_tokens) for i, prompt in enumerate(prompts)
     ]
     with engine(theirs, path, rows) as served:
-        sinks = await ask(served, *requests)
+        sinks = await ask(served, *requests, within_s=600)
     assert [sink.finals[0].hypotheses[0].tokens for sink in sinks] == expected
 
 
@@ -95,9 +102,51 @@ async def test_served_answers_are_those_of_generate(name, tmp_path):
     await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
 
 
+def byte_level(path):
+    """A tokenizer such as Llama 3's: bytes, special tokens behind them, and one of those before every text."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS * 3, trainer)
+    backend.add_special_tokens(["<|begin|>", "<|end|>"])
+    begin = backend.token_to_id("<|begin|>")
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", begin)]
+    )
+    backend.save(str(path / "tokenizer.json"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
+
+
+def test_texts_are_answered_as_generate_answers_them(tmp_path):
+    tokenizer = byte_level(tmp_path)
+    begin, end = tokenizer.convert_tokens_to_ids(["<|begin|>", "<|end|>"])
+    ids = {"bos_token_id": begin, "eos_token_id": end, "pad_token_id": end}
+    theirs = make_decoder("llama3", vocab_size=len(tokenizer) + 3, num_hidden_layers=1, **ids)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    for arguments in (["import", "theirs", "ours"], ["export", "ours", "bundle"]):
+        paths = [str(tmp_path / name) for name in arguments[1:]]
+        done = CliRunner().invoke(glossa.app, [arguments[0], *paths])
+        assert done.exit_code == 0, done.output
+    texts = [*TEXTS, "Füße 日本 <|end|> 🦊"]  # special tokens that a user types are text
+    prompts = [tokenizer(text, split_special_tokens=True)["input_ids"] for text in texts]
+    expected = generate(theirs, prompts, 16)
+    with serving(models={"m": str(tmp_path / "bundle")}) as server, Client(server.address) as client:
+        answers = [client.generate(text, max_tokens=16, include_tokens=True) for text in texts]
+    assert [tuple(answer.tokens) for answer in answers] == expected
+    assert [answer.text for answer in answers] == [
+        tokenizer.decode(list(tokens), skip_special_tokens=True) for tokens in expected
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REALISTIC)
 async def test_served_answers_of_realistic_shapes_are_those_of_generate(name, tmp_path):
     theirs = make_decoder(name, **REALISTIC[name])
-    prompts = prompts_for(theirs, 200, [1, 3, 16, 40, 129, 200, 300, 515], seed=name)
-    await check(theirs, tmp_path, prompts, max_tokens=24, rows=16)
+    prompts = prompts_for(theirs, 200, [1, 3, 16, 40, 129, 200, 258, 300], seed=name)
+    await check(theirs, tmp_path, prompts, max_tokens=16, rows=16)

@@ -14,11 +14,18 @@ SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]
 TARGETS = [(1, 8, 9, 5), (1, 4, 5, 6), (1, 5, 5, 8), (1, 9, 8, 7)]
 QUANTIZED = [name for name, form in FORMS.items() if form.is_quantized]
 
+ROTARY = {"positions": "rotary", "num_heads": 2}
+SHAPES = {
+    "encoder_decoder": {},
+    "encoder_decoder rotary": ROTARY,
+    "encoder_decoder bucketed": {"positions": "bucketed", "position_buckets": 4, "position_range": 5},
+    "decoder": ROTARY,
+}
+
 
 @cache
 def prepared(architecture):
-    shape = {"positions": "rotary", "num_heads": 2} if architecture != "encoder_decoder" else {}
-    model = tiny_model(tiny_config(architecture.removesuffix(" rotary"), **shape))
+    model = tiny_model(tiny_config(architecture.partition(" ")[0], **SHAPES[architecture]))
     has_encoder = model.config.has_encoder
     pairs = [(source if has_encoder else (), target) for source, target in zip(SOURCES, TARGETS, strict=True)]
     return model, trace_model(model, attention=has_encoder), calibrate(model, pairs)
@@ -173,7 +180,9 @@ def test_the_steps_of_a_cache_are_in_the_scales_of_the_product_that_fills_it():
 ERRORS = {"row": 0.1, "static": 0.1, "row+kv": 0.12, "static+kv": 0.12, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder rotary", "decoder"])
+@pytest.mark.parametrize(
+    "architecture", ["encoder_decoder", "encoder_decoder rotary", "encoder_decoder bucketed", "decoder"]
+)
 @pytest.mark.parametrize("form", QUANTIZED)
 def test_logits_are_near_those_of_fp32(architecture, form, tmp_path):
     rows = range(len(SOURCES))
@@ -183,7 +192,7 @@ def test_logits_are_near_those_of_fp32(architecture, form, tmp_path):
     assert 0 < error < ERRORS[form]
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder"])
 @pytest.mark.parametrize("form", [name for name in QUANTIZED if FORMS[name].is_batch_invariant])
 def test_a_row_is_the_same_alone_and_among_others(architecture, form, tmp_path):
     graphs = served(architecture, form, tmp_path)

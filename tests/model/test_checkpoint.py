@@ -86,7 +86,8 @@ def rewritten(path, name, data):
     [
         ({"format_version": 2}, "format_version must be 1, got 2"),
         ({"model": {"d_modle": 3}}, "d_modle: unknown key; did you mean 'd_model'"),
-        ({"model": {}}, r"config\.json: vocab_size: must be set from the tokenizer"),
+        ({"model": {}}, r"config\.json: vocab_size: must be that of the weights, got 0"),
+        ({"model": {"vocab_size": 5}}, r"tokenizer\.json: must have at most the model's 5 entries"),
         ({"train": {"steps": -1}}, "steps: must be at least 0, got -1"),
         ({"train": None}, "cannot be read"),
     ],

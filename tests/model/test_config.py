@@ -14,13 +14,16 @@ from model.config import (
     TARGET_LANGUAGE,
     ConfigError,
     Framing,
+    Head,
     Languages,
     ModelConfig,
+    Pooler,
     Positions,
+    Sinusoids,
 )
 
 WRONG = [
-    ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, got 'rnn'"),
+    ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, recurrent, got 'rnn'"),
     ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
     ("norm", "batch", "must be one of layer, rms, got 'batch'"),
     ("norm_position", "both", "must be one of pre, post, got 'both'"),
@@ -50,6 +53,13 @@ WRONG = [
     ("qkv_bias", 1, "must be true or false, got 1"),
     ("output_bias", 1, "must be true or false, got 1"),
     ("share_embeddings", 1, "must be true or false, got 1"),
+    ("sinusoids", "both", f"must be one of {', '.join(get_args(Sinusoids))}, got 'both'"),
+    ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
+    ("head", "masked", "is of architecture encoder, not encoder_decoder, got 'masked'"),
+    ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
+    ("labels", ("a", "b"), "is of architecture encoder, not encoder_decoder, got ('a', 'b')"),
+    ("multi_label", 1, "must be true or false, got 1"),
+    ("mask_id", -1, "must be a token or left out, got -1"),
     ("framing", (1,), "must be a Framing or left out, got (1,)"),
     ("vocab_size", -1, "must be at least 0, got -1"),
     ("d_model", 0, "must be at least 1, got 0"),
@@ -82,6 +92,12 @@ WRONG = [
     ("bos_id", -1, "must be at least 0, got -1"),
     ("eos_id", -1, "must be at least 0, got -1"),
     ("unk_id", -1, "must be at least 0, got -1"),
+    ("cell", "rnn", "must be one of lstm, gru, got 'rnn'"),
+    ("score", "cosine", "must be one of none, dot, multiplicative, additive, got 'cosine'"),
+    ("input_feeding", 1, "must be true or false, got 1"),
+    ("bidirectional", "no", "must be true or false, got 'no'"),
+    ("encoder_dim", -2, "must be at least 0, got -2"),
+    ("attention_dim", -1, "must be at least 0, got -1"),
 ]
 
 
@@ -138,7 +154,7 @@ def test_a_mistyped_key_gets_a_suggestion(key, problem):
 
 def test_a_key_like_no_other_gets_the_list_of_keys():
     with pytest.raises(
-        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_scale, .*window$"
+        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_dim, .*window$"
     ):
         ModelConfig.from_json({"zzz": 1})
 

@@ -9,7 +9,7 @@ from torch import nn
 from model.attention import FullAttention, SourceAttention, causal_mask
 from model.config import ModelConfig
 from model.layers import Block, Embedding, FeedForward, Residual, norm_layer
-from model.positions import Cue, PositionCues, frequencies, rotary_tables, sinusoidal_table
+from model.positions import Cue, PositionCues, frequencies, rotary_frequencies, rotary_tables, sinusoidal_table
 
 # B batch, T positions, M d_model, F d_ff
 
@@ -196,7 +196,7 @@ def test_a_block_with_cross_attention_is_torchs_decoder_layer(norm_position):
 
 
 def test_sinusoidal_table_has_the_published_values():
-    table = sinusoidal_table(5, 8)
+    table = sinusoidal_table(ModelConfig(d_model=8), 5)
     assert table.dtype == torch.float32
     assert table[0].tolist() == [0, 1] * 4
     assert table[1, 0::2].tolist() == pytest.approx([0.841471, 0.099833, 0.010000, 0.001000], abs=1e-6)
@@ -204,12 +204,23 @@ def test_sinusoidal_table_has_the_published_values():
 
 
 def test_sinusoidal_table_is_exact_at_late_positions():
-    table = sinusoidal_table(20_000, 64)
+    table = sinusoidal_table(ModelConfig(d_model=64), 20_000)
     for position in (1, 511, 19_999):
         for i in (0, 1, 13, 31):
             angle = position / 10000 ** (2 * i / 64)
             assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-7)
             assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-7)
+
+
+def test_sinusoids_in_halves_are_the_same_numbers_elsewhere():
+    halves = sinusoidal_table(ModelConfig(d_model=8, sinusoids="halves"), 5)
+    torch.testing.assert_close(halves, sinusoidal_table(ModelConfig(d_model=8), 5)[:, [0, 2, 4, 6, 1, 3, 5, 7]])
+
+
+def test_sinusoids_of_fairseq_begin_behind_padding_and_turn_by_their_own_frequencies():
+    table = sinusoidal_table(ModelConfig(d_model=8, sinusoids="fairseq", pad_id=1), 3)
+    expected = [10000 ** (-i / 3) * 4 for i in range(4)]  # row 2 is position 4
+    assert table[2].tolist() == pytest.approx([*map(math.sin, expected), *map(math.cos, expected)], abs=1e-6)
 
 
 def test_rotary_tables_hold_each_angle_in_both_halves():
@@ -237,7 +248,7 @@ def test_rotary_embeddings_add_nothing_and_hand_out_the_rotation():
     x, rotation = embedding(tokens, starts), cues(tokens, starts).rotation
     assert rotation is not None
     torch.testing.assert_close(x, embedding.tokens.weight[tokens] * math.sqrt(12))
-    for given, table in zip(rotation, rotary_tables(6, frequencies(4, 10000.0)), strict=True):
+    for given, table in zip(rotation, rotary_tables(6, rotary_frequencies(config)), strict=True):
         assert torch.equal(given, torch.stack((table[:2], table[3:5])))
 
 

@@ -1,5 +1,6 @@
 import json
 
+import onnx
 import pytest
 import safetensors.torch
 import torch
@@ -54,6 +55,9 @@ def test_an_imported_checkpoint_becomes_a_bundle(theirs, tmp_path):
     manifest = export_bundle(tmp_path / "ours", tmp_path / "bundle")
     assert manifest.parity["passed"]
     assert manifest.lineage["model_type"] == "llama"
+    graph = onnx.load(tmp_path / "bundle" / "fp32" / "decode.onnx").graph
+    tables = [tensor.name for tensor in graph.initializer if set(tensor.dims) == {48, SIZE}]
+    assert tables == ["decoder.embedding.tokens.weight"], "a tied matrix is in the graph once"
 
 
 def test_what_cannot_be_taken_over_leaves_nothing_behind(theirs, tmp_path):

@@ -87,7 +87,7 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
     checked = []
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.server.LONE_BYTES", least)
-    monkeypatch.setattr("service.server.golden_decode", lambda runner, manifest, precision: checked.append(runner))
+    monkeypatch.setattr("service.server.golden_decode", lambda runner, *_: checked.append(runner))
     wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
     assert len(checked) == checks

@@ -1,0 +1,99 @@
+"""Rules about the text of an answer hold for the tokens of every family."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from model.tokenizer import Tokenizer
+from service.alignment import target_spans
+from service.decoding.grammar import Grammar
+from service.decoding.phrases import Phrases, phrase_variants
+from service.decoding.rules import Banned
+from service.decoding.stops import StopMatcher
+from service.decoding.vocabulary import Vocabulary
+from service.detokenizer import Detokenizer
+from tests.model.families import made
+from tests.multilingual import lines
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama2", "t5"])
+def tokenizer(request, tmp_path_factory):
+    return Tokenizer(made(request.param, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer):
+    return Vocabulary.of(tokenizer, eos_id=tokenizer.special["</s>"])
+
+
+def possible(rule, state, tokens, size):
+    scores_V = np.zeros(size, np.float32)
+    if rule.applies(state, tokens):
+        rule.apply(scores_V, state, tokens)
+    return np.flatnonzero(scores_V == 0).tolist()
+
+
+def test_a_grammar_is_followed_whatever_tokens_spell_it(tokenizer, vocabulary):
+    pattern, rng = r"(ka|lo)( mi| [0-9]{1,2}){1,3}\.", random.Random(1)
+    rule = Grammar("regex", pattern, vocabulary)
+    for _ in range(20):
+        state, tokens = rule.start(), list[int]()
+        while vocabulary.eos_id not in tokens:
+            choices = possible(rule, state, tokens, len(vocabulary))
+            assert not {*choices} & {*tokenizer.special.values()} - {vocabulary.eos_id}
+            tokens.append(rng.choice(choices))
+            state = rule.after(state, tokens[-1])
+        assert re.fullmatch(pattern, tokenizer.decode(tokens))
+
+
+def test_a_banned_text_never_appears(tokenizer, vocabulary):
+    rule, rng = Banned(["a", "ó", "m"], vocabulary), random.Random(2)
+    for _ in range(30):
+        state, tokens = rule.start(), list[int]()
+        for _ in range(12):
+            tokens.append(rng.choice(possible(rule, state, tokens, len(vocabulary))))
+            state = rule.after(state, tokens[-1])
+        assert not {*"aóm"} & {*tokenizer.decode(tokens)}
+
+
+def test_phrases_can_be_spelled_and_are_found(tokenizer, vocabulary):
+    for text in ("lo mi", "при", "世界"):
+        variants = phrase_variants(tokenizer, text, field="options.phrases[0]")
+        assert all(text in tokenizer.decode(variant) for variant in variants)
+        phrases = Phrases([variants], eos_id=vocabulary.eos_id, ordered=False, max_tokens=40, vocabulary=vocabulary)
+        state = phrases.start()
+        for token in tokenizer.encode(f"ka {text} ka"):
+            state = phrases.after(state, token)
+        assert phrases.is_done(state)
+
+
+def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
+    rng = random.Random(3)
+    for text in lines(60, 4):
+        tokens = tokenizer.encode(text)
+        tokens.insert(rng.randrange(len(tokens) + 1), rng.randrange(tokenizer.vocab_size))
+        whole = tokenizer.decode(tokens)
+        if not whole:
+            continue
+        place = rng.randrange(len(whole))
+        stop = whole[place : place + 3]
+        matcher = StopMatcher(tokenizer.pieces, [stop], drops_first_blank=tokenizer.drops_first_blank)
+        cut, state = Detokenizer(tokenizer.incremental(), [stop]), matcher.start()
+        told = ""
+        for token in tokens:
+            state = matcher.after(state, token)
+            told += cut.push(token)
+            if "\ufffd" not in stop:  # what is no character yet may become one
+                assert matcher.is_stopped(state) == cut.is_stopped
+        assert told + cut.flush() == whole[: whole.find(stop)]
+
+
+def test_the_spans_of_an_answer_are_its_text(tokenizer):
+    for text in lines(40, 5):
+        tokens = [*tokenizer.encode(text), tokenizer.special["</s>"]]
+        whole = tokenizer.decode(tokens)
+        spans = target_spans(tokens, tokenizer.pieces, whole, drops_first_blank=tokenizer.drops_first_blank)
+        assert spans[-1][0] == spans[-1][1]
+        assert {place for start, end in spans for place in range(start, end)} == set(range(len(whole)))
