@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from model.config import Languages, Preset
     from model.data import Examples
     from model.takeover import Takeover
-    from service.reply import Alignment, Answer, TokenLogprob
+    from service.client import Client
+    from service.reply import Alignment, Answer, Attended, TokenLogprob
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
 
@@ -336,7 +337,9 @@ def export(
     ] = None,
     source_language: SourceLanguage = "",
     target_language: TargetLanguage = "",
-    attention: Annotated[bool, typer.Option(help="add the graph that aligns words with their source")] = False,
+    attention: Annotated[
+        bool, typer.Option(help="add the graphs that align words with their source and tell every attention")
+    ] = False,
     shortlist: Annotated[
         Path | None,
         typer.Option(help="lines source<TAB>target, may be .gz: learn from them which words may translate which"),
@@ -832,6 +835,78 @@ def classify(
                     typer.echo(f"{label.probability:.4f}  {label.label}")
                 for token in told.token_weights:
                     typer.echo(f"      {token.weight:.4f}  {text[token.start : token.end].strip() or '(frame)'}")
+
+
+@app.command()
+def attend(
+    text: Annotated[str, typer.Argument(help="a text")],
+    address: Address = "127.0.0.1:50051",
+    model: ModelName = "",
+    target: Annotated[str, typer.Option(help="the answer to look at; without one the model answers first")] = "",
+    text_only: Annotated[bool, typer.Option(help="look at the text alone, without an answer")] = False,
+    max_tokens: Annotated[int, typer.Option(help="most tokens of an answer; 0: the model's own limit")] = 0,
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    kind: Annotated[
+        list[str] | None, typer.Option(help="cross, encoder or decoder; may be repeated [the one about both texts]")
+    ] = None,
+    layer: Annotated[list[int] | None, typer.Option(help="a layer, from 1; may be repeated")] = None,
+    head: Annotated[list[int] | None, typer.Option(help="a head, from 1; may be repeated")] = None,
+    png: Annotated[Path | None, typer.Option(help="draw all that was chosen into this picture")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="write a page with all that was chosen, to be opened anywhere")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each token of a text, and of its answer, attends to: a heat map, a picture, a page, or the numbers.
+
+    The terminal shows means over the layers and heads that are not chosen; the others show each of them.
+    """
+    from service.client import Client, ClientError
+    from service.heatmap import DrawingError, draw
+
+    with complaints(ClientError, DrawingError, ValueError), Client(address) as client:
+        asked: dict[str, Any] = {"model": model, "target": target, "text_only": text_only, "max_tokens": max_tokens}
+        asked |= {"source_language": source_language, "target_language": target_language}
+        asked |= {"kinds": kind or [], "layers": layer or [], "heads": head or []}
+        if not (png or html or as_json):
+            if not kind:
+                asked["kinds"] = attention_kinds(client, model, text_only=text_only)[-1:]
+            asked |= {"mean_layers": not layer, "mean_heads": not head}
+        seen = client.attend(text, **asked)
+        if png:
+            draw(seen, png)
+        if html:
+            from service.attention_page import page
+
+            html.write_text(page(seen, text=text, model=model), encoding="utf-8")
+        if as_json:
+            typer.echo(json.dumps(dataclasses.asdict(seen), ensure_ascii=False))
+        if not (png or html or as_json):
+            show_attention(seen)
+
+
+def attention_kinds(client: Client, model: str, *, text_only: bool) -> list[str]:
+    """The kinds of attention that a model tells, the one about both texts last."""
+    from service.reply import attention_kind
+
+    kinds = [attention_kind(one.kind) for one in client.get_model(model).attention]
+    return kinds[:1] if text_only else kinds
+
+
+def show_attention(seen: Attended) -> None:
+    """Heat maps one below the other, in colours where the terminal has some."""
+    from rich.console import Console
+
+    from service.heatmap import lines
+
+    console = Console(highlight=False)
+    if seen.answer:
+        console.print(seen.answer, markup=False)
+    for matrix in seen.matrices:
+        console.print()
+        for line in lines(seen, matrix, width=console.width):
+            console.print(line, no_wrap=True, crop=False)
 
 
 @app.command()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.encoder import Encoder
-from model.transformer import EncoderDecoder, Model
+from model.transformer import Model, SourceModel
 
 BINS = 2048
 LEVELS = 255  # of an unsigned byte
@@ -127,7 +127,7 @@ def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str,
                     _read(model, source)
                     continue
                 targets = torch.tensor([list(target)])
-                if isinstance(model, EncoderDecoder):
+                if isinstance(model, SourceModel):
                     states = model(torch.tensor([list(source)]), torch.tensor([len(source)]), targets)
                 else:
                     states = model(targets)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import PAD_MULTIPLE, Golden, Quantization
+from export.bundle import PAD_MULTIPLE, Golden, Quantization, Role
 from export.expected import Expected
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
@@ -83,8 +83,8 @@ class Graphs(Protocol):
         """Which graphs there are."""
         ...
 
-    def roundings(self, *, aligning: bool = False) -> Roundings:
-        """What `encode` and `decode` round, or `encode` and `align`."""
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round, where they exist."""
         ...
 
     def seen_products(
@@ -93,8 +93,9 @@ class Graphs(Protocol):
         """What the products of `encode` and of a step of `decode` read and gave."""
         ...
 
-    def encode(self, sources: Sequence[Ids]) -> Arrays:
-        """All outputs of `encode` for a ragged batch, by name."""
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """All outputs of `encode` for a ragged batch, by name. places: of each source those that are to be told, where
+        the graph tells any."""
         ...
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
@@ -347,12 +348,12 @@ class Suite(Checker):
 
     @cached_property
     def roundings(self) -> Roundings:
-        return self.served.roundings() if self.quantization else Roundings()
+        return self.served.roundings("encode", "decode") if self.quantization else Roundings()
 
     @cached_property
     def aligning(self) -> Roundings:
         """Those of `align`, which keeps no caches of its own and reads what `encode` writes for `decode`."""
-        found = self.served.roundings(aligning=True)
+        found = self.served.roundings("encode", "align")
         found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
         return found
 
@@ -479,10 +480,10 @@ class Suite(Checker):
         for row, source in enumerate(sources):
             for name, array in self.expected.source(source).items():
                 if name != "encoder_states":
-                    shape = (len(rows), array.shape[1], length, array.shape[3])
+                    size = (array.shape[1], length, array.shape[3]) if _has_positions(array[0]) else array.shape[1:]
                     if name not in arrays:
-                        arrays[name] = garbage(shape, self._dtype(name))
-                    arrays[name][row, :, : len(source)] = self.roundings.kept(name, array[0])
+                        arrays[name] = garbage((len(rows), *size), self._dtype(name))
+                    _positions(arrays[name][row], len(source))[...] = self.roundings.kept(name, array[0])
         return arrays
 
     # -- decoder: prefill
@@ -618,7 +619,7 @@ class Suite(Checker):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
                 if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
-                behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
+                behind = rest[:, -(-used // stride) :] if _has_positions(rest) else rest[rest.size * bool(used) :]
                 differ += differing(behind, garbage(behind.shape, rest.dtype))
         return float(differ), "values behind a row's end or in another row"
 
@@ -685,9 +686,10 @@ class Suite(Checker):
             (self.served.align(longest, self.cross([row])), [self.sources[row]], longest),
         ):
             for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-                for layer, weights in enumerate(expected.attention(source, target)):
+                layers = expected.attention(source, target)
+                for layer, weights in enumerate(layers):
                     actual = aligned[layer, row, :, : len(target), : len(source)]
-                    worst.add(f"layer {layer + 1} of {self.config.num_decoder_layers}", actual, weights)
+                    worst.add(f"layer {layer + 1} of {len(layers)}", actual, weights)
         return worst.error, worst.note
 
     def attention_within(self) -> tuple[float, str]:
@@ -729,8 +731,18 @@ class Suite(Checker):
 
 
 def _valid(array: Array, length: int) -> Array:
-    """The first `length` positions of states (S, M) or of keys or values (K, S, D)."""
-    return array[..., :length, :]
+    """The first `length` positions of states (S, M) or of keys or values (K, S, D); all of what has none (M,)."""
+    return array[..., :length, :] if array.ndim > 1 else array
+
+
+def _has_positions(array: Array) -> bool:
+    """Whether a row's keys or values (K, T, D), not what a recurrent model carries (M,)."""
+    return array.ndim > 1
+
+
+def _positions(array: Array, length: int) -> Array:
+    """A view of the first `length` positions of a row's keys or values, or of all of what has none."""
+    return array[:, :length] if _has_positions(array) else array
 
 
 def _place(kept: Array, expected: Array) -> Array:

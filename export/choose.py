@@ -15,7 +15,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from export.bundle import PAD_MULTIPLE, FormFigures
 from export.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
@@ -35,11 +38,19 @@ TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
 TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is given after so many seconds
 
 T = TypeVar("T")
-Measure = Literal["BLEU", "answers that differ", "nats per token"]
+Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
 
 # What a form may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
 # good translations neither is worse. 0.05 nats are 5 % of perplexity.
-MAX_LOSS: Mapping[Measure, float] = {"BLEU": 0.3, "answers that differ": 0.25, "nats per token": 0.05}
+# A reading is one label, one filled mask, or a vector that is not the same one any more.
+MAX_LOSS: Mapping[Measure, float] = {
+    "BLEU": 0.3,
+    "answers that differ": 0.25,
+    "readings that differ": 0.05,
+    "nats per token": 0.05,
+}
+MASKED_EACH = 7  # a token of so many is hidden, and asked for
+SAME_COSINE = 0.98  # between two vectors of one text
 
 
 class ChoiceError(ValueError):
@@ -98,19 +109,24 @@ def choose(
     """The fastest of the forms that lose at most `max_loss` against `yardstick`, the graphs of fp32.
 
     max_loss: in BLEU points with references; without any the share of answers that differ; nats per token for a model
-    without a source. Raises ChoiceError when no form is within it, with the figures of each.
+    without a source; for one without a decoder the share of what it says that differs. Raises ChoiceError when no form
+    is within it, with the figures of each.
     """
     measure: Measure = "nats per token"
-    if config.has_encoder:
+    if not config.has_decoder:
+        measure = "readings that differ"
+    elif config.has_encoder:
         measure = "BLEU" if development.references else "answers that differ"
     bound = MAX_LOSS[measure] if max_loss is None else max_loss
     graphs = {YARDSTICK: yardstick, **forms}
     batches = _batches(development, tokenizer, config)
-    if config.has_encoder:
+    if not config.has_decoder:
+        quality = _encoded(graphs, batches, config, clock)
+    elif config.has_encoder:
         quality = _answered(graphs, batches, development, tokenizer, config, clock)
     else:
         quality = _read(graphs, batches, clock)
-    speeds = _speeds(graphs, batches, config, clock)
+    speeds = (_speeds if config.has_decoder else _reading_speeds)(graphs, batches, config, clock)
     figures = {name: FormFigures(form=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
     losses = {name: _loss(figures[name], measure) for name in forms}
     within = [name for name in forms if losses[name] <= bound]
@@ -132,7 +148,7 @@ def _loss(figures: FormFigures, measure: Measure) -> float:
             loss = figures.bleu_loss
         case "nats per token":
             loss = figures.nats_loss
-        case "answers that differ":
+        case "answers that differ" | "readings that differ":
             loss = None if figures.exact_match is None else 1.0 - figures.exact_match
     assert loss is not None, measure
     return loss
@@ -252,6 +268,54 @@ def _answered(
     }
 
 
+def _encoded(
+    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, Fields]:
+    """What an encoder alone says of texts against what fp32 says: tokens at masks, labels, or whole vectors."""
+
+    def run(form: Steps, batch: list[_Item]) -> list[Any]:
+        sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
+        if config.mask_id is not None and config.head == "masked":
+            sources = [
+                tuple(config.mask_id if place in hidden else token for place, token in enumerate(source))
+                for source, hidden in zip(sources, places, strict=True)
+            ]
+            return [int(row.argmax()) for row in form.encode(sources, places)["place_logprobs"]]
+        outputs = form.encode(sources)
+        if config.multi_label:
+            return [tuple(row > 0) for row in outputs["label_logits"]]
+        if config.tells_labels:
+            return [int(row.argmax()) for row in outputs["label_logits"]]
+        states = outputs["encoder_states"]
+        return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
+
+    told = {
+        name: [answer for answers in batch for answer in answers]
+        for name, batch in _measured(graphs, batches, run, clock).items()
+    }
+    wanted = told[YARDSTICK]
+    return {
+        name: {
+            "sentences": len(wanted),
+            "exact_match": round(sum(map(_is_same, answers, wanted)) / len(wanted), 4),
+            **dict.fromkeys(("bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens")),
+        }
+        for name, answers in told.items()
+    }
+
+
+def _hidden_places(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
+    first, last = len(config.frames.before_source), len(ids) - len(config.frames.after_source)
+    return tuple(range(first, last, MASKED_EACH))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Of two vectors: they point almost the same way."""
+    if not isinstance(one, np.ndarray):
+        return bool(one == other)
+    return float(one @ other) >= SAME_COSINE * float(np.linalg.norm(one) * np.linalg.norm(other))
+
+
 class _Reading(NamedTuple):
     """Of texts that were given: the sum of -log-probability of their tokens, and the tokens that came first instead."""
 
@@ -313,6 +377,21 @@ def _speeds(
     }
 
 
+def _reading_speeds(
+    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, Fields]:
+    """The same of an encoder alone: tokens read, of a batch and of its first text alone."""
+    del config
+    sources = [item.ids for item in batches[0]]
+    many, alone = (
+        _rates({name: partial(form.encode, some) for name, form in graphs.items()}, sum(map(len, some)), 1, clock)
+        for some in (sources, sources[:1])
+    )
+    return {
+        name: {"tokens_per_s": round(many[name], 1), "tokens_per_s_alone": round(alone[name], 1)} for name in graphs
+    }
+
+
 def _tokens_per_s(
     graphs: Mapping[str, Steps], batch: Sequence[_Item], rows: int, config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, float]:
@@ -326,14 +405,21 @@ def _tokens_per_s(
         buffers = form.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
         runs[name], _ = form.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
         runs[name]()
-    seconds: dict[str, list[float]] = {name: [] for name in graphs}
+    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
+
+
+def _rates(
+    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Tokens per second by the medians of rounds, of `steps` runs each, that have so many tokens."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     started_s = clock()
     for done in range(TIMED_ROUNDS):
         if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
             break
         for name, run in runs.items():
             before_s = clock()
-            for _ in range(TIMED_STEPS):
+            for _ in range(steps):
                 run()
             seconds[name].append(clock() - before_s)
-    return {name: rows * TIMED_STEPS / max(statistics.median(seconds[name]), 1e-9) for name in graphs}
+    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}

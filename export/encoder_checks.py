@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from export.bundle import GoldenVector, Quantization
+from export.bundle import GoldenVector, Quantization, Role
 from export.checks import HALF_A_STEP, PLAIN_TOLERANCES, PRODUCT_TOLERANCE, Array, Arrays, Check, Checker
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
@@ -32,8 +32,8 @@ class EncoderGraphs(Protocol):
         """All outputs of `encode` for a ragged batch, by name. places: of each source those to be told."""
         ...
 
-    def roundings(self) -> Roundings:
-        """What the graph rounds."""
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round."""
         ...
 
     def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
@@ -121,7 +121,7 @@ class EncoderSuite(Checker):
 
     @cached_property
     def roundings(self) -> Roundings:
-        return self.served.roundings() if self.quantization else Roundings()
+        return self.served.roundings("encode") if self.quantization else Roundings()
 
     @cached_property
     def expected(self) -> list[Arrays]:

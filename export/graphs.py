@@ -14,11 +14,12 @@ labels, H heads, K key-value heads, D head_dim, E = H * D or K * D.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from onnx import ModelProto
 from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
@@ -34,7 +35,8 @@ from model.attention import (
 from model.compression import Compression
 from model.config import ModelConfig
 from model.encoder import Encoder
-from model.transformer import EncoderDecoder, Model, Transformer
+from model.recurrent import Recurrent
+from model.transformer import Decoder, EncoderDecoder, Model
 
 GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
 HEAD_DIM_MULTIPLE = 8  # of that operator
@@ -242,7 +244,7 @@ class _Decode(nn.Module):
     on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with 8).
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: EncoderDecoder | Decoder) -> None:
         super().__init__()
         self.model = model
 
@@ -263,14 +265,8 @@ class _Decode(nn.Module):
     ) -> list[Tensor]:
         """All outputs, behind the tokens with these states."""
         presents = [attend.present for attend in attends if attend.present is not None]
-        # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
-        logits_PV = self.model.decoder.unembedding(states_PM).float()
-        logprobs_PV = logits_PV.log_softmax(-1)
-        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
-        # microseconds at 32 x 32000).
-        normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
-        best = _top_k(logprobs_PV, top_k_1)
-        return [logprobs_PV, normaliser_P, *best, *(tensor for layer in presents for tensor in layer)]
+        said = predictions(self.model.decoder.unembedding, states_PM, top_k_1)
+        return [*said, *(tensor for layer in presents for tensor in layer)]
 
 
 class DecodeGraph(_Decode):
@@ -326,6 +322,17 @@ def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
     return result
 
 
+def predictions(unembedding: nn.Module, states_PM: Tensor, top_k_1: Tensor) -> list[Tensor]:
+    """What `decode` says of the token behind those with these states, the first four outputs of `_Decode`."""
+    # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
+    logits_PV: Tensor = unembedding(states_PM).float()
+    logprobs_PV = logits_PV.log_softmax(-1)
+    # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
+    # microseconds at 32 x 32000).
+    normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
+    return [logprobs_PV, normaliser_P, *_top_k(logprobs_PV, top_k_1)]
+
+
 def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
     """The best of each row, sorted, of equal ones the lower index first: values (P, N) and int64 indices (P, N)."""
     # Named outright, because `torch.topk` takes a number, and the graph would take it out of its tensor and back in.
@@ -378,13 +385,17 @@ class AlignGraph(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """How a graph is called: example arguments, the axes of each that may change, and the names of all tensors."""
+    """How a graph is called: example arguments, the axes of each that may change, and the names of all tensors.
+
+    finish: what is still to be done with the traced graph when all passes are; then the names are those before it.
+    """
 
     module: nn.Module
     arguments: tuple[Any, ...]
     dynamic_axes: tuple[Any, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    finish: Callable[[ModelProto], ModelProto] | None = None
 
 
 def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
@@ -394,6 +405,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     """
     if isinstance(model, Encoder):
         return {"encode": _encoder_signature(model)}
+    assert not isinstance(model, Recurrent), "its graphs are those of export.graphs_recurrent"
     batch, block, capacity, source = 2, 3, 16, 5
     config, weight = model.config, model.decoder.unembedding.weight
     layers = range(config.num_decoder_layers)

@@ -24,7 +24,8 @@ SHORTLIST = "shortlist.json"
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
-Role = Literal["encode", "decode", "align"]
+Role = Literal["encode", "decode", "align", "attend"]
+AttentionKind = Literal["encoder", "decoder", "cross"]
 Task = Literal["translation", "generation", "encoding"]
 
 
@@ -34,9 +35,9 @@ class StateSpec:
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
     `stride` of s its growing axis has one place for every s positions, rounded up.
-    recurrent: the same of what has no positions and is written whole with every token; whoever stands at position 0
-    finds nothing in it.
-    cross_kv: `encode` writes NAME and `decode` reads it.
+    cross_kv: `encode` writes NAME and `decode` reads it; its first states of a recurrent decoder have no source axis.
+    recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, in the same memory too: it
+    has read the one before it writes the other. What is there at position 0 does not matter.
     Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
     cache that it only reads.
     """
@@ -169,6 +170,15 @@ class GoldenVector:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenAttention:
+    """What the output "KIND_attention" of `attend` tells: every head of so many layers."""
+
+    kind: AttentionKind
+    layers: int
+    heads: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Golden:
     """A question and its greedy answer, end token included: repeated by a server before it says it is ready.
 
@@ -204,6 +214,7 @@ class Manifest:
     created: str  # ISO 8601, UTC
     attention: Attention | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or nothing is known of its states
+    seen: tuple[SeenAttention, ...] = ()  # (): no variant has an `attend` graph
     shortlist: str = ""  # a file of `files`; "": none
     files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
 
@@ -370,6 +381,9 @@ def _check(manifest: Manifest) -> None:
         has_both = limits.max_source_len and has_decoder
         if not has_both or not 1 <= attention.default_layer <= attention.layers or attention.heads < 1:
             raise FormError(f"attention must be of a source, and its default_layer one of its layers, got {attention}")
+    if manifest.seen:
+        roles.add("attend")
+        _check_seen(manifest)
     for variant in manifest.variants:
         _check_variant(variant, roles)
 
@@ -392,6 +406,16 @@ def _check_framing(framing: Framing, limits: Limits) -> None:
         raise FormError(f"framing must put at most {limits.max_source_len} tokens around a source")
     if len(framing.before_target) > limits.max_target_len:
         raise FormError(f"framing.before_target must be at most {limits.max_target_len} tokens")
+
+
+def _check_seen(manifest: Manifest) -> None:
+    kinds = [seen.kind for seen in manifest.seen]
+    if len(set(kinds)) != len(kinds) or any(seen.layers < 1 or seen.heads < 1 for seen in manifest.seen):
+        raise FormError(f"seen must hold each kind once, with 1 layer and head or more, got {manifest.seen}")
+    for variant in manifest.variants:
+        graph = variant.graphs.get("attend")
+        if graph is not None and graph.outputs != tuple(f"{kind}_attention" for kind in kinds):
+            raise FormError(f"variants {variant.precision}: attend must tell {', '.join(kinds)}, got {graph.outputs}")
 
 
 MOST = (1 << 31) - 1  # of a number that is told to clients
@@ -458,3 +482,6 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
             names = f"present.{state.name}", f"past.{state.name}"
         if names[0] not in written or names[1] not in read:
             raise FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
+        sizes = state.shape[1:]
+        if state.kind == "recurrent" and any(isinstance(size, str) for size in sizes):
+            raise FormError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")

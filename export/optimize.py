@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
 POSITION_TABLES = (".embedding.positions", ".cues.cos", ".cues.sin")
@@ -115,10 +115,19 @@ def remove_unused(model: ModelProto) -> ModelProto:
     for node in reversed(graph.node):
         if any(name in needed for name in node.output):
             kept.append(node)
-            needed.update(node.input)
+            needed.update(name for inner in with_inner([node]) for name in inner.input)
     if any(tensor.name not in needed for tensor in graph.initializer):
         _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
     return _with_nodes(model, kept[::-1])
+
+
+def with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes and those of the graphs inside them, such as the body of a Scan."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from with_inner(attribute.g.node)
 
 
 def strip_metadata(model: ModelProto) -> ModelProto:
@@ -213,8 +222,8 @@ def _digest(array: np.ndarray) -> bytes:
 
 
 def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
-    """The node that gives each value, by its name."""
-    return {name: node for node in graph.node for name in node.output if name}
+    """The node that gives each value, by its name; inner graphs included."""
+    return {name: node for node in with_inner(graph.node) for name in node.output if name}
 
 
 def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ Nothing here runs a graph; what a form costs in quality is measured by `export.c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,8 +86,9 @@ class Form:
         )
 
     def for_role(self, role: Role) -> Form:
-        """Blocks are for few rows; graphs whose products always have many do without."""
-        return FORMS["row"] if self.activations == "block" and role != "decode" else self
+        """Blocks are for few rows; graphs whose products always have many do without. `attend` keeps no caches."""
+        form = FORMS["row"] if self.activations == "block" and role != "decode" else self
+        return dataclasses.replace(form, has_int8_cache=False) if role == "attend" else form
 
 
 FORMS: Mapping[str, Form] = {
@@ -215,7 +217,9 @@ class _Rewriter:
                 assert attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
                 assert not attributes.get("transA", 0)
                 weight = weight.T if attributes.get("transB", 0) else weight
-                bias = self.array(node.input[2]) if len(node.input) > 2 else None
+                if len(node.input) == 3:
+                    bias = self.array(node.input[2])
+                    assert bias.shape == (weight.shape[1],), bias.shape
             else:
                 users = self.users(node.output[0])
                 if len(users) == 1 and users[0].op_type == "Add":

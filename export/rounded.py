@@ -23,7 +23,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from export.bundle import Role
-from export.optimize import makers_of
+from export.optimize import makers_of, with_inner
 from export.quantize import is_kept
 from model.attention import Attend, PositionBias
 from model.layers import Block
@@ -162,7 +162,7 @@ class _Reader:
             "Gather": self.table,
             "GroupQueryAttention": self.cache,
         }
-        for node in self.graph.node:
+        for node in with_inner(self.graph.node):
             if node.op_type in readers:
                 readers[node.op_type](node)
 

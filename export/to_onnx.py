@@ -29,7 +29,7 @@ import onnx
 import torch
 from onnx import ModelProto, TensorProto
 
-from export import graphs
+from export import graphs, graphs_recurrent
 from export.bundle import (
     PAD_MULTIPLE,
     SHORTLIST,
@@ -51,6 +51,7 @@ from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.calibrate import Ranges, calibrate
 from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
 from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
+from export.graphs_attention import attend_signature, seen_attention
 from export.optimize import makers_of, name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import framed_texts, sample_inputs
@@ -63,6 +64,7 @@ from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.data import unseen_examples
 from model.encoder import Encoder
 from model.evaluate import greedy_batch
+from model.recurrent import Recurrent, state_names
 from model.tokenizer import Tokenizer
 from model.transformer import Model
 
@@ -119,8 +121,9 @@ def export_bundle(
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
     forms: how the form of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others must be
-    given some. attention: also a graph that tells how a target attends to its source. parallel: pairs of source and
-    target text from which to learn a shortlist; none: no shortlist.
+    given some. attention: also a graph that tells every attention of a pass, and where there is a source one that
+    tells how a finished target attends to it. parallel: pairs of source and target text from which to learn a
+    shortlist; none: no shortlist.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
@@ -175,13 +178,23 @@ def export_model(
     config, forms = model.config, forms or FormChoice()
     check_exportable(model, tokenizer)
     check_forms(precisions, forms)
+    if not config.has_decoder and ("int4" in precisions or (forms.form != "auto" and not is_for_encoders(forms.form))):
+        raise ExportError(
+            "precision int4, and forms with blocks or int8 caches, are of decoders; export an encoder with fp32, fp16, "
+            "or int8 in form row or static"
+        )
     if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
         raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
+    if attention and config.compression:
+        raise ExportError(
+            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
+        )
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
-    for name, is_asked in (("attention", attention), ("shortlist", bool(parallel))):
-        if is_asked and not (config.has_encoder and config.has_decoder):
-            raise ExportError(f"{name}: only models that translate have it; export this one without {name}")
+    if parallel and not (config.has_encoder and config.has_decoder):
+        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if attention and config.is_recurrent and config.score == "none":
+        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -206,8 +219,9 @@ def export_model(
             golden=golden,
             lineage=origin,
             parity=report,
-            attention=attention_of(config) if attention else None,
+            attention=attention_of(config) if attention and config.has_encoder and config.has_decoder else None,
             encoding=encoding_of(config) if config.has_encoder else None,
+            seen=seen_attention(config) if attention else (),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             shortlist=SHORTLIST if parallel else "",
         )
@@ -225,7 +239,7 @@ def task_of(config: ModelConfig) -> Task:
 def encoding_of(config: ModelConfig) -> Encoding:
     """What is told of a source beside its states; of a model that translates, nothing."""
     return Encoding(
-        width=config.d_model,
+        width=config.source_dim if config.is_recurrent else config.d_model,
         has_pooler=config.pooler != "none",
         mask=config.mask_id if config.head == "masked" else None,
         labels=config.labels,
@@ -248,7 +262,13 @@ def framing_of(config: ModelConfig) -> Framing:
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
     """Refuses what the operators or the service could not run. Raises ExportError."""
     config = model.config
-    if config.has_decoder and config.attention_head_dim % graphs.HEAD_DIM_MULTIPLE:
+    if config.is_recurrent:
+        if config.score != "none" and config.source_dim % graphs.HEAD_DIM_MULTIPLE:
+            raise ExportError(
+                f"encoder_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's "
+                f"GroupQueryAttention, got {config.source_dim}; train with another encoder_dim or d_model"
+            )
+    elif config.has_decoder and config.attention_head_dim % graphs.HEAD_DIM_MULTIPLE:
         raise ExportError(
             f"head_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
             f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
@@ -274,6 +294,11 @@ def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
             f"form: {form.name} is one of {form.precision}, which is not among the precisions {', '.join(precisions)}; "
             f"fix: ask for {form.precision} as well"
         )
+
+
+def is_for_encoders(form: str) -> bool:
+    """Whether a form is more than another name for "row" or "static" where there is no decoder."""
+    return FORMS[form].activations in ("row", "static") and not FORMS[form].has_int8_cache
 
 
 def save_variants(
@@ -333,7 +358,10 @@ def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[s
 
 def int8_cache_problem(config: ModelConfig) -> str:
     """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
-    leaves their product, and these are changed afterwards."""
+    leaves their product, and some are changed afterwards."""
+    if config.is_recurrent or not config.has_decoder:
+        kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
+        return f"and {kind} has none"
     if config.compression:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:
@@ -381,11 +409,17 @@ def trace_model(model: Model, *, attention: bool = False) -> Traced:
     """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
-    made, signatures = dict[Role, ModelProto](), graphs.signatures(model, attention=attention)
+    made = dict[Role, ModelProto]()
+    if isinstance(model, Recurrent):
+        signatures = graphs_recurrent.signatures(model, attention=attention)
+    else:
+        signatures = graphs.signatures(model, attention=attention)
+        if attention:
+            signatures["attend"] = attend_signature(model)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        if isinstance(model, Encoder):
+        if isinstance(model, Encoder) and role == "encode":
             check_encoder_graph(made[role], model)
         else:
             check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
@@ -417,15 +451,18 @@ def save_variant(
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
         graph = quantize(graph, role, form, ranges)
+        graph = signature.finish(graph) if signature.finish else graph
+        inputs = tuple(value.name for value in graph.graph.input)
         file = f"{form.precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
-        specs[role] = GraphSpec(role=role, file=file, inputs=signature.inputs, outputs=outputs)
+        specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
+    states_of = graphs_recurrent.states if model.config.is_recurrent else graphs.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return Variant(
         precision=form.precision,
         graphs=specs,
-        states=graphs.states(model.config, "int8" if form.has_int8_cache else dtype),
+        states=states_of(model.config, "int8" if form.has_int8_cache else dtype),
         quantization=form.quantization(),
     )
 
@@ -447,6 +484,8 @@ def save_shortlist(
 def attention_of(config: ModelConfig) -> Attention:
     """What `align` tells of a model, and the layer that aligns words best: the last but one (Garg et al. 2019, "Jointly
     Learning to Align and Translate with Transformer Models"), where there are enough layers to speak of one."""
+    if config.is_recurrent:
+        return Attention(layers=1, heads=1, default_layer=1)
     layers = config.num_decoder_layers
     return Attention(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)
 
@@ -499,6 +538,9 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
 
 def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
     """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
+    if config.is_recurrent:
+        _check_recurrent_graph(graph, role, config)
+        return
     # What happens to queries or keys outside the operator keeps them apart.
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
     nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
@@ -511,6 +553,10 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
     elif role == "align":
         softmaxes = 2 * config.num_decoder_layers
         blocks -= 1  # nothing behind the last layer's attention is computed
+    elif role == "attend":
+        softmaxes = sum(seen.layers for seen in seen_attention(config))
+        own, theirs = int(config.has_decoder) * blocks, int(config.has_encoder) * config.num_encoder_layers
+        blocks = own + theirs - 1
     elif is_half:
         softmaxes = blocks = config.num_encoder_layers
     else:
@@ -528,6 +574,40 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:
         raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
+
+
+def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
+    is_decode, names = role == "decode", state_names(config)
+    counts = {
+        config.cell.upper(): config.num_encoder_layers if role == "encode" else 0,
+        "GroupQueryAttention": int(is_decode and config.score != "none"),
+        "Softmax": int(role == "align"),
+        "LogSoftmax": int(is_decode),
+        "TopK": int(is_decode),
+    }
+    _check_counts(graph, role, counts, packed=0)
+    if is_decode:
+        for name in names:
+            if not _is_read_first(graph, name):
+                raise ExportError(f"{role}: must read past.{name} once, and before it writes present.{name}")
+        if _softmax_type(graph) != TensorProto.FLOAT:
+            raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
+
+
+def _is_read_first(graph: ModelProto, name: str) -> bool:
+    """Whether present.NAME may be written where past.NAME lies: one node reads that, and what is written needs it."""
+    readers = [node for node in graph.graph.node if f"past.{name}" in node.input]
+    if len(readers) != 1:
+        return False
+    makers, todo, seen = makers_of(graph.graph), [f"present.{name}"], set[str]()
+    while todo:
+        value = todo.pop()
+        if value in readers[0].output:
+            return True
+        if value in makers and value not in seen:
+            todo.extend(makers[value].input)
+        seen.add(value)
+    return False
 
 
 def _softmax_type(graph: ModelProto) -> int:

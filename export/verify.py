@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import onnxruntime
 
+from export.attention_checks import AttentionSuite
 from export.bundle import (
     PAD_MULTIPLE,
     SESSION_CONFIG,
@@ -56,6 +57,9 @@ from model.encoder import Encoder
 from model.transformer import Model
 
 PROVIDER = "CPUExecutionProvider"
+CACHE_AXES = 4  # rows, heads, positions, head_dim; what a recurrent model carries has rows and a size
+
+T = TypeVar("T")
 
 
 def make_report(checks: Iterable[Check]) -> dict[str, Any]:
@@ -69,10 +73,14 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 def verify_graphs(directory: Path, variant: Variant, model: Model, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
     served = Served(directory, variant, limits_of(model.config))
+    seen: list[Check] = []
+    if "attend" in served.roles:
+        seen = AttentionSuite(served, variant.precision, model, samples, variant.quantization).run()
     if isinstance(model, Encoder):
         suite = EncoderSuite(served, variant.precision, model, samples, variant.quantization)
-        return Verification(tuple(suite.run()))
-    return Suite(served, variant.precision, model, samples, variant.quantization).run()
+        return Verification((*suite.run(), *seen))
+    found = Suite(served, variant.precision, model, samples, variant.quantization).run()
+    return Verification((*found.checks, *seen), found.answers)
 
 
 def verify_variants(
@@ -176,8 +184,7 @@ class Served:
     def roles(self) -> Collection[str]:
         return self.variant.graphs.keys()
 
-    def roundings(self, *, aligning: bool = False) -> Roundings:
-        roles: tuple[Role, ...] = ("encode", "align" if aligning else "decode")
+    def roundings(self, *roles: Role) -> Roundings:
         graphs = {role: self.variant.graphs[role].file for role in roles if role in self.variant.graphs}
         return read_roundings({role: onnx.load(self.directory / file) for role, file in graphs.items()})
 
@@ -187,18 +194,21 @@ class Served:
         seen = []
         if "encode" in self.roles:
             seen += self._seen("encode", self._encoder_feeds(sources))
-        capacity = next(iter(buffers.values())).shape[2]
         feeds: Arrays = {
             "tokens": np.array(tokens, np.int64)[:, None],
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + 1,
-            "total_length": np.array(capacity, np.int32),
+            "total_length": np.array(_capacity_of(buffers), np.int32),
             "top_k": np.array([0], np.int64),
             **self._asked(last_positions([[token] for token in tokens])),
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
         }
-        return [*seen, *self._seen("decode", feeds)]
+        return [*seen, *self._seen("decode", self._read_by("decode", feeds))]
+
+    def _read_by(self, role: Role, feeds: Mapping[str, T]) -> dict[str, T]:
+        """Those that a graph takes."""
+        return {name: value for name, value in feeds.items() if name in self.variant.graphs[role].inputs}
 
     def _seen(self, role: Role, feeds: Mapping[str, Array]) -> list[SeenProduct]:
         """Runs a copy of a graph that also tells what its products read and give."""
@@ -268,7 +278,7 @@ class Served:
         """`decode`, bound but not run yet, and where its answer will stand; running it twice does the same twice."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
-        capacity = next(iter(buffers.values())).shape[2]
+        capacity = _capacity_of(buffers)
         feeds = {
             "tokens": padded(blocks, length),
             "starts": np.array(starts, np.int64),
@@ -290,7 +300,7 @@ class Served:
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
         outputs = {name: value(array) for name, array in prediction._asdict().items()}
-        for name, memory in inputs.items():
+        for name, memory in self._read_by("decode", inputs).items():
             binding.bind_ortvalue_input(name, memory)
         for name in self.variant.graphs["decode"].outputs:
             # present.X and whatever else hands the state X through are its memory.
@@ -310,9 +320,24 @@ class Served:
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
-        (attention,) = self.sessions["align"].run(["cross_attention"], {"tokens": tokens, **cross})
+        feeds = self._read_by("align", {"tokens": tokens, **cross})
+        (attention,) = self.sessions["align"].run(["cross_attention"], feeds)
         result: Array = attention
         return result
+
+    def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
+        feeds: Arrays = {}
+        for rows, tokens, counts in ((sources, "source", "source_lengths"), (targets, "tokens", "lengths")):
+            if tokens in self.variant.graphs["attend"].inputs:
+                feeds[tokens] = padded(rows, round_up(max(map(len, rows)), PAD_MULTIPLE))
+                feeds[counts] = lengths(rows)
+        names = self.variant.graphs["attend"].outputs
+        return dict(zip(names, self.sessions["attend"].run(list(names), feeds), strict=True))
+
+
+def _capacity_of(buffers: Arrays) -> int:
+    """Positions that caches have room for; 0 where there are none."""
+    return next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
 
 
 def _session(file: Path | bytes) -> onnxruntime.InferenceSession:

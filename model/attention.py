@@ -127,9 +127,16 @@ class FullAttention:
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
+        mixed_BHTD, _ = self.weigh(query_BTE, key_BSE, value_BSE, bias)
+        return merge_heads(mixed_BHTD)
+
+    def weigh(
+        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The mixed values of each head (B, H, T, D), and the weights (B, H, T, S)."""
         query_BHTD = split_heads(query_BTE, self.num_heads)
         positions_T = torch.arange(query_BTE.shape[1], device=query_BTE.device)
-        mixed_BHTD, _ = scaled_dot_product_attention(
+        return scaled_dot_product_attention(
             query_BHTD,
             split_heads(key_BSE, self.num_kv_heads),
             split_heads(value_BSE, self.num_kv_heads),
@@ -138,7 +145,6 @@ class FullAttention:
             bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_T[None], positions_T),
             dropout=self.dropout,
         )
-        return merge_heads(mixed_BHTD)
 
 
 def _scaled(query_BHTD: Tensor, scale: float | None) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_typ
 
 import yaml
 
-Architecture = Literal["encoder_decoder", "decoder", "encoder"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post"]
@@ -31,6 +31,8 @@ Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
 Documents = Literal["lines", "stream"]
 Head = Literal["none", "masked", "classify", "attention"]
 Pooler = Literal["none", "tanh", "relu"]
+Cell = Literal["lstm", "gru"]
+Score = Literal["none", "dot", "multiplicative", "additive"]
 
 
 class ConfigError(ValueError):
@@ -172,7 +174,12 @@ class Framing(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """The shape of a Transformer. `vocab_size` is set from the tokenizer when training starts."""
+    """The shape of a model. `vocab_size` is set from the tokenizer when training starts.
+
+    A recurrent model takes d_model (of its vectors of tokens, and of its decoder's states), the numbers of layers, the
+    fields behind `cell`, and what is said of embeddings, dropout, lengths and tokens. It does not use heads, d_ff,
+    activation, norms, biases, attention_scale, window and positions.
+    """
 
     architecture: Architecture = "encoder_decoder"
     vocab_size: int = 0  # 0: not known yet
@@ -229,6 +236,12 @@ class ModelConfig(_Config):
     labels: tuple[str, ...] = ()  # what a text can be; set from the data when training starts
     multi_label: bool = False  # each label holds or not, a sigmoid each, instead of exactly one, a softmax of all
     mask_id: int | None = None  # stands for a token that is to be told; None: there is none
+    cell: Cell = "lstm"  # recurrent: Hochreiter and Schmidhuber 1997, or Cho et al. 2014
+    score: Score = "multiplicative"  # of an encoder's state for a decoder's; none: the first decoder states are all
+    input_feeding: bool = False  # what attention gave is read with the next token (Luong et al. 2015, 3.3)
+    bidirectional: bool = True  # the encoder also reads from the end (Bahdanau et al. 2015)
+    encoder_dim: int = 0  # d1 of the encoder's states, both directions together; 0: d_model
+    attention_dim: int = 0  # d3 of the additive score; 0: d_model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -246,6 +259,8 @@ class ModelConfig(_Config):
             "embedding_scale",
             "window",
             "compression",
+            "encoder_dim",
+            "attention_dim",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -255,17 +270,15 @@ class ModelConfig(_Config):
         self._require("dropout", 0.0, 0.99)
         if self.norm_eps <= 0:
             raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
-        if self.head_dim == 0 and self.d_model % self.num_heads:
-            raise ConfigError(
-                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
-            )
-        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
         if self.framing is not None and not isinstance(self.framing, Framing):
             raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
         self._require("experts_per_token", 1, max(self.experts, 1))
-        self._check_positions()
         self._check_compression()
+        if self.is_recurrent:
+            self._check_recurrent()
+        else:
+            self._check_heads()
+            self._check_positions()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -279,6 +292,32 @@ class ModelConfig(_Config):
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
         self._check_head()
+
+    def _check_heads(self) -> None:
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ConfigError(
+                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+
+    def _check_recurrent(self) -> None:
+        width = self.source_dim
+        if self.score == "dot" and width != self.d_model:
+            raise ConfigError(
+                "score",
+                f"dot multiplies states of encoder and decoder, which must be of one size, and encoder_dim is {width}, "
+                f"d_model {self.d_model}; take multiplicative or additive",
+            )
+        if self.bidirectional and width % 2:
+            field = "encoder_dim" if self.encoder_dim else "d_model"
+            raise ConfigError(field, f"must be even for an encoder of two directions, got {width}")
+        if self.input_feeding and self.score == "none":
+            raise ConfigError("input_feeding", "feeds what attention gave and needs a score, got none")
+        if self.experts:
+            raise ConfigError(
+                "experts", f"must be 0 in a recurrent model, which has no feed-forwards, got {self.experts}"
+            )
 
     def _check_positions(self) -> None:
         kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim
@@ -395,6 +434,15 @@ class ModelConfig(_Config):
     def tells_labels(self) -> bool:
         """An encoder that classifies."""
         return self.head in ("classify", "attention")
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.architecture == "recurrent"
+
+    @property
+    def source_dim(self) -> int:
+        """Of a recurrent encoder's states."""
+        return self.encoder_dim or self.d_model
 
     @property
     def frames(self) -> Framing:
@@ -647,6 +695,59 @@ PRESETS: Mapping[str, Preset] = {
             average_checkpoints=1,
             save_every_steps=30,
             validate_every_steps=30,
+            validation_size=100,
+            bf16=False,
+        ),
+        embedded="copy",
+    ),
+    "demo-recurrent": Preset(
+        description="like demo with an LSTM and attention instead of a Transformer: two minutes on two cores",
+        model=ModelConfig(
+            architecture="recurrent",
+            d_model=128,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            input_feeding=True,
+            max_source_len=64,
+            max_target_len=64,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=4000,
+            batch_tokens=2048,
+            minutes=2,
+            learning_rate=4e-3,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            average_checkpoints=3,
+            save_every_steps=100,
+            validation_size=500,
+        ),
+        embedded="pairs",
+    ),
+    "tiny-copy-recurrent": Preset(
+        description="copies letters by a GRU with attention: the whole path in seconds, for tests",
+        model=ModelConfig(
+            architecture="recurrent",
+            cell="gru",
+            score="dot",
+            d_model=48,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_source_len=32,
+            max_target_len=32,
+        ),
+        train=TrainConfig(
+            tokenizer="words",
+            vocab_size=64,
+            batch_tokens=512,
+            steps=200,
+            learning_rate=1e-2,
+            warmup_steps=10,
+            label_smoothing=0.0,
+            average_checkpoints=1,
+            save_every_steps=100,
+            validate_every_steps=100,
             validation_size=100,
             bf16=False,
         ),

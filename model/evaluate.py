@@ -19,8 +19,9 @@ from model.config import ANY_LANGUAGES, Languages
 from model.data import Batches, pad
 from model.encoder import Encoder
 from model.loss import batch_loss, drop_padding
+from model.recurrent import Recurrent, Source
 from model.tokenizer import Tokenizer
-from model.transformer import EncoderDecoder, LayerCache, Model, Transformer
+from model.transformer import Decoder, EncoderDecoder, LayerCache, Model, Transformer
 
 ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
@@ -125,9 +126,11 @@ def greedy_batch(
     results: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
-        decoded = _decode(
-            model, [prompts[row] for row in chosen], [sources[row] for row in chosen if sources], max_tokens
-        )
+        own, theirs = [prompts[row] for row in chosen], [sources[row] for row in chosen if sources]
+        if isinstance(model, Recurrent):
+            decoded = _decode_recurrent(model, own, theirs, max_tokens)
+        else:
+            decoded = _decode(model, own, theirs, max_tokens)
         for row, ids in zip(chosen, decoded, strict=True):
             results[row] = ids
     return results
@@ -135,7 +138,7 @@ def greedy_batch(
 
 @torch.inference_mode()
 def _decode(
-    model: Transformer, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
+    model: EncoderDecoder | Decoder, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
 ) -> list[list[int]]:
     device = model.decoder.unembedding.weight.device
     cross: list[LayerCache] = []
@@ -174,6 +177,42 @@ def _decode(
             starts_R, ends_R, block_RT = starts_R[kept_R], ends_R[kept_R], block_RT[kept_R]
             caches, cross = [_rows(cache, kept_R) for cache in caches], [_rows(layer, kept_R) for layer in cross]
             lengths_R = lengths_R[kept_R] if cross else lengths_R
+    return outputs
+
+
+@torch.inference_mode()
+def _decode_recurrent(
+    model: Recurrent, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
+) -> list[list[int]]:
+    """Token by token, prompts too: rows whose prompt has ended go on with what they said last."""
+    device = model.decoder.unembedding.weight.device
+    lengths_R = torch.tensor([len(source) for source in sources], device=device)
+    source = model.encode(pad(sources, model.config.pad_id).to(device), lengths_R)
+    states = model.start(source)
+    outputs: list[list[int]] = [[] for _ in prompts]
+    live = list(range(len(prompts)))  # the output each row of the tensors belongs to
+    tokens = [prompt[0] for prompt in prompts]
+    for position in range(1, max(map(len, prompts)) + max_tokens):
+        logits_R1V, states = model.decode(torch.tensor(tokens, device=device)[:, None], states, source, lengths_R)
+        best = logits_R1V[:, 0].argmax(-1).tolist()
+        kept = list[int]()
+        for row, place in enumerate(live):
+            prompt, output = prompts[place], outputs[place]
+            if position < len(prompt):
+                tokens[row] = prompt[position]
+            else:
+                tokens[row] = best[row]
+                output.append(best[row])
+            if len(output) < max_tokens and model.config.eos_id not in output:
+                kept.append(row)
+        if not kept:
+            break
+        if len(kept) < len(live):
+            kept_R = torch.tensor(kept, device=device)
+            live, tokens = [live[row] for row in kept], [tokens[row] for row in kept]
+            states, lengths_R = [state[kept_R] for state in states], lengths_R[kept_R]
+            keys_BSA = None if source.keys_BSA is None else source.keys_BSA[kept_R]
+            source = Source(source.states_BSN[kept_R], keys_BSA, ())
     return outputs
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from model.data import Batch
 from model.encoder import Encoder
 from model.experts import ExpertFeedForward
-from model.transformer import Decoder, EncoderDecoder, Model
+from model.transformer import Decoder, Model, SourceModel
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 
@@ -58,10 +58,10 @@ def batch_loss(
     return loss
 
 
-def _decoder_loss(model: EncoderDecoder | Decoder, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
+def _decoder_loss(model: SourceModel | Decoder, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
     """And of how many targets."""
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
-        if isinstance(model, EncoderDecoder):
+        if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
         else:
             states_BTM = model(batch.input_BT)

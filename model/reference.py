@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
-from model.transformer import EncoderDecoder, LayerCache, Transformer
+from model.recurrent import Recurrent, Source
+from model.transformer import EncoderDecoder, LayerCache, SourceModel, Transformer
 
 Choose = Callable[[Tensor], int]
 """Logits float32 (V,) → the id of the next token."""
@@ -80,14 +81,29 @@ def score(
 
 
 @torch.inference_mode()
-def cross_attention(model: EncoderDecoder, inputs: Sequence[int], *, source: Sequence[int]) -> Tensor:
-    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position."""
+def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequence[int]) -> Tensor:
+    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position. A
+    recurrent model has one layer and one head of them; ValueError if it has none."""
     lengths_1 = _row([len(source)], model)[0]
+    if isinstance(model, Recurrent):
+        return _alphas(model, inputs, model.encode(_row(source, model), lengths_1), lengths_1)[None, None]
     _, cross = model.encode(_row(source, model), lengths_1)
     scale = model.config.attention_factor
     watched = [_Watched(model.config.num_heads, *layer, lengths_1, scale=scale) for layer in cross]
     model.decoder.train_states(_row(inputs, model), watched)
     return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
+
+
+def _alphas(model: Recurrent, inputs: Sequence[int], source: Source, lengths_1: Tensor) -> Tensor:
+    """Weights float32 (T, S), token by token."""
+    attend = model.attention(source, lengths_1)
+    if attend is None:
+        raise ValueError("score: a model without a score has no attention, got none")
+    states, rows = model.start(source), []
+    for token in inputs:
+        _, states = model.decoder(_row([token], model), states, source.keys_BSA, attend)
+        rows.append(attend.weights_BTS[0, 0])
+    return torch.stack(rows).float()
 
 
 class _Watched(SourceAttention):
@@ -114,15 +130,28 @@ class ModelPredictor:
         self.model, self.prompt, self.source = model, list(prompt), list(source)
         self.eos_id = model.config.eos_id
         self._cross: list[LayerCache] = []
-        if isinstance(model, EncoderDecoder):
+        self._states: Source | None = None
+        if isinstance(model, Recurrent):
+            self._states = model.encode(_row(source, model), _row([len(source)], model)[0])
+        elif isinstance(model, EncoderDecoder):
             _, self._cross = model.encode(_row(source, model), _row([len(source)], model)[0])
 
     @torch.inference_mode()
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         model, rows = self.model, len(hypotheses)
         tokens_RT = torch.cat([_row([*self.prompt, *tokens], model) for tokens in hypotheses])
-        if isinstance(model, EncoderDecoder):
-            lengths_R = _row([len(self.source)] * rows, model)[0]
+        lengths_R = _row([len(self.source)] * rows, model)[0]
+        if isinstance(model, Recurrent):
+            assert self._states is not None
+            states_BSN, keys_BSA, firsts = self._states
+            source = Source(
+                states_BSN.expand(rows, -1, -1),
+                None if keys_BSA is None else keys_BSA.expand(rows, -1, -1),
+                tuple(first.expand(rows, -1) for first in firsts),
+            )
+            attend = model.attention(source, lengths_R)
+            states_RTM, _ = model.decoder(tokens_RT, model.start(source), source.keys_BSA, attend)
+        elif isinstance(model, EncoderDecoder):
             sources = [
                 SourceAttention(
                     model.config.num_heads,
@@ -140,7 +169,7 @@ class ModelPredictor:
         return logits_RV.float().log_softmax(-1).cpu().numpy()
 
     def coverage(self, tokens: Sequence[int]) -> np.ndarray:
-        if not isinstance(self.model, EncoderDecoder):
+        if not isinstance(self.model, SourceModel):
             raise ValueError("coverage: a decoder-only model has no source")
         weights_LHTS = cross_attention(self.model, [*self.prompt, *tokens[:-1]], source=self.source)
         weights_TS = weights_LHTS.double().mean((0, 1))
@@ -151,7 +180,7 @@ class ModelPredictor:
 @torch.inference_mode()
 def _logits(model: Transformer, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
     """float32 (T, V): what follows each of the inputs."""
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, SourceModel):
         states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
     else:
         states_1TM = model(_row(inputs, model))

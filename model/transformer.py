@@ -29,6 +29,7 @@ from model.compression import CachedCompressedAttention, CompressedAttention, Co
 from model.config import ConfigError, ModelConfig
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionCues
+from model.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from model.encoder import Encoder
@@ -220,10 +221,13 @@ class EncoderDecoder(nn.Module):
         return logits
 
 
-Transformer = EncoderDecoder | Decoder
-"""What produces tokens."""
+SourceModel = EncoderDecoder | Recurrent
+"""What answers a source: `forward(source_BS, lengths_B, target_BT)`."""
 
-Model: TypeAlias = "EncoderDecoder | Decoder | Encoder"
+Transformer = SourceModel | Decoder
+"""What produces tokens, recurrent models among them."""
+
+Model: TypeAlias = "EncoderDecoder | Recurrent | Decoder | Encoder"
 
 
 def build(config: ModelConfig) -> Any:
@@ -231,6 +235,8 @@ def build(config: ModelConfig) -> Any:
     whoever asks for one that decodes, or for one that does not, knows what it is."""
     if config.vocab_size == 0:
         raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    if config.is_recurrent:
+        return Recurrent(config)
     if not config.has_decoder:
         from model.encoder import Encoder  # which is built on this module's stack
 

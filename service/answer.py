@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from service.decoding.expand import attention_of
 from service.detokenizer import Detokenizer
-from service.request import EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
+from service.request import EventSink, Finished, FinishReason, HypothesisResult, Seen, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
@@ -94,7 +94,10 @@ class Answer:
         )
         if self.sequence.encoded is not None:
             encoded, count = self.sequence.encoded, len(self.sequence.request.source)
-            return Finished(reason, prompt_tokens=count, timings=timings, encoded=encoded)
+            return Finished(reason, prompt_tokens=count, timings=timings, encoded=encoded, seen=self._seen(model))
+        if self.sequence.request.reads:
+            count = len(self.sequence.request.source) + len(self.sequence.request.reads)
+            return Finished(reason, prompt_tokens=count, timings=timings, seen=self._seen(model))
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
@@ -108,7 +111,18 @@ class Answer:
             generated_tokens=sum(len(result.tokens) for result in results),
             timings=timings,
             hypotheses=tuple(results),
+            seen=self._seen(model),
         )
+
+    def _seen(self, model: Distributions) -> Seen | None:
+        """A pass of its own over what was read, if attention is asked for: the last token of an answer is not."""
+        request = self.sequence.request
+        if not request.sees:
+            return None
+        reads = request.reads
+        if self.sequence.answers:
+            reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
+        return Seen(reads, model.see(request.source, reads, request.sees))
 
     def _result(self, hypothesis: Hypothesis, text: str, model: Distributions) -> HypothesisResult:
         assert hypothesis.reason is not None

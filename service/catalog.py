@@ -7,6 +7,7 @@ depends on how busy the server is: that is the pool's business.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import dataclasses
 import difflib
 import functools
@@ -30,6 +31,7 @@ from export.bundle import (
     Variant,
 )
 from model.tokenizer import Tokenizer
+from service.attention import AttentionChoice, Lengths, computed_bytes
 from service.decoding.grammar import Grammar
 from service.decoding.phrases import Phrases, phrase_variants
 from service.decoding.rule import Rule
@@ -132,6 +134,7 @@ class ServedModel:
     provider: Provider
     shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
+    open_attention: Callable[[], object] | None = None  # makes an engine ready to tell attention; may take long
     draft_tokens: int = 0  # that its engines may guess ahead; above 0, near-ties may come out either way
 
     @functools.cached_property
@@ -318,6 +321,120 @@ class ServedModel:
             raise InvalidRequest("text", f"must have 1..{MAX_MASKS} masks, written {self.mask}, got {len(places)}")
         return places
 
+    async def attention(
+        self,
+        request_id: str,
+        text: str,
+        target: str | Sequence[int] | None,
+        choice: AttentionChoice,
+        *,
+        languages: Languages = NO_LANGUAGES,
+        text_only: bool = False,
+        max_tokens: int = 0,
+        deadline_s: float,
+        limits: TextLimits,
+    ) -> tuple[Request, AttentionChoice]:
+        """The same for a text whose attention is to be told, with what of it was chosen. target: the answer to look at,
+        as text or as token ids; None: the model answers first, unless text_only. max_tokens: of that answer; 0: as many
+        as the model has room for, and as can be told."""
+        _check_text(text, limits)
+        if isinstance(target, str):
+            _check_text(target, limits, "target")
+        if not self.manifest.seen:
+            raise Unsupported(f"model {self.name!r} tells no attention; export it with --attention")
+        if target is not None and text_only:
+            raise InvalidRequest("text_only", "must be false with a target")
+        if max_tokens and (target is not None or text_only):
+            raise InvalidRequest("max_tokens", f"must be 0 where the model does not answer, got {max_tokens}")
+        choice = choice.checked(self.manifest.seen, text_only=text_only)
+        build = functools.partial(self._build_attention, text, target, choice, languages, text_only, max_tokens)
+        source, prompt, reads, most = await asyncio.to_thread(build)
+        request = Request(
+            request_id=request_id,
+            source=source,
+            prompt=reads[:1] or prompt,
+            max_tokens=most if prompt else 0,
+            deadline_s=deadline_s,
+            reading=None if prompt else Reading(pooling="cls"),  # without a decoder, it is the encoder's turn alone
+            is_streamed=False,
+            sees=choice.kinds,
+            reads=reads,
+        )
+        return request, choice
+
+    def _build_attention(
+        self,
+        text: str,
+        target: str | Sequence[int] | None,
+        choice: AttentionChoice,
+        languages: Languages,
+        text_only: bool,
+        max_tokens: int,
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
+        """Source and prompt; what the decoder is to read, () where it answers first; and the most tokens of that."""
+        reads: tuple[int, ...] = ()
+        prompt: tuple[int, ...]
+        if choice.kinds == ("encoder",):
+            source = self._source(text, self._language_ids(languages, has_target=False))
+            prompt = reads = (self.manifest.tokens.bos,) if self.manifest.limits.max_target_len else ()
+        else:
+            source, prompt = self._framed(text, languages)
+        if choice.kinds == ("encoder",):
+            told = Lengths(len(source), 0)
+        elif text_only or target is not None:
+            reads = (*prompt, *self._target(target, prompt)[:-1]) if target is not None else prompt
+            told = Lengths(len(source), len(reads))
+        else:
+            room = self.room(len(prompt))
+            if not 0 <= max_tokens <= room:
+                raise InvalidRequest("max_tokens", f"must be 0..{room} here, got {max_tokens}")
+            fitting = range(1, (max_tokens or room) + 1)
+            if not max_tokens:  # an answer that ends earlier is told all the same
+                fits = functools.partial(self._tells, choice, len(source), len(prompt))
+                fitting = fitting[: bisect.bisect(fitting, False, key=lambda count: not fits(count))]
+            told = Lengths(len(source), len(prompt) + max(fitting, default=1) - 1)
+        self._check_told(choice, told)
+        if self.open_attention is not None:
+            self.open_attention()
+        return source, prompt, reads, 1 if reads else told.target - len(prompt) + 1
+
+    def _target(self, target: str | Sequence[int], prompt: Sequence[int], *, is_open: bool = False) -> tuple[int, ...]:
+        """The tokens of an answer that is given; of a text the end token is one, unless it is open."""
+        if isinstance(target, str):
+            name, tokens = "target", tuple(self._encode(target, "target", is_target=True))
+            tokens = tokens if is_open else (*tokens, self.manifest.tokens.eos)
+        else:
+            name, tokens = "target_tokens", tuple(target)
+            self._check_tokens(name, tokens)
+            self._check_open(name, tokens[:-1])
+        room = self.room(len(prompt))
+        if not 1 <= len(tokens) <= room:
+            raise InvalidRequest(name, f"must be 1..{room} tokens, got {len(tokens)}")
+        return tokens
+
+    def _tells(self, choice: AttentionChoice, source: int, prompt: int, max_tokens: int) -> bool:
+        """Whether the attention of an answer of so many tokens can be told."""
+        lengths, seen = Lengths(source, prompt + max_tokens - 1), self.manifest.seen
+        told, computed = choice.told_bytes(seen, lengths), computed_bytes(seen, lengths)
+        return told <= MAX_ANSWER_BYTES and computed <= MAX_ATTENTION_BYTES
+
+    def _check_told(self, choice: AttentionChoice, lengths: Lengths) -> None:
+        """What is told must fit into a message that clients take, and what is computed into memory."""
+        seen = self.manifest.seen
+        told, computed = choice.told_bytes(seen, lengths), computed_bytes(seen, lengths)
+        if told > MAX_ANSWER_BYTES:
+            raise InvalidRequest(
+                "text",
+                f"must come to at most {MAX_ANSWER_BYTES} bytes of attention, this would be {told}; ask for fewer "
+                "kinds, layers or heads, for mean_heads or mean_layers, or for less text",
+            )
+        if computed > MAX_ATTENTION_BYTES:
+            raise InvalidRequest(
+                "text",
+                f"must need at most {MAX_ATTENTION_BYTES} bytes of attention to be computed, whatever is told of it, "
+                f"this would be {computed}; ask for less text",
+            )
+
     def _build(
         self,
         request_id: str,
@@ -430,16 +547,7 @@ class ServedModel:
         deadline_s: float,
     ) -> Request:
         source, prompt = self._framed(text, languages)
-        if isinstance(target, str):
-            name, tokens = "target", tuple(self._encode(target, "target", is_target=True))
-            tokens = tokens if is_open else (*tokens, self.manifest.tokens.eos)
-        else:
-            name, tokens = "target_tokens", tuple(target)
-            self._check_tokens(name, tokens)
-            self._check_open(name, tokens[:-1])
-        room = self.room(len(prompt))
-        if not 1 <= len(tokens) <= room:
-            raise InvalidRequest(name, f"must be 1..{room} tokens, got {len(tokens)}")
+        tokens = self._target(target, prompt, is_open=is_open)
         self._check_size(options, len(tokens), len(source))
         return Request(
             request_id=request_id,

@@ -21,17 +21,20 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from export.bundle import AttentionKind
 from protos.glossa.v1 import glossa_pb2 as pb
 from protos.glossa.v1 import glossa_pb2_grpc as stubs
 from service.options import AlignmentKind, EarlyStopping, LengthNormalization
 from service.reply import (
     Answer,
+    Attended,
     Classification,
     Filling,
     Piece,
     Score,
     Stream,
     answer_of,
+    attended_of,
     classification_of,
     fillings_of,
     score_of,
@@ -181,6 +184,25 @@ class ScoreOptions(TypedDict, total=False):
     alignment_heads: Sequence[int]
 
 
+class AttendOptions(TypedDict, total=False):
+    """Keyword arguments of `attend`; each may be left out. Layers and heads count from 1."""
+
+    model: str  # may be empty when the server has one
+    source_language: str
+    target_language: str
+    timeout_s: float  # of this call, instead of the client's
+
+    target: str  # the answer to look at
+    target_tokens: Sequence[int]  # the same as token ids
+    text_only: bool  # no answer at all
+    max_tokens: int  # of an answer that the model makes
+    kinds: Sequence[AttentionKind]  # all that the model has
+    layers: Sequence[int]  # all
+    heads: Sequence[int]  # all
+    mean_layers: bool
+    mean_heads: bool
+
+
 _Message = TypeVar("_Message")
 
 _LANGUAGES = ("source_language", "target_language")
@@ -209,6 +231,13 @@ def _score_request(
         options=_decoding(options),
         **_chosen(options),
     )
+
+
+def _attend_request(text: str, options: AttendOptions) -> pb.AttendRequest:
+    fields: dict[str, Any] = {name: value for name, value in options.items() if name not in ("timeout_s", "kinds")}
+    choices = pb.AttendRequest.DESCRIPTOR.fields_by_name["kinds"].enum_type
+    kinds = [_number_of("kinds", choices, kind) for kind in options.get("kinds", ())]
+    return pb.AttendRequest(text=text, kinds=cast(Any, kinds), **fields)
 
 
 def _decoding(options: Options | ScoreOptions) -> pb.DecodingOptions:
@@ -258,6 +287,7 @@ class _Stubs:
         self.generation = untyped.GenerationServiceStub(channel)
         self.scoring = untyped.ScoringServiceStub(channel)
         self.encoding = untyped.EncodingServiceStub(channel)
+        self.attention = untyped.AttentionServiceStub(channel)
         self.models = untyped.ModelServiceStub(channel)
 
 
@@ -346,6 +376,10 @@ class Client:
         request = _classify_request(text, token_weights, options)
         return classification_of(self._call(self._stubs.encoding.Classify, request, options))
 
+    def attend(self, text: str, **options: Unpack[AttendOptions]) -> Attended:
+        """What the tokens of a text, and of its answer, attend to: the model's own answer, unless one is given."""
+        return attended_of(self._call(self._stubs.attention.Attend, _attend_request(text, options), options))
+
     def list_models(self) -> list[pb.Model]:
         return list(self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {}).models)
 
@@ -353,7 +387,7 @@ class Client:
         response: pb.GetModelResponse = self._call(self._stubs.models.GetModel, pb.GetModelRequest(model=model), {})
         return response.model
 
-    def _call(self, method: Any, request: Any, options: Options | ScoreOptions | CallOptions) -> Any:
+    def _call(self, method: Any, request: Any, options: Options | ScoreOptions | AttendOptions | CallOptions) -> Any:
         try:
             return method(request, timeout=options.get("timeout_s", self._timeout_s))
         except grpc.RpcError as error:
@@ -463,6 +497,9 @@ class AsyncClient:
         request = _classify_request(text, token_weights, options)
         return classification_of(await self._call(self._stubs.encoding.Classify, request, options))
 
+    async def attend(self, text: str, **options: Unpack[AttendOptions]) -> Attended:
+        return attended_of(await self._call(self._stubs.attention.Attend, _attend_request(text, options), options))
+
     async def list_models(self) -> list[pb.Model]:
         response: pb.ListModelsResponse = await self._call(self._stubs.models.ListModels, pb.ListModelsRequest(), {})
         return list(response.models)
@@ -472,7 +509,9 @@ class AsyncClient:
         response: pb.GetModelResponse = await self._call(self._stubs.models.GetModel, request, {})
         return response.model
 
-    async def _call(self, method: Any, request: Any, options: Options | ScoreOptions | CallOptions) -> Any:
+    async def _call(
+        self, method: Any, request: Any, options: Options | ScoreOptions | AttendOptions | CallOptions
+    ) -> Any:
         call = method(request, timeout=options.get("timeout_s", self._timeout_s))
         try:
             return await call

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import FormFigures, Quantization
+from export.bundle import AttentionKind, FormFigures, Quantization
 from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2 as pb
 from service.alignment import Span, alignment, source_spans, target_spans
+from service.attention import AttentionChoice
 from service.catalog import ServedModel, TextLimits
 from service.encoding import Pooling
 from service.errors import InvalidRequest
@@ -25,6 +26,11 @@ FINISH_REASONS = {
     FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
     FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
+}
+KINDS: Mapping[AttentionKind, pb.AttentionKind] = {
+    "encoder": pb.ATTENTION_KIND_ENCODER,
+    "decoder": pb.ATTENTION_KIND_DECODER,
+    "cross": pb.ATTENTION_KIND_CROSS,
 }
 TASKS = {
     "translation": pb.TASK_TRANSLATION,
@@ -168,6 +174,75 @@ def _token_weights(weights_S: np.ndarray, model: ServedModel, text: str) -> list
     ]
 
 
+def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
+    """Which attention a request asks for. Raises InvalidRequest for a kind that is none."""
+    names = {number: name for name, number in KINDS.items()}
+    for place, kind in enumerate(message.kinds):
+        if kind not in names:
+            known = ", ".join(pb.AttentionKind.Name(number) for number in names)
+            raise InvalidRequest(f"kinds[{place}]", f"must be one of {known}, got {kind}")
+    return AttentionChoice(
+        kinds=tuple(names[kind] for kind in message.kinds),
+        layers=tuple(message.layers),
+        heads=tuple(message.heads),
+        mean_layers=message.mean_layers,
+        mean_heads=message.mean_heads,
+    )
+
+
+def attended(
+    finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, asked: pb.AttendRequest
+) -> pb.AttendResponse:
+    """The answer to a text whose attention was asked for."""
+    seen, tokenizer = finished.seen, model.tokenizer
+    assert seen is not None
+    text, pieces = asked.text, tokenizer.pieces
+    framing = model.manifest.framing
+    names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
+    names |= {token: f"<{code}>" for code, token in framing.languages.items()}
+
+    def told(tokens: Sequence[int], spans: Sequence[Span]) -> list[pb.AttentionToken]:
+        return [
+            pb.AttentionToken(
+                token=token,
+                text=pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>"),
+                span=pb.Span(start=start, end=end),
+            )
+            for token, (start, end) in zip(tokens, spans, strict=True)
+        ]
+
+    offsets, source = tokenizer.offsets(text), list[Span]()
+    before: list[Span] = [(0, 0)] * len(framing.before_target)
+    if request.source:
+        source += source_spans(offsets, text, before=len(framing.before_source), after=len(framing.after_source))
+    else:
+        before += offsets
+    fields: dict[str, Any] = {"source": told(request.source, source)}
+    if choice.kinds != ("encoder",):
+        given = seen.reads[len(before) :]
+        if finished.hypotheses:
+            (result,) = finished.hypotheses
+            answer, tokens = result.text, result.tokens
+            fields["finish_reason"] = FINISH_REASONS[result.reason]
+        elif asked.text_only:
+            answer, tokens = "", given
+        else:
+            tokens = tuple(asked.target_tokens) or (*given, model.manifest.tokens.eos)
+            answer = asked.target or tokenizer.decode(tokens)
+        shift = 0 if request.source else len(text)
+        behind = target_spans(tokens, pieces, answer, drops_first_blank=tokenizer.drops_first_blank)
+        spans = [*before, *((start + shift, end + shift) for start, end in behind)]
+        all_tokens = (*seen.reads[: len(before)], *tokens)
+        fields["answer"] = answer
+        fields["target"] = told(seen.reads, spans[: len(seen.reads)])
+        fields["predicted"] = told(all_tokens[1:], spans[1:])
+    fields["matrices"] = [
+        pb.AttentionMatrix(kind=KINDS[kind], layer=layer, head=head, weights=weights_QK.ravel())
+        for kind, layer, head, weights_QK in choice.matrices(seen.weights)
+    ]
+    return pb.AttendResponse(**fields, **_cost(finished))
+
+
 def perplexity(token_logprobs: Sequence[float]) -> float:
     """exp of the mean negative log-probability."""
     mean = -math.fsum(token_logprobs) / len(token_logprobs)
@@ -288,6 +363,9 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
         languages=sorted(manifest.framing.languages),
         draft_tokens=model.draft_tokens,
+        attention=[
+            pb.AttentionLayers(kind=KINDS[seen.kind], layers=seen.layers, heads=seen.heads) for seen in manifest.seen
+        ],
     )
 
 

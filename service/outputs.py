@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from export.bundle import AttentionKind
 from service.encoding import Encoded
 from service.memory import Block, Memory
 from service.step import Distributions, Draft
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT_BYTES = 4
+
+See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
 
 
 def top_k_for(wanted: int) -> int:
@@ -93,8 +96,8 @@ class OutputBuffers:
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
-    rows: of the step, 0 if there was none. drafts: whose lines follow. draft_s, attend: see there. encoded: by row, of
-    rows that joined in the turn with a reading.
+    rows: of the step, 0 if there was none. drafts: whose lines follow. draft_s, attend, see: as there. encoded: by row,
+    of rows that joined in the turn with a reading.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class TurnOutputs:
         rows: int,
         *,
         attend: Callable[[int, Sequence[int]], np.ndarray],
+        see: See,
         encoded: Mapping[int, Encoded],
         join_s: float,
         step_s: float,
@@ -110,7 +114,7 @@ class TurnOutputs:
         draft_s: list[float] | None = None,
     ) -> None:
         self._outputs, self._drafts = outputs, drafts
-        self._attend, self._encoded = attend, encoded
+        self._attend, self._see, self._encoded = attend, see, encoded
         self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
         self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
         best_ids, best_logprobs = outputs.best(self._lines)
@@ -140,6 +144,11 @@ class TurnOutputs:
     def encoded(self, row: int) -> Encoded:
         return self._encoded[row]
 
+    def see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        return self._see(source, tokens, kinds)
+
 
 class Behind:
     """What a turn says of one row, which stands in a line of its own. See `service.step.Distributions`."""
@@ -166,3 +175,8 @@ class Behind:
 
     def encoded(self, row: int) -> Encoded:
         return self._turn.encoded(row)
+
+    def see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        return self._turn.see(source, tokens, kinds)

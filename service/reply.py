@@ -132,6 +132,50 @@ class Classification:
     total_s: float
 
 
+@dataclass(frozen=True)
+class AttentionToken:
+    """A token that attends, or is attended to; text: with the blank before it, or a name such as <eos>."""
+
+    token: int
+    text: str
+    span: tuple[int, int]  # [start, end) of the request's text, or of the answer's
+
+
+@dataclass(frozen=True)
+class AttentionMatrix:
+    """The weights of one head: a row for each token that attends, a column for each that is attended to."""
+
+    kind: str  # encoder, decoder or cross
+    layer: int  # from 1; 0: the mean of those that were asked for
+    head: int  # the same
+    rows: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What the tokens of a text and its answer attend to. Times in seconds, measured in the server."""
+
+    source: tuple[AttentionToken, ...]  # what the encoder reads
+    target: tuple[AttentionToken, ...]  # what the decoder reads, its start token first
+    predicted: tuple[AttentionToken, ...]  # the token behind each of `target`; the last one may have none
+    answer: str
+    finish_reason: str  # of the model's own answer; "" for one that was given
+    matrices: tuple[AttentionMatrix, ...]
+    prompt_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    total_s: float
+
+    def rows(self, kind: str) -> tuple[AttentionToken, ...]:
+        """The tokens that attend: in cross-attention the one that is predicted, which is what an alignment is about."""
+        return {"encoder": self.source, "decoder": self.target, "cross": self.predicted}[kind]
+
+    def columns(self, kind: str) -> tuple[AttentionToken, ...]:
+        """The tokens that are attended to."""
+        return self.target if kind == "decoder" else self.source
+
+
 @dataclass
 class Stream:
     """Turns messages of a stream into pieces."""
@@ -185,6 +229,36 @@ def classification_of(message: pb.ClassifyResponse) -> Classification:
         token_weights=tuple(TokenWeight(told.span.start, told.span.end, told.weight) for told in message.token_weights),
         **_cost(message),
     )
+
+
+def attended_of(message: pb.AttendResponse) -> Attended:
+    reason = _finish_reason(message)
+    return Attended(
+        source=tuple(map(_attention_token, message.source)),
+        target=tuple(map(_attention_token, message.target)),
+        predicted=tuple(map(_attention_token, message.predicted)),
+        answer=message.answer,
+        finish_reason="" if reason == "unspecified" else reason,
+        matrices=tuple(_matrix(matrix, message) for matrix in message.matrices),
+        **_cost(message),
+    )
+
+
+def _attention_token(message: pb.AttentionToken) -> AttentionToken:
+    return AttentionToken(message.token, message.text, (message.span.start, message.span.end))
+
+
+def _matrix(matrix: pb.AttentionMatrix, message: pb.AttendResponse) -> AttentionMatrix:
+    kind = attention_kind(matrix.kind)
+    columns = len(message.target if kind == "decoder" else message.source)
+    weights = tuple(matrix.weights)
+    rows = tuple(weights[start : start + columns] for start in range(0, len(weights), columns))
+    return AttentionMatrix(kind, matrix.layer, matrix.head, rows)
+
+
+def attention_kind(number: Any) -> str:
+    """ATTENTION_KIND_CROSS as "cross"."""
+    return pb.AttentionKind.Name(number).removeprefix("ATTENTION_KIND_").lower()
 
 
 def _cost(message: Any) -> dict[str, Any]:

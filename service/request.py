@@ -6,12 +6,14 @@ beyond their own consistency; limits against a model are checked by `service.cat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from export.bundle import AttentionKind
 from service.decoding.rule import Rule
 from service.encoding import Encoded, Reading
 from service.errors import RequestError
@@ -28,11 +30,12 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens or the model's own limit
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
     ENCODED = "encoded"  # the source was read, which is all that was asked for
+    SEEN = "seen"  # the attention of given tokens was looked at, which is all that was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One text to produce, to score, or to read.
+    """One text to produce, to score, to read, or to look at.
 
     source: token ids for the encoder, end token included; empty for a decoder-only model.
     prompt: token ids the decoder starts from, start token included; at least one, unless there is no decoder.
@@ -46,6 +49,8 @@ class Request:
     seed: of the random numbers, when sampling.
     reading: what is wanted of the encoder, instead of text.
     is_streamed: the answer is told as it grows; otherwise all of it at its end.
+    sees: which attention is wanted of a pass over the source and what the decoder reads.
+    reads: what that is, start token first, where nothing is to be answered before; else the prompt and the answer.
     """
 
     request_id: str
@@ -61,6 +66,8 @@ class Request:
     seed: int = 0
     reading: Reading | None = None
     is_streamed: bool = True
+    sees: tuple[AttentionKind, ...] = ()
+    reads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.prompt or self.reading is not None, "a request needs at least its start token"
@@ -107,11 +114,20 @@ class HypothesisResult:
     attention: np.ndarray | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a pass attended to. reads: what the decoder read, start token first. weights: float32 (layers, heads,
+    queries, keys) by kind."""
+
+    reads: tuple[int, ...]
+    weights: Mapping[AttentionKind, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Finished:
     """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first.
 
-    encoded: what the encoder says, when that was asked for, and no hypotheses then.
+    encoded: what the encoder says, when that was asked for, and no hypotheses then. seen: when attention was.
     """
 
     reason: FinishReason
@@ -122,6 +138,7 @@ class Finished:
     timings: Timings = field(default_factory=Timings)
     hypotheses: tuple[HypothesisResult, ...] = ()
     encoded: Encoded | None = None
+    seen: Seen | None = None
 
 
 Event = TextDelta | Finished | RequestError

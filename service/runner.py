@@ -7,14 +7,16 @@ for is the scheduler's business.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from export.bundle import Limits, Manifest, StateKind, Variant
+from export.bundle import AttentionKind, Limits, Manifest, StateKind, Variant
 from service.crowd import Crowd
 from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
 from service.memory import Block, CudaMemory, HostMemory, Memory
@@ -28,7 +30,9 @@ from service.sessions import (
     Sessions,
     lone_role,
     open_lone_sessions,
+    open_session,
     open_sessions,
+    providers_of,
 )
 from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
@@ -71,6 +75,9 @@ class OnnxModel:
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
         self.lone_sessions: Sessions = lone_sessions or {}
+        self._open_attend: Callable[[], Any] | None = None
+        self._attend_session: Any = None
+        self._opening = threading.Lock()
         self.crowd = crowd or Crowd()
         self.variant: Variant = manifest.variant(choice.precision)
         self.layout = StateLayout.of(self.variant.states)
@@ -99,6 +106,9 @@ class OnnxModel:
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
         model = cls(manifest, choice, sessions, crowd=crowd)
+        if "attend" in model.variant.graphs:
+            file = path / model.variant.graphs["attend"].file
+            model._open_attend = partial(open_graph or open_session, file, providers_of(choice.provider))
         if model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes:
             model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
         return model
@@ -106,7 +116,17 @@ class OnnxModel:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
-        return sum(self.bytes_of(role) for sessions in (self.sessions, self.lone_sessions) for role in sessions)
+        total = sum(self.bytes_of(role) for sessions in (self.sessions, self.lone_sessions) for role in sessions)
+        return total if self._attend_session is None else total + self.bytes_of("attend")
+
+    def open_attend(self) -> Any:
+        """The session that tells attention. It is opened once, when somebody first asks, and costs nothing before: not
+        on the event loop, and better not on an engine's thread."""
+        assert self._open_attend is not None, "the bundle was exported without attention"
+        with self._opening:
+            if self._attend_session is None:
+                self._attend_session = self._open_attend()
+            return self._attend_session
 
     def bytes_of(self, role: str) -> int:
         """Bytes of a graph's files."""
@@ -214,6 +234,7 @@ class OnnxRunner:
             self._outputs,
             len(plan.tokens),
             attend=self._attend,
+            see=self._see,
             encoded=self._encoded,
             join_s=joined_s - started_s,
             step_s=stepped_s - joined_s,
@@ -296,6 +317,21 @@ class OnnxRunner:
         self._align.run_with_iobinding(binding)
         weights_LBHTS: np.ndarray = binding.get_outputs()[0].numpy()
         return weights_LBHTS[:, 0]
+
+    def _see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        """One pass of the whole model, alone and unpadded: nothing of it depends on who else is there."""
+        feeds = {
+            "source": np.array([source], np.int64),
+            "source_lengths": np.array([len(source)], np.int32),
+            "tokens": np.array([tokens], np.int64),
+            "lengths": np.array([len(tokens)], np.int32),
+        }
+        wanted = self._model.variant.graphs["attend"].inputs
+        session = self._model.open_attend()
+        told = session.run([f"{kind}_attention" for kind in kinds], {name: feeds[name] for name in wanted})
+        return {kind: weights_LBHQK[:, 0] for kind, weights_LBHQK in zip(kinds, told, strict=True)}
 
     def _scratch_for(self, name: str, size: int) -> Block:
         """Memory the encoder writes a state to; kept, so that no run allocates what an earlier one had."""

@@ -163,6 +163,7 @@ def open_model(
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
         draft_tokens=draft_tokens,
+        open_attention=model.open_attend if manifest.seen else None,
     )
 
 

@@ -41,6 +41,8 @@ from service.errors import (
 )
 from service.messages import (
     FILLINGS,
+    attended,
+    attention_choice,
     classification,
     completion,
     describe,
@@ -217,6 +219,27 @@ class Servicer:
         )
         _, _, finished = await self._finished(model, prepared, call)
         return embedding(finished, normalize=request.normalize)
+
+    async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
+        if self._log_text:
+            call.texts = {"text": request.text, "target": request.target}
+        model = self._catalog.find(request.model)
+        call.model = model.name
+        if request.target and request.target_tokens:
+            raise InvalidRequest("target", "must be given as text or as target_tokens, but not as both")
+        prepared, choice = await model.attention(
+            call.request_id,
+            request.text,
+            request.target or tuple(request.target_tokens) or None,
+            attention_choice(request),
+            languages=_languages(request),
+            text_only=request.text_only,
+            max_tokens=request.max_tokens,
+            deadline_s=call.deadline_s,
+            limits=self._catalog.limits,
+        )
+        _, _, finished = await self._finished(model, prepared, call)
+        return await asyncio.to_thread(attended, finished, prepared, model, choice, request)
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         if self._log_text:

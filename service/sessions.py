@@ -39,6 +39,9 @@ LONE_SPIN_US = 100
 step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
 2.7 with 20 to 5,000 microseconds. Longer keeps the processor from the event loop."""
 
+LAZY_ROLES = ("attend",)
+"""Opened when somebody first asks for what they compute: `OnnxModel.open_attend`."""
+
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
 
@@ -125,6 +128,12 @@ def available_providers() -> list[str]:
     return names
 
 
+def providers_of(provider: str) -> list[Any]:
+    """What a session is told that is to run on `provider`."""
+    # kSameAsRequested: the arena grows by what is asked for instead of doubling.
+    return [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU] if provider == CUDA else [CPU]
+
+
 def open_session(
     file: Path, providers: list[Any], *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
 ) -> Any:
@@ -155,11 +164,10 @@ def _open_cuda(
         )
     try:
         ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
-        # kSameAsRequested: the arena grows by what is asked for instead of doubling.
         sessions = _open_all(
             path,
             manifest.variant(precision),
-            [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU],
+            providers_of(CUDA),
             open_graph,
         )
     except Exception as error:
@@ -199,7 +207,11 @@ def give_back_memory() -> None:
 
 
 def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
-    return {role: open_graph(path / graph.file, providers) for role, graph in variant.graphs.items()}
+    return {
+        role: open_graph(path / graph.file, providers)
+        for role, graph in variant.graphs.items()
+        if role not in LAZY_ROLES
+    }
 
 
 def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:

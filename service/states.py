@@ -1,7 +1,7 @@
 """Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
 
 What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, anything else has a fixed size. Nothing here knows an architecture, a session or a scheduler.
+the source, and what has no growing axis has a fixed size. Nothing here knows an architecture, a session or a scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is taken for all that the live requests
 can come to need: pages that nobody has written cost nothing, while fresh ones cost several times what the copy does (at
@@ -75,10 +75,11 @@ class StateLayout:
         for spec in states:
             axes = _Axes.of(spec)
             size = axes.outer * axes.inner * axes.itemsize
+            kind = spec.kind if axes.grows else "fixed"
             if spec.stride > 1:
                 strides[spec.stride] = strides.get(spec.stride, 0) + size
             else:
-                totals[spec.kind] = totals.get(spec.kind, 0) + size
+                totals[kind] = totals.get(kind, 0) + size
         own, theirs = totals.pop("self_kv", 0), totals.pop("cross_kv", 0)
         return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())))
 
@@ -106,10 +107,12 @@ class _Axes:
         rest = spec.shape[1:]  # the first axis is the batch
         symbols = [place for place, size in enumerate(rest) if isinstance(size, str)]
         assert len(symbols) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"
-        place = symbols[0] if symbols else len(rest)
+        if not symbols:
+            return cls(1, math.prod(int(size) for size in rest), np.dtype(spec.dtype).itemsize, grows=False)
+        (place,) = symbols
         outer = math.prod(int(size) for size in rest[:place])
         inner = math.prod(int(size) for size in rest[place + 1 :])
-        return cls(outer, inner, np.dtype(spec.dtype).itemsize, bool(symbols))
+        return cls(outer, inner, np.dtype(spec.dtype).itemsize, grows=True)
 
 
 class StateBuffer:

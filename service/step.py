@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE, Limits
+from export.bundle import PAD_MULTIPLE, AttentionKind, Limits
 from service.encoding import Encoded, Reading
 from service.states import Extent, StateLayout
 
@@ -146,6 +146,13 @@ class Distributions(Protocol):
     def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """Cross-attention weights of the decoder over the row's source when it reads `tokens`, the start token first:
         float32 (layers, heads, len(tokens), source positions)."""
+        ...
+
+    def see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        """Attention of a pass of the whole model over a source and what the decoder reads, whatever the rows hold:
+        float32 (layers, heads, queries, keys) of each of the kinds."""
         ...
 
     def encoded(self, row: int) -> Encoded:

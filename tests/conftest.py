@@ -36,6 +36,13 @@ def tiny_encoder_bundles(tmp_path_factory):
     return {kind: path / kind for kind in ENCODERS}
 
 
+@pytest.fixture(scope="session")
+def tiny_recurrent_bundle(tmp_path_factory):
+    """Path of a bundle of a recurrent model with attention and input feeding, with `align` beside `encode` and
+    `decode`: LSTM, d_model 32, encoder_dim 48, 2+2 layers, 64 positions."""
+    return _exported(tmp_path_factory, "recurrent", attention=True)
+
+
 def _exported(tmp_path_factory, architecture, **extras):
     from export.to_onnx import export_model  # torch: only for tests that need a bundle
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "build.txt")
 VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train", "export", "serve", "bench"}
-VERBS |= {"image", "image-test", "base-image", "clean"}
+VERBS |= {"lectures", "image", "image-test", "base-image", "clean"}
 FOLDERS = (".ci", "deploy", "docs", "export", "model", "protos", "requirements", "service", "tests")
 FOREIGN = {
     "a machine's own path": re.compile(r"(?<![\w.$}/-])/(?:home|root|Users|work)/\w"),
@@ -91,7 +91,8 @@ def test_every_verb_of_the_makefile_is_described():
 def test_ci_runs_check_and_test_and_stops_at_the_first_failure():
     path = ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
-    assert {"set -euo pipefail", "make check", "make test"} <= set(path.read_text().splitlines())
+    steps = {"set -euo pipefail", "make check", "make test", "FAST=1 make lectures"}
+    assert steps <= set(path.read_text().splitlines())
 
 
 def test_every_package_is_installed_with_the_project():

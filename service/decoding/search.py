@@ -12,6 +12,7 @@ from typing import Protocol
 from service.decoding.beam import BeamSearch
 from service.decoding.expand import Expander, Stops, check_finite
 from service.decoding.independent import Independent
+from service.decoding.look import Look
 from service.decoding.read import Read
 from service.errors import InternalFailure, RequestError
 from service.request import Request
@@ -47,6 +48,8 @@ def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> 
     """The search that a request's options ask for."""
     if request.reading is not None:
         return Read()
+    if request.reads:
+        return Look()
     expander = Expander(request, eos_id=eos_id, stops=stops)
     options = request.options
     if options.beam_size > 1 or request.phrases is not None:

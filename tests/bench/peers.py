@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.layers import Block
+from model.recurrent import Recurrent
 from model.transformer import Decoder, DecoderStack, EncoderDecoder, EncoderStack, Transformer
 
 MAX_DIFFERENCE = 1e-4  # of a logit, relative to it if above 1; measured: 8e-6, float32 sums in another order
@@ -40,6 +41,7 @@ class NotRepresentable(ValueError):
 def transformers_model(model: Transformer) -> Any:
     """M2M100ForConditionalGeneration or GPTNeoXForCausalLM with our weights; its logits are verified."""
     _check_config(model.config)
+    assert not isinstance(model, Recurrent), "none of them is recurrent in this way"
     theirs = _m2m100(model) if isinstance(model, EncoderDecoder) else _gpt_neox(model)
     config = model.config
     theirs.generation_config = importlib.import_module("transformers").GenerationConfig(

@@ -24,6 +24,7 @@ from export.bundle import (
     NotABundleError,
     NotVerifiedError,
     Quantization,
+    SeenAttention,
     Shortlist,
     ShortlistError,
     StateSpec,
@@ -375,6 +376,20 @@ def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "ali
     manifest["attention"] = {"layers": 1, "heads": 2, "default_layer": default_layer}
 
 
+def with_every_attention(manifest, *, kinds=("encoder", "cross"), outputs=("encoder_attention", "cross_attention")):
+    """What a bundle with a graph that tells every attention says."""
+    graphs = manifest["variants"][0]["graphs"]
+    graphs["attend"] = {**graphs["encode"], "role": "attend", "outputs": list(outputs)}
+    manifest["seen"] = [{"kind": kind, "layers": 1, "heads": 2} for kind in kinds]
+
+
+def test_a_bundle_may_tell_of_every_attention(written):
+    assert load_manifest(written).seen == ()
+    edit(written, with_every_attention)
+    seen = tuple(SeenAttention(kind=kind, layers=1, heads=2) for kind in ("encoder", "cross"))
+    assert load_manifest(written).seen == seen
+
+
 def test_a_bundle_may_tell_of_attention(written):
     assert load_manifest(written).attention is None
     edit(written, with_attention)
@@ -391,6 +406,10 @@ def test_a_bundle_may_tell_of_attention(written):
         (lambda m: [with_attention(m), m.update(attention=None)], "exactly decode and encode, got encode, decode, ali"),
         (_set("attention", value={"layers": 1}), "attention.heads is missing"),
         (_set("attention", value={"layers": 1, "heads": 2, "default_layer": "1"}), "attention.default_layer must be i"),
+        (lambda m: with_every_attention(m, kinds=("cross", "encoder")), "attend must tell cross, encoder, got ('enc"),
+        (lambda m: with_every_attention(m, kinds=("cross", "cross")), "seen must hold each kind once, with 1 layer"),
+        (lambda m: with_every_attention(m, kinds=("cross", "both")), "seen[1].kind must be 'encoder' or 'decoder' or"),
+        (lambda m: [with_every_attention(m), m.update(seen=[])], "exactly decode and encode, got encode, decode, att"),
         (_set("attention", value=True), "Attention | None, got True"),
         (_set("shortlist", value="shortlist.json"), "files does not list 'shortlist.json'"),
         (_set("shortlist", value=None), "shortlist must be str, got None"),

@@ -24,6 +24,7 @@ ALONE = "steps in a batch as alone"
 NORMALISER = "normaliser against PyTorch"
 SUMS = "probabilities of a row add up to one"
 ATTENTION = "attention against PyTorch"
+EVERY_ATTENTION = "every attention against PyTorch"
 BEST = "best tokens are those of the sorted row"
 
 
@@ -355,6 +356,24 @@ def align_to_another_layers_source(graph):
                 node.input[i] = f"cross_key.{1 - int(name[-1])}"
 
 
+def attend_with_two_layers_swapped(graph):
+    (told,) = [node for node in graph.node if node.output[0] == "encoder_attention"]
+    (stack,) = [node for node in graph.node if node.output[0] == told.input[0]]
+    stack.input[0], stack.input[1] = stack.input[1], stack.input[0]
+
+
+def attend_without_its_masks(graph):
+    for node in choices(graph):
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def attend_behind_the_ends(graph):
+    """What padding attends to is told, too."""
+    for name in ("encoder_attention", "decoder_attention", "cross_attention"):
+        (told,) = [node for node in graph.node if node.output[0] == name]
+        told.CopyFrom(helper.make_node("Identity", [told.input[0]], [name]))
+
+
 def align_without_the_sources_mask(graph):
     for node in choices(graph)[1::2]:
         node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
@@ -455,6 +474,148 @@ ALIGNMENT = [
     ("align", positions_off_by_one, ATTENTION),
     ("align", position_table_one_short, ATTENTION),
     ("align", a_bias_dropped, ATTENTION),
+    ("attend", attend_with_two_layers_swapped, EVERY_ATTENTION),
+    ("attend", attend_without_its_masks, EVERY_ATTENTION),
+    ("attend", attend_without_its_masks, "every attention stays within its rows"),
+    ("attend", attend_behind_the_ends, "every attention stays within its rows"),
+    ("attend", align_with_another_scale, EVERY_ATTENTION),
+    ("attend", positions_off_by_one, EVERY_ATTENTION),
+    ("attend", a_bias_dropped, EVERY_ATTENTION),
+]
+
+
+# ---- faults of recurrent graphs
+
+
+def layer_nodes(graph):
+    return nodes(graph, "LSTM")
+
+
+def layers_without_lengths(graph):
+    for node in layer_nodes(graph):
+        node.input[4] = ""
+
+
+def a_layer_in_one_direction(graph):
+    """Both directions read from the beginning: the second one reads what the first one does."""
+    node = layer_nodes(graph)[0]
+    weight(graph, node.input[2], lambda hidden: hidden[[0, 0]])
+
+
+def gates_in_another_order(graph):
+    node = layer_nodes(graph)[1]
+    weight(graph, node.input[1], lambda matrix: np.concatenate(np.split(matrix, 4, axis=1)[::-1], axis=1))
+
+
+def first_states_exchanged(graph):
+    for node in graph.node:
+        for i, name in enumerate(node.output):
+            if name in ("first_hidden.0", "first_cell.0"):
+                node.output[i] = "first_cell.0" if name == "first_hidden.0" else "first_hidden.0"
+
+
+def beginnings(graph):
+    return nodes(graph, "Where")
+
+
+def first_states_never_taken(graph):
+    for node in beginnings(graph):
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+def first_states_taken_in_every_step(graph):
+    for node in beginnings(graph):
+        if not node.input[2].endswith("fed"):
+            node.CopyFrom(helper.make_node("Identity", [node.input[1]], list(node.output)))
+
+
+def nothing_is_fed(graph):
+    (node,) = [node for node in beginnings(graph) if node.input[2] == "past.fed"]
+    node.input[2] = "past.hidden.1"
+
+
+def states_of_two_layers_exchanged(graph):
+    for node in graph.node:
+        for i, name in enumerate(node.output):
+            if name in ("present.hidden.0", "present.hidden.1"):
+                node.output[i] = f"present.hidden.{1 - int(name[-1])}"
+
+
+def attention_with_a_scale(graph):
+    (node,) = nodes(graph, "GroupQueryAttention")
+    for attribute in node.attribute:
+        if attribute.name == "scale":
+            attribute.f = 0.9
+
+
+def attention_one_position_short(graph):
+    (node,) = nodes(graph, "GroupQueryAttention")
+    insert(graph, node, helper.make_node("Sub", [node.input[5], constant(graph, "one", np.int32(1))], ["shorter"]))
+    insert(graph, node, helper.make_node("Max", ["shorter", constant(graph, "nought", np.int32(0))], ["not_less"]))
+    node.input[5] = "not_less"
+
+
+def state_and_attention_in_another_order(graph):
+    for node in nodes(graph, "Concat"):
+        if any(name.startswith("GroupQueryAttention") for name in node.input):
+            node.input[0], node.input[1] = node.input[1], node.input[0]
+
+
+def forget_gates_always_open(graph):
+    weight(graph, "decoder.cells.1.hidden.bias", lambda bias: np.where(np.arange(len(bias)) // 32 == 1, 50.0, bias))
+
+
+def states_of_the_first_row_for_all(graph):
+    node = beginnings(graph)[0]
+    zeros = helper.make_node("Sub", ["starts", "starts"], ["zeros"])
+    insert(graph, node, zeros, helper.make_node("Gather", [node.input[2], "zeros"], ["stolen"], axis=0))
+    node.input[2] = "stolen"
+
+
+def scan(graph):
+    (node,) = nodes(graph, "Scan")
+    return node
+
+
+def align_without_carrying(graph):
+    """Every step begins from the first states."""
+    body = next(attribute.g for attribute in scan(graph).attribute if attribute.name == "body")
+    for node in body.node:
+        for i, name in enumerate(node.input):
+            if name.startswith("before.hidden"):
+                node.input[i] = f"first_{name.removeprefix('before.')}"
+
+
+def align_from_other_first_states(graph):
+    node = scan(graph)
+    node.input[0], node.input[1] = node.input[1], node.input[0]
+
+
+def align_without_the_padding_mask(graph):
+    body = next(attribute.g for attribute in scan(graph).attribute if attribute.name == "body")
+    for node in nodes(body, "Where"):
+        node.CopyFrom(helper.make_node("Identity", [node.input[2]], list(node.output)))
+
+
+CARRIED = "caches against PyTorch"
+RECURRENT = [
+    ("encode", layers_without_lengths, ENCODE),
+    ("encode", a_layer_in_one_direction, ENCODE),
+    ("encode", gates_in_another_order, ENCODE),
+    ("encode", first_states_exchanged, ENCODE),
+    ("decode", first_states_never_taken, STEPS),
+    ("decode", first_states_taken_in_every_step, STEPS),
+    ("decode", nothing_is_fed, STEPS),
+    ("decode", states_of_two_layers_exchanged, CARRIED),
+    ("decode", attention_with_a_scale, CARRIED),
+    ("decode", attention_one_position_short, STEPS),
+    ("decode", state_and_attention_in_another_order, STEPS),
+    ("decode", forget_gates_always_open, STEPS),
+    ("decode", states_of_the_first_row_for_all, ALONE),
+    ("decode", softmax_over_the_rows, SUMS),
+    ("align", align_without_carrying, ATTENTION),
+    ("align", align_from_other_first_states, ATTENTION),
+    ("align", align_without_the_padding_mask, "attention stays within the source"),
 ]
 
 
@@ -659,7 +820,10 @@ def named(cases):
 
 @pytest.fixture(scope="module")
 def models():
-    return {architecture: tiny_model(tiny_config(architecture)) for architecture in ("encoder_decoder", "decoder")}
+    return {
+        architecture: tiny_model(tiny_config(architecture))
+        for architecture in ("encoder_decoder", "decoder", "recurrent")
+    }
 
 
 def verified_with(fault, role, bundle, model, tmp_path):
@@ -680,6 +844,11 @@ def assert_refused(checks, expected):
     assert expected in failed, f"caught by {failed}"
     with pytest.raises(ParityError, match=expected):
         raise ParityError(make_report(checks))
+
+
+@pytest.mark.parametrize(("role", "fault", "expected"), named(RECURRENT))
+def test_a_fault_in_a_recurrent_graph_is_refused(role, fault, expected, tiny_recurrent_bundle, models, tmp_path):
+    assert_refused(verified_with(fault, role, tiny_recurrent_bundle, models["recurrent"], tmp_path), expected)
 
 
 @pytest.mark.parametrize(("role", "fault", "expected"), named(TRANSLATION))

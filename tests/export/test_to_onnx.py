@@ -14,6 +14,7 @@ from export.bundle import (
     SESSION_OPTIMIZATION,
     Attention,
     BundleExistsError,
+    SeenAttention,
     load_bundle,
     load_shortlist,
 )
@@ -102,10 +103,10 @@ def test_a_decoder_that_reads_blocks_is_told_behind_which_tokens_it_is_asked(tin
 
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
     plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
-    assert plain.attention is None
+    assert (plain.attention, plain.seen) == (None, ())
     assert manifest.attention == Attention(layers=2, heads=4, default_layer=2)
     added = {name: digest for name, digest in manifest.files.items() if name not in plain.files}
-    assert list(added) == ["fp32/align.onnx", "shortlist.json"]
+    assert list(added) == ["fp32/align.onnx", "fp32/attend.onnx", "shortlist.json"]
     assert {**plain.files, **added} == manifest.files
     spec = manifest.variant("fp32").graphs["align"]
     crosses = [f"cross_{part}.{i}" for i in range(2) for part in ("key", "value")]
@@ -122,17 +123,43 @@ def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, ti
     assert checks["attention stays within the source"]
 
 
+def test_one_graph_tells_every_attention_of_a_pass(tiny_attention_bundle):
+    manifest = load_bundle(tiny_attention_bundle)
+    assert manifest.seen == tuple(
+        SeenAttention(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross")
+    )
+    spec = manifest.variant("fp32").graphs["attend"]
+    assert spec.inputs == ("source", "source_lengths", "tokens", "lengths")
+    graph = onnx.load(tiny_attention_bundle / spec.file).graph
+    axes = {
+        output.name: [dim.dim_param or dim.dim_value for dim in output.type.tensor_type.shape.dim]
+        for output in graph.output
+    }
+    assert axes == {
+        "encoder_attention": [2, "batch", 4, "source", "source"],
+        "decoder_attention": [2, "batch", 4, "block", "block"],
+        "cross_attention": [2, "batch", 4, "block", "source"],
+    }
+    assert tuple(axes) == spec.outputs
+    assert {node.domain for node in graph.node} == {""}
+    names = {tensor.name for tensor in graph.initializer}
+    assert not any("decoder.blocks.1.feed_forward" in name or "decoder.norm" in name for name in names), "in vain"
+    checks = {check["name"]: check for check in manifest.parity["checks"]}
+    assert checks["every attention against PyTorch"]["tolerance"] == 1e-5
+    assert checks["every attention against PyTorch"]["passed"]
+    assert checks["every attention stays within its rows"]["passed"]
+
+
 @pytest.mark.parametrize(("layers", "expected"), [(1, 1), (2, 2), (3, 2), (6, 5)])
 def test_words_are_aligned_by_the_last_layer_but_one(layers, expected):
     config = tiny_config(num_decoder_layers=layers)
     assert attention_of(config) == Attention(layers=layers, heads=4, default_layer=expected)
 
 
-@pytest.mark.parametrize("asked", [{"attention": True}, {"parallel": [("a", "b")]}], ids=["attention", "shortlist"])
-def test_a_model_without_a_source_has_neither_attention_nor_shortlist(asked, request, tmp_path):
-    name = request.node.callspec.id
-    with pytest.raises(ExportError, match=f"{name}: a decoder-only model has no source; export it without {name}"):
-        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", **asked)
+def test_a_model_without_a_source_has_no_shortlist(tmp_path):
+    model, parallel = tiny_model(tiny_config("decoder")), [("a", "b")]
+    with pytest.raises(ExportError, match="shortlist: a decoder-only model has no source; export it without shortlist"):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", parallel=parallel)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -240,7 +267,7 @@ VARIANTS = {
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
-    variant = save_variant(model, tmp_path, "fp32", attention=config.has_encoder)
+    variant = save_variant(model, tmp_path, "fp32", attention=True)
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert verification.golden is not None

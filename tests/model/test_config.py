@@ -24,7 +24,7 @@ from model.config import (
 
 COMPRESSED = {"architecture": "decoder", "compression": 3, "window": 8}
 WRONG = [
-    ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, got 'rnn'"),
+    ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, recurrent, got 'rnn'"),
     ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
     ("norm", "batch", "must be one of layer, rms, got 'batch'"),
     ("norm_position", "both", "must be one of pre, post, got 'both'"),
@@ -98,6 +98,12 @@ WRONG = [
     ("bos_id", -1, "must be at least 0, got -1"),
     ("eos_id", -1, "must be at least 0, got -1"),
     ("unk_id", -1, "must be at least 0, got -1"),
+    ("cell", "rnn", "must be one of lstm, gru, got 'rnn'"),
+    ("score", "cosine", "must be one of none, dot, multiplicative, additive, got 'cosine'"),
+    ("input_feeding", 1, "must be true or false, got 1"),
+    ("bidirectional", "no", "must be true or false, got 'no'"),
+    ("encoder_dim", -2, "must be at least 0, got -2"),
+    ("attention_dim", -1, "must be at least 0, got -1"),
 ]
 
 
@@ -157,7 +163,7 @@ def test_a_mistyped_key_gets_a_suggestion(key, problem):
 
 def test_a_key_like_no_other_gets_the_list_of_keys():
     with pytest.raises(
-        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_scale, .*window$"
+        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_dim, .*window$"
     ):
         ModelConfig.from_json({"zzz": 1})
 

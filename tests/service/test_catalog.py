@@ -4,8 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import Attention, Framing, Shortlist
+from export.bundle import Attention, Framing, SeenAttention, Shortlist
 from model.tokenizer import Tokenizer
+from service.attention import AttentionChoice
 from service.catalog import INLINE_BYTES, NO_LANGUAGES, Catalog, Languages, TextLimits
 from service.decoding.grammar import Grammar
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
@@ -413,3 +414,95 @@ def test_a_model_that_is_missing_or_made_for_something_else():
         catalog.find("", "translation")
     with pytest.raises(InvalidRequest, match="one of: a, b"):
         Catalog([served("b", FakePool()), served("a", FakePool())]).find("", "translation")
+
+
+# ---- attention
+
+SEEN = tuple(SeenAttention(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross"))
+SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(seen=SEEN))
+SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generation", seen=SEEN[1:2]))
+
+
+async def look(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
+    """A request for attention, and what of it is told."""
+    return await model.attention(
+        "r",
+        text,
+        target,
+        AttentionChoice(**choice),
+        text_only=text_only,
+        max_tokens=max_tokens,
+        deadline_s=9.0,
+        limits=LIMITS,
+    )
+
+
+async def test_the_model_answers_before_its_attention_is_told():
+    request, choice = await look(SEEING, "a black cat")
+    words = TRANSLATION.tokenizer.encode("a black cat")
+    assert (request.source, request.prompt, request.reads, request.max_tokens) == ((*words, 2), (1,), (), 16)
+    assert request.sees == choice.kinds == ("encoder", "decoder", "cross")
+    assert (await look(SEEING, "a black cat", max_tokens=3))[0].max_tokens == 3
+    request, _ = await look(SEEING_GENERATION, "a cat")
+    assert (request.reads, request.max_tokens) == ((), 16 - len(request.prompt) + 1)
+
+
+async def test_what_is_given_is_read_and_nothing_is_answered():
+    words = tuple(TRANSLATION.tokenizer.encode("the red"))
+    for target in ("the red", (*words, 2)):
+        request, _ = await look(SEEING, "a black cat", target)
+        assert (request.reads, request.prompt, request.max_tokens) == ((1, *words), (1,), 1)
+    request, _ = await look(SEEING_GENERATION, "a", text_only=True)
+    assert request.reads == (1, *GENERATION.tokenizer.encode("a"))
+    request, choice = await look(SEEING, "a black cat", text_only=True)
+    assert (choice.kinds, request.reads) == (("encoder",), (1,))
+    request, _ = await look(SEEING, "a black cat", kinds=("encoder",))
+    assert request.reads == (1,)
+
+
+async def test_a_graph_is_made_ready_only_for_what_is_allowed():
+    opened: list[str] = []
+    model = dataclasses.replace(SEEING, open_attention=lambda: opened.append("attend"))
+    with pytest.raises(InvalidRequest):
+        await look(model, "a black cat", layers=(3,))
+    assert opened == []
+    await look(model, "a black cat")
+    assert opened == ["attend"]
+
+
+async def test_an_answer_is_as_long_as_can_be_told():
+    many = dataclasses.replace(SEEN[1], layers=1000)
+    model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", seen=(many,)))
+    prompt = 1 + len(GENERATION.tokenizer.encode("a"))
+    request, _ = await look(model, "a")
+    longest = prompt + request.max_tokens - 1  # of 1000 * 4 matrices
+    assert 4 * 4000 * longest**2 < 3 << 20 < 4 * 4000 * (longest + 2) ** 2
+    assert (await look(model, "a", mean_heads=True))[0].max_tokens == 16 - prompt + 1
+    with pytest.raises(InvalidRequest, match=r"at most 3145728 bytes .* ask for fewer kinds, layers or heads, for"):
+        await look(model, "a", max_tokens=16 - prompt + 1)
+    model = dataclasses.replace(model, manifest=manifest("generation", seen=(dataclasses.replace(many, layers=2**20),)))
+    with pytest.raises(InvalidRequest, match="to be computed, whatever is told of it"):
+        await look(model, "a", "a", layers=(1,), heads=(1,))
+
+
+async def test_attention_needs_a_graph_that_tells_it():
+    with pytest.raises(Unsupported, match="'en-de' tells no attention; export it with --attention"):
+        await look(TRANSLATION, "a black cat")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text_only": True, "target": "a"}, "text_only: must be false with a target"),
+        ({"max_tokens": 2, "target": "a"}, "max_tokens: must be 0 where the model does not answer, got 2"),
+        ({"max_tokens": 17}, r"max_tokens: must be 0\.\.16 here, got 17"),
+        ({"max_tokens": -1}, r"max_tokens: must be 0\.\.16 here, got -1"),
+        ({"target": (5, 2, 6)}, r"target_tokens\[1\]: must not be the end token"),
+        ({"target": (99,)}, r"target_tokens\[0\]: must be a token"),
+        ({"target": " "}, "target: must not be empty or blank"),
+        ({"target": "cat " * 16}, r"target: must be 1\.\.16 tokens, got 17"),
+    ],
+)
+async def test_attention_of_what_does_not_fit_together_is_refused(fields, message):
+    with pytest.raises(InvalidRequest, match=message):
+        await look(SEEING, "a black cat", **fields)

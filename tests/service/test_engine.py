@@ -121,6 +121,38 @@ async def test_an_embedding_is_the_answer_of_its_own(start):
     assert answered.tokens == scripted_answer(request())
 
 
+async def test_attention_of_an_answer_is_told_with_it(start):
+    runner = ScriptedRunner()
+    beside, seen = await ask(start(runner), request("beside"), request("seen", sees=("decoder", "cross")))
+    answer = scripted_answer(request())
+    assert (beside.finals[0].seen, beside.tokens) == (None, answer)
+    told = seen.finals[0]
+    assert told.hypotheses[0].tokens == tuple(answer)
+    assert told.seen.reads == (1, *answer[:-1])
+    assert {kind: array.shape for kind, array in told.seen.weights.items()} == {
+        "decoder": (2, 2, len(answer), len(answer)),
+        "cross": (2, 2, len(answer), 3),
+    }
+
+
+async def test_attention_of_given_tokens_is_told_after_one_turn(start):
+    runner = ScriptedRunner()
+    (seen,) = await ask(start(runner), request("seen", sees=("cross",), reads=(1, 7, 8, 9), max_tokens=1))
+    (told,) = seen.finals
+    assert (told.reason, told.hypotheses, told.generated_tokens) == (FinishReason.SEEN, (), 0)
+    assert (told.prompt_tokens, told.seen.reads) == (3 + 4, (1, 7, 8, 9))
+    assert told.seen.weights["cross"].shape == (2, 2, 4, 3)
+    assert runner.runs == 1
+
+
+async def test_attention_that_fails_is_one_requests_failure(start):
+    runner = ScriptedRunner()
+    failing = request("failing", sees=("unheard of",), reads=(1, 7), max_tokens=1)
+    failed, answered = await ask(start(runner), failing, request("text"))
+    assert isinstance(failed.finals[0], InternalFailure)
+    assert answered.tokens == scripted_answer(request())
+
+
 async def test_a_stop_string_ends_one_hypothesis_and_not_its_beam(start):
     options = DecodingOptions(beam_size=4, num_hypotheses=4)
     (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, stop=("c", "d"), max_tokens=20))

@@ -34,7 +34,8 @@ def filled(memory, rows, top_k):
 
 
 def turn(outputs, rows):
-    return TurnOutputs(outputs, rows, attend=lambda row, tokens: np.zeros(1), encoded={}, join_s=0.0, step_s=0.0)
+    told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}}
+    return TurnOutputs(outputs, rows, **told, encoded={}, join_s=0.0, step_s=0.0)
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])

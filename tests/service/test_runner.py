@@ -16,7 +16,7 @@ from export.bundle import load_bundle
 from model.reference import cross_attention, greedy, score
 from model.reference_beam import BeamOptions, beam_search
 from model.tokenizer import Tokenizer
-from model.transformer import EncoderDecoder
+from model.transformer import SourceModel
 from service.decoding.search import advance, search_for
 from service.encoding import Reading
 from service.engine import Engine, EngineConfig
@@ -29,11 +29,11 @@ from service.runner import LONE_ROWS, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
-from service.sessions import CPU, CUDA, open_lone_sessions
+from service.sessions import CPU, CUDA, open_lone_sessions, open_session
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
-BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle"]
+BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
 
 
 @pytest.fixture(params=BUNDLES)
@@ -65,8 +65,7 @@ def requests_for(model, count, seed=1):
 
 
 def reference(model, requests):
-    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
-    torch_model = tiny_model(tiny_config(kind))
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
     return [greedy(torch_model, r.prompt, source=r.source, max_tokens=r.max_tokens) for r in requests]
 
 
@@ -389,8 +388,7 @@ def test_answers_of_every_strategy_are_the_same_bits_alone_and_in_any_company(mo
 
 def test_beams_are_those_of_the_uncached_reference(model):
     requests = [request for request in mixed_requests(model, 40, seed=3) if request.options.beam_size > 1]
-    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
-    torch_model = tiny_model(tiny_config(kind))
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
     names = get_type_hints(BeamOptions).keys() - {"process", "stop", "prefix"}
     for request, answers in zip(
         requests, decode_together(model.runner(max_rows=16), requests, max_rows=16), strict=True
@@ -415,15 +413,17 @@ def test_a_target_is_scored_as_the_reference_does_and_as_it_was_when_decoded(mod
     ((again, rescored, normalised),) = decode_together(model.runner(max_rows=8), [scored], max_rows=8)[0]
     assert (again, rescored) == (tokens, logprobs)
     assert normalised == pytest.approx(sum(logprobs) / len(logprobs))
-    kind = "encoder_decoder" if model.manifest.limits.max_source_len else "decoder"
-    expected = score(tiny_model(tiny_config(kind)), requests[0].prompt, tokens, source=requests[0].source)
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
+    expected = score(torch_model, requests[0].prompt, tokens, source=requests[0].source)
     assert rescored == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
-    model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
-    torch_model = tiny_model(tiny_config("encoder_decoder"))
-    assert isinstance(torch_model, EncoderDecoder)
+@pytest.mark.parametrize("bundle", ["tiny_translation_bundle", "tiny_recurrent_bundle"])
+def test_the_mean_state_is_that_of_pytorch(bundle, request):
+    path = request.getfixturevalue(bundle)
+    model = OnnxModel.open(path, load_bundle(path), device="cpu")
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
+    assert isinstance(torch_model, SourceModel)
     requests = [
         replace(request, prompt=(1,), reading=Reading(pooling="mean") if number % 2 == 0 else None)
         for number, request in enumerate(requests_for(model, 9))
@@ -438,15 +438,33 @@ def test_the_mean_state_is_that_of_pytorch(tiny_translation_bundle):
         source = torch.tensor([sequence.request.source])
         if sequence.request.reading:
             with torch.inference_mode():
-                states_1SM, _ = torch_model.encode(source, torch.tensor([source.shape[1]]))
+                states_1SM = torch_model.encode(source, torch.tensor([source.shape[1]]))[0]
             assert sequence.encoded is not None
             assert sequence.encoded.vector == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
 
 
-def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(tiny_attention_bundle):
-    model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
-    torch_model = tiny_model(tiny_config("encoder_decoder"))
-    assert isinstance(torch_model, EncoderDecoder)
+def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_bundle):
+    opened: list[str] = []
+
+    def open_graph(file, providers):
+        opened.append(file.name)
+        return open_session(file, providers)
+
+    manifest = load_bundle(tiny_attention_bundle)
+    model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
+    held = model.weight_bytes
+    assert sorted(opened) == ["align.onnx", "decode.onnx", "encode.onnx"]
+    assert model.open_attend() is model.open_attend()
+    assert opened[3:] == ["attend.onnx"]
+    assert model.weight_bytes == held + manifest.files["fp32/attend.onnx"].bytes
+
+
+@pytest.mark.parametrize("bundle", ["tiny_attention_bundle", "tiny_recurrent_bundle"])
+def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request):
+    path = request.getfixturevalue(bundle)
+    model = OnnxModel.open(path, load_bundle(path), device="cpu")
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
+    assert isinstance(torch_model, SourceModel)
     requests = [replace(request, prompt=(1,), max_tokens=6) for request in requests_for(model, 7)]
     attention: list[dict[str, np.ndarray]] = []
     for together in (requests, *([request] for request in requests)):

@@ -40,6 +40,8 @@ def test_row_capacities_grow_in_small_steps_up_to_the_most():
 def test_a_layout_counts_bytes_by_what_they_grow_with():
     layout = StateLayout.of([SELF, SELF, CROSS, RECURRENT])
     assert layout == StateLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
+    first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
+    assert StateLayout.of([first, CROSS]) == StateLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
     assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
 
 

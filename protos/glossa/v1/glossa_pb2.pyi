@@ -51,6 +51,13 @@ class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_TRANSLATION: _ClassVar[Task]
     TASK_GENERATION: _ClassVar[Task]
     TASK_ENCODING: _ClassVar[Task]
+
+class AttentionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTENTION_KIND_UNSPECIFIED: _ClassVar[AttentionKind]
+    ATTENTION_KIND_ENCODER: _ClassVar[AttentionKind]
+    ATTENTION_KIND_DECODER: _ClassVar[AttentionKind]
+    ATTENTION_KIND_CROSS: _ClassVar[AttentionKind]
 LENGTH_NORMALIZATION_UNSPECIFIED: LengthNormalization
 LENGTH_NORMALIZATION_AVERAGE: LengthNormalization
 LENGTH_NORMALIZATION_GNMT: LengthNormalization
@@ -75,6 +82,10 @@ TASK_UNSPECIFIED: Task
 TASK_TRANSLATION: Task
 TASK_GENERATION: Task
 TASK_ENCODING: Task
+ATTENTION_KIND_UNSPECIFIED: AttentionKind
+ATTENTION_KIND_ENCODER: AttentionKind
+ATTENTION_KIND_DECODER: AttentionKind
+ATTENTION_KIND_CROSS: AttentionKind
 
 class DecodingOptions(_message.Message):
     __slots__ = ("max_tokens", "stop", "min_tokens", "max_length_ratio", "ignore_eos", "echo", "beam_size", "num_hypotheses", "length_penalty", "length_normalization", "coverage_penalty", "patience", "early_stopping", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias", "banned", "prefix", "prefix_tokens", "prefix_bias", "return_alternatives", "min_alternative_probability", "allowed_tokens", "use_shortlist", "phrases", "ordered_phrases", "regex", "json_schema", "lark", "token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads")
@@ -612,7 +623,7 @@ class Quantization(_message.Message):
     def __init__(self, form: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block: _Optional[int] = ..., activations: _Optional[str] = ..., cache: _Optional[str] = ..., batch_invariant: bool = ..., sentences: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask", "multi_label", "has_pooler")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask", "multi_label", "has_pooler", "attention")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -636,6 +647,7 @@ class Model(_message.Message):
     MASK_FIELD_NUMBER: _ClassVar[int]
     MULTI_LABEL_FIELD_NUMBER: _ClassVar[int]
     HAS_POOLER_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -659,7 +671,8 @@ class Model(_message.Message):
     mask: str
     multi_label: bool
     has_pooler: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ...) -> None: ...
+    attention: _containers.RepeatedCompositeFieldContainer[AttentionLayers]
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -682,3 +695,85 @@ class GetModelResponse(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     model: Model
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class AttentionLayers(_message.Message):
+    __slots__ = ("kind", "layers", "heads")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    kind: AttentionKind
+    layers: int
+    heads: int
+    def __init__(self, kind: _Optional[_Union[AttentionKind, str]] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ...) -> None: ...
+
+class AttendRequest(_message.Message):
+    __slots__ = ("model", "text", "target", "target_tokens", "text_only", "max_tokens", "kinds", "layers", "heads", "mean_heads", "mean_layers", "source_language", "target_language")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_ONLY_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_HEADS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    target: str
+    target_tokens: _containers.RepeatedScalarFieldContainer[int]
+    text_only: bool
+    max_tokens: int
+    kinds: _containers.RepeatedScalarFieldContainer[AttentionKind]
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    heads: _containers.RepeatedScalarFieldContainer[int]
+    mean_heads: bool
+    mean_layers: bool
+    source_language: str
+    target_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., text_only: bool = ..., max_tokens: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[AttentionKind, str]]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., mean_heads: bool = ..., mean_layers: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+
+class AttentionToken(_message.Message):
+    __slots__ = ("token", "text", "span")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    span: Span
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+
+class AttentionMatrix(_message.Message):
+    __slots__ = ("kind", "layer", "head", "weights")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    kind: AttentionKind
+    layer: int
+    head: int
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, kind: _Optional[_Union[AttentionKind, str]] = ..., layer: _Optional[int] = ..., head: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class AttendResponse(_message.Message):
+    __slots__ = ("source", "target", "predicted", "answer", "finish_reason", "matrices", "usage", "timings")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    MATRICES_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    source: _containers.RepeatedCompositeFieldContainer[AttentionToken]
+    target: _containers.RepeatedCompositeFieldContainer[AttentionToken]
+    predicted: _containers.RepeatedCompositeFieldContainer[AttentionToken]
+    answer: str
+    finish_reason: FinishReason
+    matrices: _containers.RepeatedCompositeFieldContainer[AttentionMatrix]
+    usage: Usage
+    timings: Timings
+    def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., answer: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...

@@ -623,3 +623,80 @@ class ModelService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class AttentionServiceStub(object):
+    """Tells what every token of a model attends to.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Attend = channel.unary_unary(
+                '/glossa.v1.AttentionService/Attend',
+                request_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendRequest.SerializeToString,
+                response_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendResponse.FromString,
+                _registered_method=True)
+
+
+class AttentionServiceServicer(object):
+    """Tells what every token of a model attends to.
+    """
+
+    def Attend(self, request, context):
+        """Tells attention weights of one text and its answer, of chosen layers and heads. Needs a bundle exported with
+        --attention.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AttentionServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Attend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendRequest.FromString,
+                    response_serializer=protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'glossa.v1.AttentionService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('glossa.v1.AttentionService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AttentionService(object):
+    """Tells what every token of a model attends to.
+    """
+
+    @staticmethod
+    def Attend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.AttentionService/Attend',
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendRequest.SerializeToString,
+            protos_dot_glossa_dot_v1_dot_glossa__pb2.AttendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

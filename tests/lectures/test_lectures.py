@@ -1,0 +1,216 @@
+"""How figures become findings. The experiments themselves are run by `FAST=1 make lectures`."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint import Checkpoint
+from model.config import ModelConfig, TrainConfig
+from model.data import copy_examples
+from model.reference import cross_attention
+from tests.lectures.alignment import errors
+from tests.lectures.claim import Claim, Finding, verdict_of
+from tests.lectures.claims import CLAIMS
+from tests.lectures.demo import Sentence
+from tests.lectures.documents import FACTS, FILLER, LENGTH, READS, TOLD, documents, framed
+from tests.lectures.extrapolation import FACTOR, TRAINED, lengthened
+from tests.lectures.lab import Training
+from tests.lectures.page import anchor, write_page
+from tests.lectures.prefill import fit
+from tests.lectures.recurrence import seconds_to
+from tests.lectures.specialists import scores, specialists
+from tests.lectures.watching import Weights, watch
+from tests.lectures.words import links
+from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
+
+ORIGIN = {"machine": "a machine", "processors": 2, "versions": {"python": "3"}}
+
+
+def plain_claim(**changes):
+    def draw(measured, figure):
+        figure.subplots().plot(measured["values"])
+
+    def judge(measured):
+        return Finding(verdict="held", says="It is so.", header=("place", "value"), rows=[("1", "2")])
+
+    claim = Claim(
+        name="plain",
+        title="A plain claim",
+        said="So it is said.",
+        tried="So it was tried.",
+        measure=lambda lab: {"values": [1, 2]},
+        judge=judge,
+        draw=draw,
+    )
+    return dataclasses.replace(claim, **changes)
+
+
+def test_the_page_tells_each_claim_with_its_figure(tmp_path):
+    page = tmp_path / "page.md"
+    write_page(page, [plain_claim()], {"plain": {"values": [1, 2], "seconds": 3.0}}, ORIGIN)
+    text = page.read_text()
+    for part in (
+        "## A plain claim",
+        "So it is said.",
+        "So it was tried.",
+        "**Found: it held.** It is so.",
+        "| 1 | 2 |",
+    ):
+        assert part in text
+    (figure,) = re.findall(r"!\[.*\]\((.+)\)", text)
+    assert (tmp_path / figure).read_text().startswith("<?xml")
+
+
+def test_the_same_figures_make_the_same_files(tmp_path):
+    measured = {"plain": {"values": [1, 2], "seconds": 3.0}}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_page(tmp_path / name / "page.md", [plain_claim()], measured, ORIGIN)
+    for file in ("page.md", "page/plain.svg"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_a_heading_can_be_linked_to():
+    assert anchor("Attention costs n²") == "attention-costs-n²"
+    assert anchor("Without positions, order is invisible") == "without-positions-order-is-invisible"
+
+
+def test_a_finding_with_a_ragged_table_is_refused():
+    with pytest.raises(AssertionError, match="must have 2 cells"):
+        Finding(verdict="held", says="", header=("a", "b"), rows=[("1",)])
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict"),
+    [([True, True], "held"), ([True, False], "held in part"), ([False, False], "did not hold")],
+)
+def test_a_verdict_counts_the_parts_that_held(held, verdict):
+    assert verdict_of(held) == verdict
+
+
+def test_claims_have_modules_of_their_names():
+    here = Path(__file__).parent
+    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
+    assert [claim.name for claim in CLAIMS if not (here / f"{claim.name}.py").exists()] == []
+
+
+def test_a_training_is_known_by_all_that_decides_it():
+    model, data = ModelConfig(d_model=32), copy_examples(10, seed=1)
+    first = Training(model=model, train=TrainConfig(steps=5), data=data)
+    others = [
+        dataclasses.replace(first, train=TrainConfig(steps=5, seed=2)),
+        dataclasses.replace(first, model=ModelConfig(d_model=64)),
+        dataclasses.replace(first, data=copy_examples(10, seed=2)),
+        dataclasses.replace(first, validation=data),
+    ]
+    assert len({first.digest, *(other.digest for other in others)}) == 5
+    assert Training(model=model, train=TrainConfig(steps=5), data=copy_examples(10, seed=1)).digest == first.digest
+
+
+def test_the_fit_finds_the_terms_that_are_there():
+    lengths = [32, 64, 128, 256, 512]
+    a, b, c = fit(lengths, [3e-4 * n * n + 0.02 * n + 1.5 for n in lengths])
+    assert (a, b, c) == pytest.approx((3e-4, 0.02, 1.5), rel=1e-6)
+
+
+def test_the_fit_has_no_negative_terms():
+    lengths = [32, 64, 128, 256]
+    a, b, c = fit(lengths, [3e-4 * n * n - 0.005 * n + 1.5 for n in lengths])
+    assert a == pytest.approx(3e-4, rel=0.2)
+    assert b == 0
+    assert c > 0
+
+
+def test_links_are_words_whose_partner_is_beyond_doubt():
+    english = ["The", "cow", "must", "sleep", "by", "a", "beautiful", "river", "."]
+    german = ["Die", "Kuh", "muss", "an", "einem", "schönen", "Fluss", "schlafen", "."]
+    assert links(english, german) == [(1, 1), (5, 6), (6, 7)]
+
+
+def test_words_that_stand_twice_are_in_doubt():
+    assert links(["The", "dog", "and", "the", "dog"], ["Der", "Hund", "und", "der", "Hund"]) == []
+
+
+def sentence(cross_TS):
+    """Two words each, the first with the second as partner. One layer, one head."""
+    source = torch.eye(3)[None, None]
+    weights = Weights(encoder=source, decoder=torch.eye(3).tril()[None, None], cross=torch.tensor(cross_TS)[None, None])
+    return Sentence(["a", "b"], ["x", "y"], weights, [(0, 1), (1, 0)])
+
+
+def test_an_alignment_is_right_where_the_partner_has_the_largest_weight():
+    found = errors([sentence([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7], [0.3, 0.3, 0.4]])])
+    assert found["layer 1, mean, writing"] == 0.0  # the end token, with 0.7, is no word
+    assert found["layer 1, head 1, having written"] == 0.5  # of 0.3 and 0.3 the first counts
+    assert found["diagonal"] == 1.0
+
+
+def test_a_head_that_looks_at_partners_is_a_specialist():
+    found = scores([sentence([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.0, 0.0, 1.0]])])
+    assert found["cross 1.1"]["partner"] == pytest.approx(0.85)
+    place, share = specialists(found)["cross 1.1"]
+    assert (place, share) == ("partner", found["cross 1.1"]["partner"])
+
+
+def test_a_head_without_a_favourite_is_no_specialist():
+    found = scores([sentence([[1 / 3] * 3] * 3)])
+    assert "cross 1.1" not in specialists(found)
+
+
+def test_watched_weights_are_those_of_the_model():
+    model = tiny_model(tiny_config())
+    source, target = [5, 6, 7, 8, model.config.eos_id], [model.config.bos_id, 9, 10, 11]
+    weights = watch(model, source, target)
+    torch.testing.assert_close(weights.cross, cross_attention(model, target, source=source))
+    assert weights.encoder.shape == (2, 4, 5, 5)
+    assert weights.decoder.shape == (2, 4, 4, 4)
+    for part in weights:
+        torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
+    assert weights.decoder.triu(1).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi"])
+def test_a_lengthened_model_says_the_same_of_what_it_knew(positions):
+    model = tiny_model(tiny_config("decoder", positions=positions, max_target_len=TRAINED))
+    longer = lengthened(Checkpoint(model, model.config, tiny_tokenizer(), {}, {}, Path()))
+    tokens = torch.randint(4, model.config.vocab_size, (2, TRAINED), generator=torch.Generator().manual_seed(1))
+    assert longer.config.max_target_len == FACTOR * TRAINED
+    with torch.no_grad():
+        torch.testing.assert_close(longer(tokens), model(tokens))
+        assert longer(tokens.repeat(1, FACTOR)).isfinite().all()
+
+
+def test_documents_tell_only_what_stands_in_them():
+    for words, told in documents(20, seed=1):
+        assert len(words) == LENGTH
+        facts = {tuple(re.findall(r"\d+", word)) for word in words if word not in FILLER}
+        assert len(facts) == FACTS
+        towns, goods = ([word.removeprefix(kind) for word in told[at::3]] for at, kind in enumerate(("town", "good")))
+        assert set(zip(towns, goods, strict=True)) <= facts
+        assert len(set(towns)) == TOLD
+
+
+def test_the_king_of_like_towns_is_the_same_in_every_document():
+    kings: dict[tuple[str, str], str] = {}
+    for _, told in documents(200, seed=1) + documents(50, seed=2):
+        for town, good, king in zip(told[::3], told[1::3], told[2::3], strict=True):
+            assert kings.setdefault((town, good), king) == king
+
+
+def test_models_read_the_end_of_a_document():
+    ((words, told),) = documents(1, seed=1)
+    ((source, target),) = framed("encoder-decoder", [(words, told)])
+    assert source.split() == words[-READS["encoder-decoder"] :]
+    assert target.split() == told
+    ((_, text),) = framed("decoder", [(words, told)])
+    assert text.split() == [*words[-READS["decoder"] :], "=", *told]
+
+
+def test_time_to_a_loss_lies_between_validations():
+    curve = [[10.0, 1, 3.0], [20.0, 2, 2.0], [30.0, 3, 1.0]]
+    assert seconds_to(curve, 1.5) == 25.0
+    assert seconds_to(curve, 3.0) == 10.0
+    assert seconds_to(curve, 0.5) == float("inf")
