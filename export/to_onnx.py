@@ -185,12 +185,14 @@ def export_model(
         )
     if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
         raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
+    if attention and config.compression:
+        raise ExportError(
+            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
+        )
     if forms.development is None and texts:
         forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
     if parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
-    if attention and config.compression:
-        raise ExportError("attention: keys of a model with compression stand for several positions; leave it out")
     if attention and config.is_recurrent and config.score == "none":
         raise ExportError("attention: a recurrent model without a score has none; export it without attention")
 
@@ -356,11 +358,10 @@ def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[s
 
 def int8_cache_problem(config: ModelConfig) -> str:
     """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
-    leaves their product, and these are changed afterwards."""
-    if not config.has_decoder:
-        return "and an encoder alone keeps none"
-    if config.is_recurrent:
-        return "and a recurrent model has none"
+    leaves their product, and some are changed afterwards."""
+    if config.is_recurrent or not config.has_decoder:
+        kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
+        return f"and {kind} has none"
     if config.compression:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:
@@ -554,7 +555,8 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         blocks -= 1  # nothing behind the last layer's attention is computed
     elif role == "attend":
         softmaxes = sum(seen.layers for seen in seen_attention(config))
-        blocks = (config.num_encoder_layers * config.has_encoder + blocks * config.has_decoder) - 1
+        own, theirs = int(config.has_decoder) * blocks, int(config.has_encoder) * config.num_encoder_layers
+        blocks = own + theirs - 1
     elif is_half:
         softmaxes = blocks = config.num_encoder_layers
     else:

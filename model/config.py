@@ -278,7 +278,7 @@ class ModelConfig(_Config):
         else:
             self._check_heads()
             self._check_positions()
-            self._check_compression()
+        self._check_compression()
         if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
             raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
@@ -314,6 +314,10 @@ class ModelConfig(_Config):
             raise ConfigError(field, f"must be even for an encoder of two directions, got {width}")
         if self.input_feeding and self.score == "none":
             raise ConfigError("input_feeding", "feeds what attention gave and needs a score, got none")
+        if self.experts:
+            raise ConfigError(
+                "experts", f"must be 0 in a recurrent model, which has no feed-forwards, got {self.experts}"
+            )
 
     def _check_positions(self) -> None:
         kind, head_dim, turning = self.positions, self.attention_head_dim, self.rotary_dims or self.attention_head_dim

@@ -16,8 +16,8 @@ from export.to_onnx import trace
 from export.verify import _session
 from model.attention import SelfAttention
 from model.config import ModelConfig
-from tests.lecture_example import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 from tests.tiny import tiny_config, tiny_model
+from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
 # B batch, T positions, M d_model, D head_dim
 HEAD_DIM = 8  # the operator takes multiples of it: vectors of three numbers have five zeros behind them

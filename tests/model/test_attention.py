@@ -25,7 +25,7 @@ from model.attention import (
 )
 from model.config import ModelConfig
 from model.positions import frequencies, rotary_tables
-from tests.lecture_example import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
+from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
 # B batch, H query heads, K key-value heads, T query positions, S key positions, D head_dim, M d_model,
 # E heads side by side
