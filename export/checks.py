@@ -441,6 +441,11 @@ class Suite(Checker):
                 errors.append(worst.error)
         return float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}"
 
+    def _stride(self, name: str) -> int:
+        """Positions that a state has one place for."""
+        config = self.config
+        return config.compression if config.compression and config.is_compressed(int(name.rpartition(".")[2])) else 1
+
     def _dtype(self, name: str) -> str:
         return "int8" if name in self.roundings.steps else DTYPES.get(self.precision, "float32")
 
@@ -614,7 +619,7 @@ class Suite(Checker):
     def untouched(self) -> tuple[float, str]:
         differ = 0
         for name, array in self.played.buffers.items():
-            stride = self.config.compression if self.config.is_compressed(int(name.rpartition(".")[2])) else 1
+            stride = self._stride(name)
             for row, rest in enumerate(array):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
                 if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody

@@ -414,7 +414,7 @@ def trace_model(model: Model, *, attention: bool = False) -> Traced:
         signatures = graphs_recurrent.signatures(model, attention=attention)
     else:
         signatures = graphs.signatures(model, attention=attention)
-        if attention:
+        if attention and seen_attention(model.config):
             signatures["attend"] = attend_signature(model)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
