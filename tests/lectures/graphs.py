@@ -86,4 +86,5 @@ class CachedRow:
             "lengths": np.array([end], np.int32),
             "total_length": np.array(end, np.int32),
             "top_k": np.array([0], np.int64),
+            "positions": np.array([[0, len(tokens) - 1]], np.int64),
         }
