@@ -61,6 +61,11 @@ def _group_query_attention(
     return results
 
 
+def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:
+    """(B, H, T, D), as a `PositionBias` reads queries."""
+    return split_heads(query_BTE, config.num_heads) * config.attention_factor
+
+
 class GraphAttention:
     """`Attend` over a cache: `present` holds the extended cache after the call."""
 
@@ -88,8 +93,7 @@ class GraphAttention:
         """(B, H, T, total_length): the operator wants it exactly that wide."""
         total: Any = self.total_length.item()
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
-        query_BHTD = split_heads(query_BTE, self.config.num_heads) * self.config.attention_factor
-        return bias(query_BHTD, positions_BT, torch.arange(total))
+        return bias(_scaled_heads(self.config, query_BTE), positions_BT, torch.arange(total))
 
 
 class GraphCompressedAttention:
@@ -170,8 +174,7 @@ class GraphEncoderAttention:
         added: tuple[Tensor | None, ...] = ()
         if bias is not None:
             positions_S = torch.arange(query_BSE.shape[1])
-            query_BHSD = split_heads(query_BSE, config.num_heads) * config.attention_factor
-            added = (None, None, None, bias(query_BHSD, positions_S[None], positions_S))
+            added = (None, None, None, bias(_scaled_heads(config, query_BSE), positions_S[None], positions_S))
         inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
         (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
         return mixed_BSE
