@@ -73,7 +73,7 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
 _WIDE = {"vocab_size": 4999, "max_position_embeddings": 2048, "num_hidden_layers": 3, "initializer_range": 0.06}
 # Name → shapes as they are found outside, but for the number of layers and of words.
 REALISTIC: dict[str, dict[str, Any]] = {
-    "gpt2": {**_WIDE, "hidden_size": 384, "num_attention_heads": 6},
+    "gpt2": {**_WIDE, "hidden_size": 384, "num_attention_heads": 6, "initializer_range": 0.08},
     "llama3": {
         **_WIDE,
         "hidden_size": 384,

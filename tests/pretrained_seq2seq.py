@@ -104,6 +104,13 @@ def _t5_sizes(shape):
     }
 
 
+def _embedding_gain(config):
+    """Undoes what T5 1.0 divides its outputs by."""
+    if getattr(config, "scale_decoder_outputs", False):
+        return config.d_model**0.5
+    return 2 if config.model_type == "marian" else 1
+
+
 def _enliven(model, end, generator):
     """Weights so large that inputs decide; `end` wins often enough that answers end."""
     config = model.config
@@ -118,11 +125,11 @@ def _enliven(model, end, generator):
             elif "relative_attention_bias" in name:
                 parameter.copy_(noise)
             elif "shared" in name or "embed_" in name or "lm_head" in name:
-                parameter.copy_(noise * (2 if config.model_type == "marian" else 1) * width)
-            elif name.endswith(
-                ".q.weight"
-            ):  # T5 divides no scores by the root of head_dim, its queries are small instead
-                parameter.copy_(noise * 2 * width * config.d_kv**-0.5)
+                parameter.copy_(noise * _embedding_gain(config) * width)
+            elif name.endswith(".q.weight"):
+                # T5 divides no scores by the root of head_dim. Queries twice as large cost float32 three digits (logits
+                # of both libraries are then 4e-3 from those of float64).
+                parameter.copy_(noise * width * config.d_kv**-0.5)
             else:
                 gain = next((gain for part, gain in GAINS.items() if part in name), 2.0)
                 parameter.copy_(noise * gain * width)
