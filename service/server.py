@@ -50,6 +50,7 @@ from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
 from service.sessions import CPU, give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
+MAX_PENDING = 1 << 16  # calls that no handler has yet; beyond 1,000 grpc would end some as CANCELLED, without a word
 SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
 
 OpenModel = Callable[[str, Path, ServerSettings, Metrics], ServedModel]
@@ -346,6 +347,8 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and take half of the calls
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        ("grpc.server.max_pending_requests", MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", settings.max_metadata_bytes),
         ("grpc.server_handshake_timeout_ms", ms(settings.handshake_timeout_s)),

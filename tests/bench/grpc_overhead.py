@@ -1,10 +1,11 @@
 """What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
 
     overhead   all sentences at once through a real server and a client in another process, unary and streaming every
-               token, against the engines without gRPC. The client's processor time is told too: it has no machine of
-               its own here.
-    memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, after both
-               have answered the same load
+               token, against the engines without gRPC, which read as much beside a step as a server's do (and, not
+               judged, as much as offline work does). The client's processor time is told too: it has no machine of its
+               own here.
+    memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
+               and after both have answered the same load
 
 usage: python -m tests.bench.grpc_overhead overhead|memory [--form static+kv] [--count 512] [--repetitions 5] [--quick]
            [--json]
@@ -20,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from export.quantize import FORMS
-from tests.bench.measure import Verdict, interleaved, machine, report
+from service.scheduler import SchedulerConfig
+from tests.bench.measure import Spread, Verdict, interleaved, machine, report
 from tests.bench.peer_server import ctranslate2_server, glossa_server, resident_mb
 from tests.bench.speed_models import SpeedModel, add_model_options, chosen_model
 from tests.bench.speed_worker import HUGE_PAGES, Worker
 
 BARS = {"unary": 0.08, "streaming": 0.20}  # of the time
-ROWS = 64  # a server's default
+SERVED = SchedulerConfig()
+ROWS = SERVED.max_rows
 SETTLE_S = 1.0  # until a server that has answered everything is read
 
 
@@ -52,7 +55,11 @@ def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tupl
             client_s[name].append(answer["cpu_s"] / answer["seconds"])
             return float(answer["sentences"] / answer["seconds"])
 
-        jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS)}
+        reading = {"join_tokens": SERVED.join_tokens, "idle_join_tokens": SERVED.idle_join_tokens}
+        jobs = {
+            "in-process": lambda: engine.rate(count=count, rows=ROWS, **reading),
+            "in-process, reads more at once": lambda: engine.rate(count=count, rows=ROWS),
+        }
         figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in BARS}}, repetitions)  # type: ignore[misc]
     verdicts, told = [], dict[str, Any](figures)
     for name, limit in BARS.items():
@@ -64,23 +71,28 @@ def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tupl
     return {"unit": "sentences/s", "form": form, "sentences": count, **told}, verdicts
 
 
-def memory(model: SpeedModel, form: str, count: int) -> tuple[dict[str, Any], list[Verdict]]:
+def memory(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+    """Servers start anew in each repetition: what a process has taken it seldom gives back."""
     work, texts = _load(model, count)
-    found = {}
     processors = machine()["processors"]
     servers = {
-        "Glossa": glossa_server(model.bundle(form)),  # on whatever pages its command starts it with
-        "CTranslate2": ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
+        "Glossa": lambda: glossa_server(model.bundle(form)),  # on whatever pages its command starts it with
+        "CTranslate2": lambda: ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
     }
-    for name, server in servers.items():
-        with server as (address, process), Worker("client", address, work) as client:
-            before = resident_mb(process)
-            client(count=count, texts=str(texts))
-            time.sleep(SETTLE_S)
-            found[name] = {"ready_mb": round(before, 1), "after_load_mb": round(resident_mb(process), 1)}
-    ratio = found["Glossa"]["after_load_mb"] / found["CTranslate2"]["after_load_mb"]
+    ready: dict[str, list[float]] = {name: [] for name in servers}
+    loaded: dict[str, list[float]] = {name: [] for name in servers}
+    for _ in range(repetitions):
+        for name, server in servers.items():
+            with server() as (address, process), Worker("client", address, work) as client:
+                ready[name].append(resident_mb(process))
+                client(count=count, texts=str(texts))
+                time.sleep(SETTLE_S)
+                loaded[name].append(resident_mb(process))
+    figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
+    figures |= {f"{name}, after the load": Spread.of(found) for name, found in loaded.items()}
+    ratio = figures["Glossa, after the load"].median / figures["CTranslate2, after the load"].median
     verdict = Verdict(f"resident memory, {form} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
-    return {"form": form, "sentences": count, **found}, [verdict]
+    return {"unit": "MB", "form": form, "sentences": count, **figures}, [verdict]
 
 
 def main() -> None:
@@ -95,7 +107,7 @@ def main() -> None:
     options = ask.parse_args()
     model, count = chosen_model(options), options.count // 4 if options.quick else options.count
     if options.part == "memory":
-        figures, verdicts = memory(model, options.form, count)
+        figures, verdicts = memory(model, options.form, count, options.repetitions)
     else:
         figures, verdicts = overhead(model, options.form, count, options.repetitions)
     report(figures, verdicts, as_json=options.json)

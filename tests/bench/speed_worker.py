@@ -5,7 +5,7 @@ A process of its own, because what decides an engine's speed is read once, when 
 answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
 many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
 
-    glossa        rows, engines, lone_threads         over its graphs, without gRPC
+    glossa        rows, engines, lone_threads, join_tokens, idle_join_tokens    over its graphs, without gRPC
     client        streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
@@ -125,18 +125,18 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
 
     bundle = Path(path)
     manifest, tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
-    pools: dict[tuple[int, int, int], EnginePool] = {}
+    pools: dict[tuple[int, ...], EnginePool] = {}
 
     @functools.cache
     def model(lone_threads: int) -> OnnxModel:
         return OnnxModel.open(bundle, manifest, device="cpu", lone_threads=lone_threads)
 
-    def pool_of(rows: int, engines: int, lone_threads: int) -> EnginePool:
-        key = rows, engines, lone_threads
+    def pool_of(rows: int, engines: int, lone_threads: int, join_tokens: int, idle_join_tokens: int) -> EnginePool:
+        key = rows, engines, lone_threads, join_tokens, idle_join_tokens
         if key not in pools:
             config = EngineConfig(
                 scheduler=SchedulerConfig(
-                    max_rows=rows, state_bytes=1 << 33, join_tokens=1 << 11, idle_join_tokens=1 << 14
+                    max_rows=rows, state_bytes=1 << 33, join_tokens=join_tokens, idle_join_tokens=idle_join_tokens
                 ),
                 max_queue=1 << 20,
             )
@@ -168,7 +168,13 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
         return list(itertools.chain(*[await answer(pool, [request]) for request in requests]))
 
     def do(order: Order, work: Workload) -> Lengths:
-        pool = pool_of(order.get("rows", 64), order.get("engines", 0) or effective_cpus(), order.get("lone_threads", 1))
+        pool = pool_of(
+            order.get("rows", 64),
+            order.get("engines", 0) or effective_cpus(),
+            order.get("lone_threads", 1),
+            order.get("join_tokens", 1 << 11),
+            order.get("idle_join_tokens", 1 << 14),
+        )
         options = DecodingOptions(beam_size=order["beam"])
         requests = [
             Request(

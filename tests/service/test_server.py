@@ -8,6 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from service.client import AsyncClient, ClientError
 from service.errors import StartupError
 from service.metrics import Metrics
@@ -186,6 +187,22 @@ async def test_message_and_metadata_beyond_the_limits_are_refused():
         with pytest.raises(ClientError, match="RESOURCE_EXHAUSTED"):
             await client.translate("x" * (2 << 20))
         assert (await client.translate(TEXT)).text
+
+
+async def test_a_burst_beyond_what_grpc_lets_wait_is_answered_by_the_server_itself():
+    burst = running(max_requests=16, max_concurrent_streams=4096)
+    async with burst as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        stub = glossa_pb2_grpc.TranslationServiceStub(channel)
+
+        async def code():
+            try:
+                await stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+
+        codes = set(await asyncio.gather(*[code() for _ in range(3500)]))
+    assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 async def test_a_client_that_speaks_tls_is_turned_away():
