@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.lectures.lab import Lab
 
 KINDS: tuple[Positions, ...] = ("none", "sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi")
-ROUNDING = 1e-4  # of states of unit size, float32, after four layers
+ROUNDING = 1e-5  # of states of unit size, float32, after four layers
 WORDS = 500
 
 

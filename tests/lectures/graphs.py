@@ -11,21 +11,21 @@ import torch
 
 from export.to_onnx import save_variant
 from model.config import ModelConfig
-from model.transformer import Transformer, build
+from model.transformer import GenerativeModel, build
 from tests.bench.measure import seconds
 
 Array = np.ndarray
 
 
-def fresh_model(config: ModelConfig, *, seed: int = 1) -> Transformer:
+def fresh_model(config: ModelConfig, *, seed: int = 1) -> GenerativeModel:
     """Random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    model: Transformer = build(config)
+    model: GenerativeModel = build(config)
     model.eval()
     return model
 
 
-def sessions(model: Transformer, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
+def sessions(model: GenerativeModel, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
     """Exports to `directory` and opens every graph, by role, on one thread."""
     variant = save_variant(model, directory, "fp32")
     options = onnxruntime.SessionOptions()

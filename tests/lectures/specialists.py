@@ -90,12 +90,14 @@ def judge(measured: Measured) -> Finding:
         ((places["partner"], head) for head, places in measured["after"].items() if "partner" in places),
         default=(0.0, "none"),
     )
+    told = f"The clearest neighbour head is {neighbour[1]} with {neighbour[0]:.0%}"
+    if not neighbour[0]:
+        told = "None of them looks at a neighbour"
     return Finding(
         verdict=verdict_of([len(after) > len(before), neighbour[0] > SPECIAL, partner[0] > SPECIAL]),
         says=f"{len(after)} of {len(measured['after'])} heads give more than half of their weight to one kind of "
-        f"place, before training {len(before)}. The clearest neighbour head is {neighbour[1]} with "
-        f"{neighbour[0]:.0%}; {partner[1]} looks at the word it is about to translate with {partner[0]:.0%}. (BLEU of "
-        f"this model on sentences like those of training: {measured['bleu']:.1f}.)",
+        f"place, before training {len(before)}. {told}; {partner[1]} looks at the word it is about to translate with "
+        f"{partner[0]:.0%}. (BLEU of this model on sentences like those of training: {measured['bleu']:.1f}.)",
         header=("head (layer.head)", "looks at", "share of its weight", "before training"),
         rows=[
             (head, place, f"{share:.0%}", f"{measured['before'][head][place]:.0%}")

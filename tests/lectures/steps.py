@@ -10,14 +10,14 @@ from model.config import ModelConfig, TrainConfig
 from model.data import Batch
 from model.loss import batch_loss
 from model.optimiser import make_optimiser
-from model.transformer import Transformer, build
+from model.transformer import GenerativeModel, build
 from tests.bench.measure import seconds
 
 
 def step_job(config: ModelConfig, train: TrainConfig, batch: Batch) -> Callable[[], float]:
     """Seconds of a step of a fresh model, on the same batch every time. Set torch to one thread before."""
     torch.manual_seed(1)
-    model: Transformer = build(config).train()
+    model: GenerativeModel = build(config).train()
     optimiser = make_optimiser(model, train)
 
     def step() -> None:
