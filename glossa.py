@@ -188,7 +188,7 @@ def import_(
         int | None, typer.Option(help="longest context to keep, in tokens [4096 if the model's is longer]", min=1)
     ] = None,
     eos_id: Annotated[
-        int | None, typer.Option(help="token that ends answers, where the model names several", min=0)
+        int | None, typer.Option(help="the only token that ends answers [all that the model's files name]", min=0)
     ] = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="read pytorch_model.bin where there are no safetensors")
@@ -235,7 +235,7 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
     if not config.has_decoder:
         heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
         return {**figures, "frame": [*config.frames.tokens], "head": heads.get(config.head, "none")}
-    return {**figures, "begins": list(config.frames.before_target), "ends": config.eos_id}
+    return {**figures, "begins": list(config.frames.before_target), "ends": list(config.ends)}
 
 
 @app.command("eval")

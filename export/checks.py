@@ -26,7 +26,7 @@ from export.expected import Expected
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
 from model.reference import greedy, next_logits
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
 INT8_GARBAGE = -128  # the same of int8 caches, whose largest value is 127 times their step
@@ -218,7 +218,7 @@ def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
 
 
 def answer_greedily(
-    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], eos_id: int, max_tokens: int
+    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
 ) -> list[Answer]:
     """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty.
 
@@ -240,11 +240,11 @@ def answer_greedily(
         starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
         blocks = best.top_ids[:, :1].tolist()
         for row, answer in enumerate(answers):
-            if eos_id not in answer:
+            if not answer or answer[-1] not in ends:
                 first, second = best.top_logprobs[row]
                 answer.append(blocks[row][0])
                 gaps[row].append(float((first - second) / np.abs(best.logprobs[row]).max()))
-        if all(eos_id in answer for answer in answers):
+        if all(answer[-1] in ends for answer in answers):
             break
     return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
 
@@ -329,7 +329,7 @@ class Suite(Checker):
         self,
         served: Graphs,
         precision: str,
-        model: Transformer,
+        model: GenerativeModel,
         samples: Samples,
         quantization: Quantization | None = None,
     ) -> None:
@@ -358,7 +358,7 @@ class Suite(Checker):
         return found
 
     @cached_property
-    def model(self) -> Transformer:
+    def model(self) -> GenerativeModel:
         """The model, with the roundings of the graphs if they have any."""
         return rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
 
@@ -711,7 +711,7 @@ class Suite(Checker):
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
-        answers = answer_greedily(self.served, sources, prompts, self.config.eos_id, max_tokens)
+        answers = answer_greedily(self.served, sources, prompts, self.config.ends, max_tokens)
         wrong, ties = list[str](), list[str]()
         for source, prompt, answer in zip(self.sources, prompts, answers, strict=True):
             reference = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))

@@ -242,7 +242,7 @@ def _answered(
         sources = [item.ids for item in batch]
         start = config.frames.prompt((), development.languages)
         most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(form, sources, [start] * len(sources), config.eos_id, most)
+        answers = answer_greedily(form, sources, [start] * len(sources), config.ends, most)
         return [answer.tokens for answer in answers]
 
     told = {

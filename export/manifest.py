@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
@@ -112,10 +112,18 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
+    """Special ids; some may coincide. more_eos: other tokens that end an answer as eos does."""
+
     pad: int
     bos: int
     eos: int
     unk: int
+    more_eos: tuple[int, ...] = ()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All that end an answer."""
+        return self.eos, *self.more_eos
 
 
 SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
@@ -361,7 +369,8 @@ def _check(manifest: Manifest) -> None:
     if not has_decoder and limits.max_target_len:
         raise FormError(f"limits.max_target_len must be 0 for the task encoding, got {limits.max_target_len}")
     golden = manifest.golden
-    ids = [*dataclasses.astuple(manifest.tokens), *golden.source, *golden.prompt, *golden.output]
+    tokens = manifest.tokens
+    ids = [tokens.pad, tokens.bos, tokens.unk, *tokens.ends, *golden.source, *golden.prompt, *golden.output]
     if not all(0 <= token < limits.vocab_size for token in ids):
         raise FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
     if has_decoder:

@@ -212,7 +212,7 @@ def export_model(
         return Manifest(
             architecture=config.architecture,
             task=task_of(config),
-            tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            tokens=tokens_of(config),
             framing=framing_of(config),
             limits=limits_of(config),
             variants=variants,
@@ -245,6 +245,13 @@ def encoding_of(config: ModelConfig) -> Encoding:
         labels=config.labels,
         multi_label=config.multi_label,
         has_token_weights=config.head == "attention",
+    )
+
+
+def tokens_of(config: ModelConfig) -> Tokens:
+    """The special ids of a model."""
+    return Tokens(
+        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, more_eos=config.more_eos_ids
     )
 
 
@@ -394,7 +401,7 @@ def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> li
     if not any(targets):
         enough = min(most + 1, 2 * max(map(len, framed)) + 16)
         answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
-        targets = [[token for token in answer if token != config.eos_id] for answer in answers]
+        targets = [[token for token in answer if token not in config.ends] for answer in answers]
     return [(source, [*start, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
 
 

@@ -89,13 +89,13 @@ def verify_variants(
     """Every check of several variants, and a golden answer that all of them give; None where there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
-    limits, eos_id = limits_of(model.config), model.config.eos_id
+    limits, ends = limits_of(model.config), model.config.ends
     if isinstance(model, Encoder):
         golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
     else:
         golden = common_golden(verified)
     if golden is not None:
-        checks += [_check_golden(Served(directory, variant, limits), golden, eos_id) for variant in variants]
+        checks += [_check_golden(Served(directory, variant, limits), golden, ends) for variant in variants]
     return checks, golden
 
 
@@ -122,7 +122,7 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
         checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens", ""))
     for variant in manifest.variants:
         served = Served(bundle, variant, manifest.limits)
-        checks.append(_check_golden(served, manifest.golden, manifest.tokens.eos))
+        checks.append(_check_golden(served, manifest.golden, manifest.tokens.ends))
     if checkpoint is not None:
         loaded = load_checkpoint(checkpoint)
         theirs, ours = checkpoint_digest(checkpoint), manifest.lineage.get("checkpoint_sha256")
@@ -139,7 +139,7 @@ def checkpoint_digest(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
 
 
-def _check_golden(served: Served, golden: Golden, eos_id: int) -> Check:
+def _check_golden(served: Served, golden: Golden, ends: Sequence[int]) -> Check:
     precision = served.variant.precision
     if golden.vectors:
         vector = golden.vectors[precision]
@@ -147,7 +147,7 @@ def _check_golden(served: Served, golden: Golden, eos_id: int) -> Check:
         told = "" if off <= vector.tolerance else f"the vector differs by {off:.2g} of its largest value"
         return _equality("golden answer", precision, f"{len(golden.source)} source tokens", told)
     sources = [golden.source] if golden.source else []
-    (answer,) = answer_greedily(served, sources, [golden.prompt], eos_id, len(golden.output))
+    (answer,) = answer_greedily(served, sources, [golden.prompt], ends, len(golden.output))
     inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
     difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
     return _equality("golden answer", precision, inputs, difference)

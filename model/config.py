@@ -229,6 +229,7 @@ class ModelConfig(_Config):
     pad_id: int = 0
     bos_id: int = 1  # begins every target, unless the framing says otherwise
     eos_id: int = 2
+    more_eos_ids: tuple[int, ...] = ()  # tokens that end an answer as eos_id does, such as that of a turn in a chat
     unk_id: int = 3
     framing: Framing | None = None  # None: what bos_id and eos_id say
     head: Head = "none"  # of an encoder alone: fills masks, or tells labels from the first token or from all of them
@@ -288,6 +289,8 @@ class ModelConfig(_Config):
             token = getattr(self, name)
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError(name, f"must be below vocab_size {self.vocab_size}, got {token}")
+        if any(not 0 <= token < (self.vocab_size or token + 1) for token in self.more_eos_ids):
+            raise ConfigError("more_eos_ids", f"must be 0..{self.vocab_size - 1}, got {list(self.more_eos_ids)}")
         for token in self.frames.tokens:
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
@@ -443,6 +446,11 @@ class ModelConfig(_Config):
     def source_dim(self) -> int:
         """Of a recurrent encoder's states."""
         return self.encoder_dim or self.d_model
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end an answer; the first is the one that models are trained with."""
+        return self.eos_id, *self.more_eos_ids
 
     @property
     def frames(self) -> Framing:

@@ -21,7 +21,7 @@ from model.encoder import Encoder
 from model.loss import batch_loss, drop_padding
 from model.recurrent import Recurrent, Source
 from model.tokenizer import Tokenizer
-from model.transformer import Decoder, EncoderDecoder, LayerCache, Model, Transformer
+from model.transformer import Decoder, EncoderDecoder, GenerativeModel, LayerCache, Model
 
 ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
@@ -82,7 +82,7 @@ def accuracy(model: Encoder, batches: Batches) -> float:
 
 
 def translate(
-    model: Transformer,
+    model: GenerativeModel,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
@@ -105,7 +105,7 @@ def translate(
 
 
 def greedy_batch(
-    model: Transformer,
+    model: GenerativeModel,
     prompts: Sequence[Sequence[int]],
     *,
     sources: Sequence[Sequence[int]] = (),
@@ -164,9 +164,9 @@ def _decode(
         finished = []
         for row, token in enumerate(next_R.tolist()):
             output = outputs[live[row]]
-            if not output or output[-1] != model.config.eos_id:
+            if not output or output[-1] not in model.config.ends:
                 output.append(token)
-            finished.append(output[-1] == model.config.eos_id)
+            finished.append(output[-1] in model.config.ends)
         if all(finished):
             break
         starts_R, ends_R, block_RT = ends_R, ends_R + 1, next_R[:, None]
@@ -203,7 +203,7 @@ def _decode_recurrent(
             else:
                 tokens[row] = best[row]
                 output.append(best[row])
-            if len(output) < max_tokens and model.config.eos_id not in output:
+            if len(output) < max_tokens and not (output and output[-1] in model.config.ends):
                 kept.append(row)
         if not kept:
             break

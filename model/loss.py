@@ -19,7 +19,7 @@ from torch.nn import functional
 from model.data import Batch
 from model.encoder import Encoder
 from model.experts import ExpertFeedForward
-from model.transformer import Model, SourceModel, Transformer
+from model.transformer import GenerativeModel, Model, SourceModel
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 
@@ -58,7 +58,7 @@ def batch_loss(
     return loss
 
 
-def _decoder_loss(model: Transformer, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
+def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
     """And of how many targets."""
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
         if isinstance(model, SourceModel):

@@ -238,7 +238,7 @@ def weight_files(path: Path) -> list[Path]:
 def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
     """The model in a directory. Raises PretrainedError.
 
-    eos_id: the token that ends answers, instead of whatever their files say.
+    eos_id: the only token that ends answers, instead of whatever their files say.
     """
     if not path.is_dir():
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
@@ -398,7 +398,7 @@ class DecoderFamily:
         return Imported(config=model, weights=self.layout.read(model, weights, unbiased))
 
 
-def _special_tokens(config: Fields, generation: Fields) -> dict[str, int]:
+def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
     """Ids that coincide where a model has none of its own. What ends answers is what `generate` ends them with."""
     for name in ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
         for fields in (config, generation):
@@ -407,11 +407,12 @@ def _special_tokens(config: Fields, generation: Fields) -> dict[str, int]:
     origin = generation if generation.get("eos_token_id", None) is not None else config
     ends = origin.get("eos_token_id", None)
     ends = ends if isinstance(ends, list) else [ends]
-    if len(ends) != 1 or type(ends[0]) is not int:
-        raise origin.refuse("eos_token_id", "an answer must end with one token; say which, --eos-id ID")
-    (eos,) = ends
+    if not ends or any(type(token) is not int for token in ends):
+        raise origin.refuse("eos_token_id", "an answer must end with a token or one of several; say which, --eos-id ID")
+    eos, *more = dict.fromkeys(ends)
     others = {f"{name}_id": config.get(f"{name}_token_id", eos) for name in ("pad", "bos")}
-    return {name: eos if value == -1 else value for name, value in others.items()} | {"eos_id": eos, "unk_id": eos}
+    found = {name: eos if value == -1 else value for name, value in others.items()}
+    return {**found, "eos_id": eos, "more_eos_ids": tuple(more), "unk_id": eos}
 
 
 def _gpt2(config: Fields) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
 from model.recurrent import Recurrent, Source
-from model.transformer import EncoderDecoder, LayerCache, SourceModel, Transformer
+from model.transformer import EncoderDecoder, GenerativeModel, LayerCache, SourceModel
 
 Choose = Callable[[Tensor], int]
 """Logits float32 (V,) → the id of the next token."""
@@ -34,7 +34,7 @@ Stop = Callable[[Sequence[int]], bool]
 class Predictor(Protocol):
     """What a strategy asks of a model that has a prompt, and a source where it is an encoder-decoder."""
 
-    eos_id: int
+    ends: tuple[int, ...]
 
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         """float32 (R, V): of the token that follows each of R lists of new tokens, all of one length."""
@@ -45,13 +45,13 @@ class Predictor(Protocol):
         ...
 
 
-def greedy(model: Transformer, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
+def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
     """The most likely token, again and again; of equal ones the lowest id. Arguments, result and errors of `extend`."""
     return extend(model, prompt, source=source, max_tokens=max_tokens, choose=lambda logits_V: int(logits_V.argmax()))
 
 
 def extend(
-    model: Transformer, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int, choose: Choose
+    model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int, choose: Choose
 ) -> list[int]:
     """Appends one chosen token after another to `prompt`, until the end of the sentence or `max_tokens` of them.
 
@@ -61,18 +61,18 @@ def extend(
     """
     _check(model, prompt, source, max_tokens)
     new: list[int] = []
-    while len(new) < max_tokens and model.config.eos_id not in new:
+    while len(new) < max_tokens and not (new and new[-1] in model.config.ends):
         new.append(choose(next_logits(model, [*prompt, *new], source=source)))
     return new
 
 
-def next_logits(model: Transformer, prefix: Sequence[int], *, source: Sequence[int] = ()) -> Tensor:
+def next_logits(model: GenerativeModel, prefix: Sequence[int], *, source: Sequence[int] = ()) -> Tensor:
     """Logits float32 (V,) of the token that follows `prefix`."""
     return _logits(model, prefix, source)[-1]
 
 
 def score(
-    model: Transformer, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
+    model: GenerativeModel, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
 ) -> list[float]:
     """The log-probability of each token of `target`, one at least, behind `prompt`. Arguments and errors: `extend`."""
     _check(model, prompt, source, len(target))
@@ -123,12 +123,12 @@ class ModelPredictor:
 
     @torch.inference_mode()
     def __init__(
-        self, model: Transformer, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
+        self, model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
     ) -> None:
         """Arguments and errors of `extend`."""
         _check(model, prompt, source, max_tokens)
         self.model, self.prompt, self.source = model, list(prompt), list(source)
-        self.eos_id = model.config.eos_id
+        self.ends = model.config.ends
         self._cross: list[LayerCache] = []
         self._states: Source | None = None
         if isinstance(model, Recurrent):
@@ -178,7 +178,7 @@ class ModelPredictor:
 
 
 @torch.inference_mode()
-def _logits(model: Transformer, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
+def _logits(model: GenerativeModel, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
     """float32 (T, V): what follows each of the inputs."""
     if isinstance(model, SourceModel):
         states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
@@ -188,12 +188,12 @@ def _logits(model: Transformer, inputs: Sequence[int], source: Sequence[int]) ->
     return logits_TV.float()
 
 
-def _row(values: Sequence[int], model: Transformer) -> Tensor:
+def _row(values: Sequence[int], model: GenerativeModel) -> Tensor:
     """int64 (1, T) on the model's device."""
     return torch.tensor([list(values)], device=model.decoder.unembedding.weight.device)
 
 
-def _check(model: Transformer, prompt: Sequence[int], source: Sequence[int], max_tokens: int) -> None:
+def _check(model: GenerativeModel, prompt: Sequence[int], source: Sequence[int], max_tokens: int) -> None:
     config = model.config
     if model.training:
         raise ValueError("the model is in training mode; call model.eval() first")

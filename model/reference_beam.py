@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from model.reference import ModelPredictor, Predictor, Process, Stop
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 
 class Hypothesis(NamedTuple):
@@ -47,7 +47,7 @@ class BeamOptions(TypedDict, total=False):
 
 
 def beam_search(
-    model: Transformer,
+    model: GenerativeModel,
     prompt: Sequence[int],
     *,
     source: Sequence[int] = (),
@@ -117,7 +117,7 @@ def search(
                 totals_RV[:, np.arange(totals_RV.shape[1]) != prefix[length - 1]] = -np.inf
             candidates = _best(group.live, logprobs_RV, totals_RV, 2 * group_size)
             ends = [
-                live.tokens[-1] == predictor.eos_id or length == max_tokens or (stop is not None and stop(live.tokens))
+                live.tokens[-1] in predictor.ends or length == max_tokens or (stop is not None and stop(live.tokens))
                 for live in candidates
             ]
             pairs = list(zip(candidates, ends, strict=True))

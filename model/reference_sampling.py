@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from model.reference import ModelPredictor, Predictor, Process, Stop
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -71,7 +71,7 @@ def draw(probabilities_V: np.ndarray, uniform: float) -> int:
 
 
 def sample(
-    model: Transformer,
+    model: GenerativeModel,
     prompt: Sequence[int],
     *,
     source: Sequence[int] = (),
@@ -95,7 +95,7 @@ def sample(
 
 
 def alternatives(
-    model: Transformer,
+    model: GenerativeModel,
     prompt: Sequence[int],
     *,
     source: Sequence[int] = (),
@@ -137,7 +137,7 @@ def _extend(
     while len(new) < max_tokens:
         is_forced = len(new) < len(prefix)
         new.append(prefix[len(new)] if is_forced else choose(_scores(predictor, new, process), new))
-        if new[-1] == predictor.eos_id or (stop is not None and stop(new)):
+        if new[-1] in predictor.ends or (stop is not None and stop(new)):
             break
     return new
 

@@ -20,7 +20,7 @@ from model.data import Batches, Examples
 from model.encoder import Encoder
 from model.evaluate import accuracy, bleu, greedy_batch, translate
 from model.tokenizer import Tokenizer
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 SCORED = 500  # validation sentences that are translated at the end of a run
 SAMPLES = 5
@@ -73,7 +73,9 @@ def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
     return image.getvalue()
 
 
-def final_scores(model: Transformer, tokenizer: Tokenizer, validation: Examples) -> tuple[dict[str, Any], list[str]]:
+def final_scores(
+    model: GenerativeModel, tokenizer: Tokenizer, validation: Examples
+) -> tuple[dict[str, Any], list[str]]:
     """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
@@ -139,7 +141,7 @@ def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> st
     return f"{text}\n  model:     {model.config.labels[told]}\n  reference: {label}"
 
 
-def _continuations(model: Transformer, tokenizer: Tokenizer, validation: Examples) -> list[str]:
+def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Examples) -> list[str]:
     rng = random.Random("samples")
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
     texts = rng.sample(lines, min(SAMPLES, len(lines)))

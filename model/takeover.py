@@ -48,7 +48,8 @@ def take_over(
 ) -> Takeover:
     """Write the checkpoint `out`. Raises PretrainedError for what is not covered, CheckpointError for the disk.
 
-    max_length: longest context that is kept, in tokens. eos_id: what ends answers, where their files name several.
+    max_length: longest context that is kept, in tokens. eos_id: the only token that ends answers, instead of whatever
+    their files say.
     """
     check_unfinished(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)

@@ -224,7 +224,7 @@ class EncoderDecoder(nn.Module):
 SourceModel = EncoderDecoder | Recurrent
 """What answers a source: `forward(source_BS, lengths_B, target_BT)`."""
 
-Transformer = SourceModel | Decoder
+GenerativeModel = SourceModel | Decoder
 """What produces tokens, recurrent models among them."""
 
 Model: TypeAlias = "EncoderDecoder | Recurrent | Decoder | Encoder"

@@ -139,7 +139,7 @@ class ServedModel:
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary.of(self.tokenizer, eos_id=self.manifest.tokens.eos)
+        return Vocabulary.of(self.tokenizer, ends=self.manifest.tokens.ends)
 
     @property
     def quantization(self) -> Quantization | None:
@@ -518,10 +518,9 @@ class ServedModel:
             phrase_variants(self.tokenizer.target, text, field=f"options.phrases[{place}]")
             for place, text in enumerate(options.phrases)
         ]
-        eos = self.manifest.tokens.eos
         phrases = Phrases(
             variants,
-            eos_id=eos,
+            ends=self.manifest.tokens.ends,
             ordered=options.ordered_phrases,
             max_tokens=max_tokens,
             vocabulary=self.vocabulary,

@@ -1,4 +1,4 @@
-"""Memory that holds state, behind one small seam: allocate a block, copy a rectangle of bytes between blocks.
+"""Memory that holds state, behind one small seam: allocate a block, copy rectangles of bytes.
 
 `HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. Nothing
 here knows what the bytes mean.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,10 @@ class Block(Protocol):
 
     @property
     def size(self) -> int: ...
+
+
+RowCopy = tuple[int, int, int, int]
+"""Source row, target row, and which bytes of each line: start and stop."""
 
 
 class Memory(Protocol):
@@ -51,6 +56,10 @@ class Memory(Protocol):
         height: int,
     ) -> None:
         """Copies `height` lines of `width` bytes; lines start `pitch` bytes apart. Source and target do not overlap."""
+        ...
+
+    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
+        """Copies within a block of rows of so many lines of `pitch` bytes. No row is both a source and a target."""
         ...
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
@@ -98,6 +107,15 @@ class HostMemory:
         if width and height:
             to = _lines(target, target_offset, target_pitch, width, height)
             to[:] = _lines(source, source_offset, source_pitch, width, height)
+
+    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
+        assert isinstance(block, HostBlock)
+        if not lines * pitch:
+            return
+        rows_RLP = block.bytes[: block.size // (lines * pitch) * (lines * pitch)].reshape(-1, lines, pitch)
+        for source, target, start, stop in copies:
+            assert 0 <= start <= stop <= pitch, (start, stop, pitch)
+            rows_RLP[target, :, start:stop] = rows_RLP[source, :, start:stop]
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
         assert isinstance(block, HostBlock)
@@ -172,6 +190,19 @@ class CudaMemory:
                 ctypes.c_int(DEVICE_TO_DEVICE),
             )
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
+
+    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
+        for source, target, start, stop in copies:
+            self.copy(
+                block,
+                block,
+                target_offset=target * lines * pitch + start,
+                source_offset=source * lines * pitch + start,
+                target_pitch=pitch,
+                source_pitch=pitch,
+                width=stop - start,
+                height=lines,
+            )
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
         values = np.empty(count, np.float32)

@@ -149,7 +149,7 @@ class OnnxRunner:
     def __init__(self, model: OnnxModel, memory: Memory, *, max_rows: int) -> None:
         self.limits: Limits = model.manifest.limits
         self.layout = model.layout
-        self.eos_id = model.manifest.tokens.eos
+        self.ends = model.manifest.tokens.ends
         self.max_rows = max_rows
         self._model, self._memory = model, memory
         self._shared = self._computing = _Computing(model.sessions)
@@ -243,8 +243,8 @@ class OnnxRunner:
         )
 
     def _copy(self, plan: StepPlan) -> None:
+        self._states.copy(plan.copies)
         for copy in plan.copies:
-            self._states.copy(copy)
             if copy.source_len:
                 self._source_lengths[copy.target] = copy.source_len
 
@@ -291,10 +291,11 @@ class OnnxRunner:
         self._computing.encode.run_with_iobinding(binding)
         outputs = binding.get_outputs()[len(self._crosses) :] if told else ()
         self._encoded |= _encoded(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
-        for place, join in enumerate(joins):
-            self._source_lengths[join.row] = len(join.source)
-            for state, block, pitch in written:
-                state.take(block, place, join.row, len(join.source), pitch)
+        first, count = joins[0].row, len(joins)
+        assert [join.row for join in joins] == list(range(first, first + count))
+        self._source_lengths[first : first + count] = lengths
+        for state, block, pitch in written:
+            state.take(block, first, count, len(joins[-1].source), pitch)
         self._memory.settle()
 
     def _attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:

@@ -30,7 +30,7 @@ def read_alone(runner: Runner, request: Request) -> Encoded:
 
 def _answered(runner: Runner, request: Request) -> Sequence:
     scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout)
-    sequence = Sequence(request, search_for(request, eos_id=runner.eos_id))
+    sequence = Sequence(request, search_for(request, ends=runner.ends))
     scheduler.check(request)
     scheduler.submit(sequence)
     while sequence.end is None:

@@ -208,11 +208,17 @@ class StateBuffer:
         if live:
             self._move(self.block, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
 
-    def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        """Copies positions start .. stop of row `source` over those of row `target`, and those that share a place with
-        the first; all of it if nothing grows."""
-        start -= start % self.spec.stride
-        self.copy_to(self, source, target, source_start=start, target_start=start, count=stop - start)
+    def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
+        """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
+        and those that share a place with the first; all of it if nothing grows. No row may be both."""
+        stride = self.spec.stride
+        found = [
+            (source, target, self.pitch_for(start - start % stride), self.pitch_for(stop))
+            for source, target, start, stop in copies
+        ]
+        if not self.axes.grows:
+            found = [(source, target, 0, self._pitch) for source, target, _, _ in found]
+        self.memory.copy_rows(self.block, found, lines=self.axes.outer, pitch=self._pitch)
 
     def copy_to(
         self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
@@ -230,17 +236,18 @@ class StateBuffer:
             height=self.axes.outer,
         )
 
-    def take(self, block: Block, source: int, target: int, valid: int, pitch: int) -> None:
-        """Copies `valid` positions of row `source` of `block`, whose positions of one head take `pitch` bytes."""
+    def take(self, block: Block, row: int, count: int, valid: int, pitch: int) -> None:
+        """Copies `valid` positions of the `count` rows of `block`, whose positions of one head take `pitch` bytes, into
+        rows from `row` on."""
         self.memory.copy(
             self.block,
             block,
-            target_offset=target * self._row_bytes,
-            source_offset=source * self.axes.outer * pitch,
+            target_offset=row * self._row_bytes,
+            source_offset=0,
             target_pitch=self._pitch,
             source_pitch=pitch,
             width=self.pitch_for(valid),
-            height=self.axes.outer,
+            height=count * self.axes.outer,
         )
 
     def give(self, block: Block, row: int, valid: int, pitch: int) -> None:
@@ -315,13 +322,12 @@ class StateBuffers:
         rows_suit = room <= self.rows < max(9, 2 * room)
         return rows_suit and all(size <= have < 2 * size for have, size in held)
 
-    def copy(self, copy: Copy) -> None:
-        """Makes one row a copy of another one."""
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Makes rows copies of other ones. A copy never reads what another one writes."""
+        own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
+        strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
         for buffer in self.buffers:
-            if buffer.kind != "cross_kv":
-                buffer.copy(copy.source, copy.target, copy.start, copy.stop)
-            elif copy.source_len:
-                buffer.copy(copy.source, copy.target, 0, copy.source_len)
+            buffer.copy(strangers if buffer.kind == "cross_kv" else own)
 
 
 class KeptBlocks:

@@ -132,7 +132,7 @@ class ScriptedRunner:
     fail_on: numbers of runs that raise. gate: when set to an Event, runs wait for it; `entered` is set meanwhile.
     """
 
-    eos_id = EOS
+    ends = (EOS,)
     max_rows = 64
     has_attention = True
 

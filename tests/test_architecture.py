@@ -228,7 +228,7 @@ def test_relative_imports_are_resolved():
         ("service/servicer.py", "import grpc\nfrom protos.glossa.v1 import glossa_pb2"),
         ("glossa.py", "import typer\ndef serve():\n    from service import server"),
         ("glossa.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from model.config import ModelConfig"),
-        ("export/graphs.py", "import torch, onnx\nfrom model.transformer import Transformer"),
+        ("export/graphs.py", "import torch, onnx\nfrom model.transformer import GenerativeModel"),
     ],
 )
 def test_what_the_borders_allow_passes(path, source):

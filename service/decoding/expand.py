@@ -44,8 +44,9 @@ def check_finite(model: Distributions) -> None:
 class Expander:
     """The rules, the forced prefix and the ends of one request."""
 
-    def __init__(self, request: Request, *, eos_id: int, stops: Stops | None) -> None:
-        self.request, self.eos_id, self.stops = request, eos_id, stops
+    def __init__(self, request: Request, *, ends: tuple[int, ...], stops: Stops | None) -> None:
+        """ends: the tokens that end an answer."""
+        self.request, self.ends, self.stops = request, ends, stops
         self.options = request.options
         self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
@@ -102,7 +103,7 @@ class Expander:
 
     def end(self, hypothesis: Hypothesis, token: int) -> FinishReason | None:
         """Why the hypothesis would end with this token."""
-        if token == self.eos_id:
+        if token in self.ends:
             return FinishReason.END_OF_SEQUENCE
         if self.stops and self.stops.is_stopped(self.stops.after(hypothesis.stop, token)):
             return FinishReason.STOP_STRING
@@ -116,7 +117,7 @@ class Expander:
         if self._told:
             told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))
-        if token != self.eos_id:
+        if token not in self.ends:
             if self.rules:
                 states = zip(self.rules, hypothesis.states, strict=True)
                 hypothesis.states = tuple([rule.after(state, token) for rule, state in states])

@@ -58,7 +58,7 @@ class Independent:
         hypothesis.logprobs.append(model.top_logprobs[row][0])
         sequence.agreed = hypothesis.tokens
         sequence.produced += 1
-        if token == self._expander.eos_id:
+        if token in self._expander.ends:
             hypothesis.reason = FinishReason.END_OF_SEQUENCE
         elif sequence.steps >= sequence.request.max_tokens:
             hypothesis.reason = FinishReason.LENGTH

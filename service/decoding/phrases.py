@@ -101,14 +101,14 @@ class Phrases:
         self,
         phrases: Sequence[Variants],
         *,
-        eos_id: int,
+        ends: Sequence[int],
         ordered: bool,
         max_tokens: int,
         vocabulary: Vocabulary | None = None,
         before: str = "",
     ) -> None:
         assert phrases
-        self._eos_id, self._is_ordered, self._max_tokens = eos_id, ordered, max_tokens
+        self._ends, self._is_ordered, self._max_tokens = list(ends), ordered, max_tokens
         different = list(phrases) if ordered else list(dict.fromkeys(phrases))
         if vocabulary is None:
             tokens = 1 + max(token for variants in phrases for variant in variants for token in variant)
@@ -188,7 +188,7 @@ class Phrases:
     def apply(self, scores_V: np.ndarray, state: Progress, tokens: Sequence[int]) -> None:
         """No end yet; and no token behind which the phrases would not fit any more."""
         left = self._max_tokens - len(tokens) - 2  # without the token that is chosen now, and the end token
-        scores_V[self._eos_id] = -np.inf
+        scores_V[self._ends] = -np.inf
         tight = [context for context in (_CLOSED, _OPEN, state.context) if self._behind(context, state.missing) > left]
         if not tight:
             return

@@ -31,10 +31,10 @@ def build_rules(
     """The rules of one request, but for its grammar and phrases.
 
     prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. shortlist: the only tokens
-    that may be chosen; None: no such limit. The end token can always be chosen, except by min_tokens and ignore_eos.
+    that may be chosen; None: no such limit. An end token can always be chosen, except by min_tokens and ignore_eos.
     Raises InvalidRequest.
     """
-    eos_id = vocabulary.eos_id
+    ends = vocabulary.ends
     rules: list[Rule] = []
     if options.repetition_penalty != 1.0:
         rules.append(RepetitionPenalty(options.repetition_penalty, prompt))
@@ -45,15 +45,15 @@ def build_rules(
     if options.prefix_bias:
         rules.append(PrefixBias(options.prefix_bias, prefix))
     if options.min_tokens or options.ignore_eos:
-        rules.append(NoEnd(eos_id, before=max_tokens if options.ignore_eos else options.min_tokens))
+        rules.append(NoEnd(ends, before=max_tokens if options.ignore_eos else options.min_tokens))
     if options.no_repeat_ngram:
         rules.append(NoRepeat(options.no_repeat_ngram))
     if options.banned:
         rules.append(Banned(options.banned, vocabulary))
     if options.allowed_tokens:
-        rules.append(Only({*options.allowed_tokens, eos_id}))
+        rules.append(Only({*options.allowed_tokens, *ends}))
     if shortlist is not None:
-        rules.append(Only({*shortlist, eos_id}))
+        rules.append(Only({*shortlist, *ends}))
     return tuple(rules)
 
 
@@ -149,18 +149,18 @@ class PrefixBias:
 
 
 class NoEnd(_Stateless):
-    """The end token cannot be chosen before there are `before` other ones."""
+    """No token that ends the answer can be chosen before there are `before` other ones."""
 
     is_mask = True
 
-    def __init__(self, eos_id: int, *, before: int) -> None:
-        self._eos_id, self._before = eos_id, before
+    def __init__(self, ends: Sequence[int], *, before: int) -> None:
+        self._ends, self._before = list(ends), before
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
         return len(tokens) < self._before
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
-        scores_V[self._eos_id] = -np.inf
+        scores_V[self._ends] = -np.inf
 
 
 class NoRepeat(_Stateless):

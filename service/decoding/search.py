@@ -44,13 +44,13 @@ class Search(Protocol):
         ...
 
 
-def search_for(request: Request, *, eos_id: int, stops: Stops | None = None) -> Search:
+def search_for(request: Request, *, ends: tuple[int, ...], stops: Stops | None = None) -> Search:
     """The search that a request's options ask for."""
     if request.reading is not None:
         return Read()
     if request.reads:
         return Look()
-    expander = Expander(request, eos_id=eos_id, stops=stops)
+    expander = Expander(request, ends=ends, stops=stops)
     options = request.options
     if options.beam_size > 1 or request.phrases is not None:
         return BeamSearch(expander)

@@ -30,7 +30,6 @@ from service.step import StepPlan
 from tests.bench.engine_overhead import SOURCE_TOKENS, export_random, processor
 
 LIMIT = 1.15
-NO_EOS = -1  # nobody ends before the last step
 
 
 class Timed(OnnxRunner):
@@ -50,7 +49,7 @@ def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[f
     settings = SchedulerConfig(max_rows=rows, join_tokens=1 << 20)
     scheduler = Scheduler(settings, runner.limits, runner.layout)
     for request in requests:
-        scheduler.submit(Sequence(request, search_for(request, eos_id=NO_EOS)))
+        scheduler.submit(Sequence(request, search_for(request, ends=())))
     turns = []
     while not scheduler.is_idle:
         began_s = time.perf_counter()

@@ -17,7 +17,7 @@ from glossa import serving
 from model.checkpoint import load_checkpoint
 from model.reference import greedy, score
 from model.reference_beam import beam_search
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 from service.client import Client
 from tests.bench.sentences import sentence_pairs
 
@@ -58,7 +58,7 @@ def main() -> None:
     sys.exit(failed > 0)
 
 
-def reference(model: Transformer, source: list[int], beam: int) -> list[int]:
+def reference(model: GenerativeModel, source: list[int], beam: int) -> list[int]:
     config = model.config
     if beam == 1:
         return greedy(model, [config.bos_id], source=source, max_tokens=config.max_target_len)
@@ -68,7 +68,7 @@ def reference(model: Transformer, source: list[int], beam: int) -> list[int]:
     return list(found[0].tokens)
 
 
-def quality(model: Transformer, source: list[int], tokens: list[int]) -> float:
+def quality(model: GenerativeModel, source: list[int], tokens: list[int]) -> float:
     """What answers are ranked by: the mean log-probability of a token."""
     logprobs = score(model, [model.config.bos_id], tokens, source=source)
     return sum(logprobs) / len(logprobs)

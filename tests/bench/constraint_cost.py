@@ -64,7 +64,7 @@ def cost(rules: list[Rule], vocabulary: Vocabulary, steps: int) -> float:
         for rule, state in active:
             if rule.is_mask:
                 rule.apply(scores_V, state, tokens)
-        token = next(token for token, _ in best_of(scores_V, 8) if token != vocabulary.eos_id or len(active) == 0)
+        token = next(token for token, _ in best_of(scores_V, 8) if token not in vocabulary.ends or len(active) == 0)
         states = [rule.after(state, token) for rule, state in zip(rules, states, strict=True)]
         times.append(time.perf_counter() - began_s)
         tokens.append(token)
@@ -82,13 +82,13 @@ def main() -> None:
     else:
         words = " ".join(np.base_repr(number, 36).lower() for number in range(args.words - 4))
         tokenizer = Tokenizer.train([words], kind="words", vocab_size=args.words)
-    vocabulary = Vocabulary.of(tokenizer, eos_id=2)
+    vocabulary = Vocabulary.of(tokenizer, ends=(2,))
     print(f"{len(vocabulary)} tokens; µs per row and step")
     for name, options in OPTIONS.items():
         decoding = DecodingOptions(**options)
         rules = build_rules(decoding, vocabulary=vocabulary, prompt=(1,), max_tokens=100, prefix=range(5, 60))
         print(f"{name:24}{cost(list(rules), vocabulary, args.steps):8.0f}")
-    phrases = Phrases([((5, 6),), ((7,),)], eos_id=vocabulary.eos_id, ordered=False, max_tokens=100)
+    phrases = Phrases([((5, 6),), ((7,),)], ends=vocabulary.ends, ordered=False, max_tokens=100)
     print(f"{'phrases':24}{cost([phrases], vocabulary, args.steps):8.0f}")
     for name, (kind, text) in GRAMMARS.items():
         began_s = time.perf_counter()

@@ -110,7 +110,7 @@ class TimedRunner(OnnxRunner):
         self._timed = [TimedSession(session) for session in model.sessions.values()]
         sessions: dict[str, Any] = dict(zip(model.sessions, self._timed, strict=True))
         super().__init__(OnnxModel(model.manifest, model.choice, sessions), HostMemory(), max_rows=max_rows)
-        self.eos_id = -1  # random weights end sentences at random; here every row goes on to its length
+        self.ends = ()  # random weights end sentences at random; here every row goes on to its length
         self.runs: list[tuple[float, int, bool, float]] = []
 
     def run(self, plan: StepPlan) -> TurnOutputs:

@@ -21,7 +21,7 @@ import torch
 from model.checkpoint import load_checkpoint
 from model.reference import next_logits
 from model.reference_sampling import SamplingOptions, sampling_distribution
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 NEAR = 1e-5  # relative to a limit
 SETTINGS: dict[str, SamplingOptions] = {
@@ -49,7 +49,7 @@ def main() -> None:
     sys.exit(differing > 0)
 
 
-def rows_of(model: Transformer, count: int) -> list[np.ndarray]:
+def rows_of(model: GenerativeModel, count: int) -> list[np.ndarray]:
     """Log-probabilities float32 (V,) behind random prefixes, and behind random sources where there is an encoder."""
     config, generator, rows = model.config, np.random.default_rng(1), []
     for _ in range(count):

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from model.reference import Process, next_logits
-from model.transformer import Transformer
+from model.transformer import GenerativeModel
 
 RULES = ("repetition_penalty", "min_tokens", "no_repeat_ngram")
 
 
-def process_of(model: Transformer, source: Sequence[int], options: Mapping[str, Any]) -> Process | None:
+def process_of(model: GenerativeModel, source: Sequence[int], options: Mapping[str, Any]) -> Process | None:
     """The `process` of `model.reference_beam.search` for these options; None when no rule is among them."""
     if not any(name in options for name in RULES):
         return None

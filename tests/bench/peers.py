@@ -28,7 +28,7 @@ from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.layers import Block
 from model.recurrent import Recurrent
-from model.transformer import Decoder, DecoderStack, EncoderDecoder, EncoderStack, Transformer
+from model.transformer import Decoder, DecoderStack, EncoderDecoder, EncoderStack, GenerativeModel
 
 MAX_DIFFERENCE = 1e-4  # of a logit, relative to it if above 1; measured: 8e-6, float32 sums in another order
 VERIFIED_ROWS = 8  # random token sequences that are compared
@@ -38,7 +38,7 @@ class NotRepresentable(ValueError):
     """A peer has no model of this shape, or its numbers are not ours."""
 
 
-def transformers_model(model: Transformer) -> Any:
+def transformers_model(model: GenerativeModel) -> Any:
     """M2M100ForConditionalGeneration or GPTNeoXForCausalLM with our weights; its logits are verified."""
     _check_config(model.config)
     assert not isinstance(model, Recurrent), "none of them is recurrent in this way"
@@ -259,7 +259,7 @@ def _set_linear(theirs: Any, linear: nn.Module) -> None:
 
 
 @torch.inference_mode()
-def _our_logits(model: Transformer, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
+def _our_logits(model: GenerativeModel, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
     arguments = (torch.tensor([source]), torch.tensor([len(source)])) if source else ()
     return _array(model.decoder.unembedding(model(*arguments, torch.tensor([inputs]))[0]))
 
@@ -284,7 +284,7 @@ def _ctranslate2_logits(translator: Any, source: Sequence[int], inputs: Sequence
     return np.stack([np.asarray(step).reshape(-1) for step in answer.logits[0]])
 
 
-def verify(peer: str, model: Transformer, logits: Any) -> float:
+def verify(peer: str, model: GenerativeModel, logits: Any) -> float:
     """The largest difference between a logit of ours and of theirs, over random tokens of random lengths."""
     config, generator, worst = model.config, np.random.default_rng(1), 0.0
     for row in range(VERIFIED_ROWS):

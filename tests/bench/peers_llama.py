@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.bundle import TOKENIZER, Golden, Manifest, Tokens, write_bundle
+from export.bundle import TOKENIZER, Golden, Manifest, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS, Form
-from export.to_onnx import Traced, framing_of, save_variant, trace_model
+from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
 from export.verify import limits_of
 from model.config import ModelConfig
 from model.layers import Block
@@ -163,7 +163,7 @@ def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, tr
         return Manifest(
             architecture=config.architecture,
             task="generation",
-            tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            tokens=tokens_of(config),
             framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(model, directory, form, ranges=ranges, traced=traced),),

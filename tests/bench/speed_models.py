@@ -21,10 +21,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from export.bundle import TOKENIZER, Golden, Manifest, Tokens, write_bundle
+from export.bundle import TOKENIZER, Golden, Manifest, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS
-from export.to_onnx import Traced, framing_of, save_variant, trace_model
+from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
 from export.verify import limits_of
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import TrainConfig
@@ -148,7 +148,7 @@ class SpeedModel:
         unchecked = Manifest(
             architecture=config.architecture,
             task="translation",
-            tokens=Tokens(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id),
+            tokens=tokens_of(config),
             framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(self.model, directory, FORMS[form], ranges=ranges, traced=self._traced),),

@@ -25,7 +25,7 @@ from tests.fakes import ask
 from tests.tiny import TEXTS
 
 # One of each family; `tests.model.test_pretrained` compares the logits of all of them.
-SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi")
+SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
 
 
 def words(size):
@@ -65,6 +65,8 @@ def prompts_for(theirs, count, lengths, seed):
 
 def generate(theirs, prompts, max_tokens):
     """Greedy answers of transformers, those of one length at once: no padding anywhere."""
+    ends = theirs.generation_config.eos_token_id
+    ends = ends if isinstance(ends, list) else [ends]
     answers = {}
     for length in {len(prompt) for prompt in prompts}:
         same = [prompt for prompt in prompts if len(prompt) == length]
@@ -75,10 +77,10 @@ def generate(theirs, prompts, max_tokens):
                 attention_mask=torch.ones_like(tokens),
                 max_new_tokens=max_tokens,
                 do_sample=False,
-                pad_token_id=theirs.config.eos_token_id,
+                pad_token_id=ends[0],
             )
         for prompt, answer in zip(same, out[:, length:].tolist(), strict=True):
-            end = answer.index(theirs.config.eos_token_id) + 1 if theirs.config.eos_token_id in answer else None
+            end = next((place for place, token in enumerate(answer, 1) if token in ends), None)
             answers[tuple(prompt)] = tuple(answer[:end])
     return [answers[tuple(prompt)] for prompt in prompts]
 
@@ -99,6 +101,15 @@ async def check(theirs, path, prompts, *, max_tokens, rows):
 async def test_served_answers_are_those_of_generate(name, tmp_path):
     theirs = make_decoder(name, num_hidden_layers=1)
     prompts = prompts_for(theirs, 20, [1, 5, 17, 70, 140], seed=name)
+    await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
+
+
+async def test_any_of_several_tokens_ends_an_answer(tmp_path):
+    theirs = make_decoder("llama3", num_hidden_layers=1)
+    theirs.generation_config.eos_token_id = ends = [2, *range(5, 97, 7)]
+    prompts = prompts_for(theirs, 20, [1, 5, 17], seed=0)
+    answers = generate(theirs, prompts, 12)
+    assert len({answer[-1] for answer in answers if len(answer) < 12} & set(ends)) > 3
     await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
 
 

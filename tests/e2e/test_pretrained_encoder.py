@@ -40,12 +40,16 @@ BERT = {
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
-DISTIL = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 66}
+SIZES = {
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 66},
+    "XLMRoberta": {**BERT, "max_position_embeddings": 200},  # its pieces are short
+}
 SERVED = {
     "bert-masked": ("Bert", "ForMaskedLM"),
     "bert-label": ("Bert", "ForSequenceClassification"),
     "roberta-masked": ("Roberta", "ForMaskedLM"),
     "distilbert-label": ("DistilBert", "ForSequenceClassification"),
+    "xlm-roberta-masked": ("XLMRoberta", "ForMaskedLM"),
 }
 
 
@@ -68,12 +72,28 @@ def bytes_pieces(_):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
+    return masking(backend, trainer)
+
+
+def unigram_pieces(_):
+    """A tokenizer as XLM-R has it."""
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    return masking(backend, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>"))
+
+
+def masking(backend, trainer):
+    """Trained, with a mask that takes the blank before it."""
     backend.train_from_iterator(["the small red house stands behind the old tree"] * 4, trainer)
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"}
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, mask_token=mask, **{f"{name}_token": text for name, text in names.items()}
     )
+
+
+TOKENIZERS = {"Roberta": bytes_pieces, "XLMRoberta": unigram_pieces}
 
 
 def framed(tokenizer, text):
@@ -89,9 +109,9 @@ def peers(tmp_path_factory):
         path = tmp_path_factory.mktemp(name)
         theirs = path / "theirs"
         theirs.mkdir()
-        tokenizer = (bytes_pieces if family == "Roberta" else word_pieces)(theirs)
+        tokenizer = TOKENIZERS.get(family, word_pieces)(theirs)
         tokenizer.save_pretrained(theirs)
-        sizes = DISTIL if family == "DistilBert" else BERT
+        sizes = SIZES.get(family, BERT)
         ids = {"pad_token_id": tokenizer.pad_token_id}
         labels = {"id2label": LABELS} if "Sequence" in head else {}
         config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), **sizes, **ids, **labels)
@@ -124,7 +144,7 @@ def texts_for(count, mask=""):
         yield " ".join(words)
 
 
-@pytest.mark.parametrize("name", ["bert-masked", "roberta-masked"])
+@pytest.mark.parametrize("name", ["bert-masked", "roberta-masked", "xlm-roberta-masked"])
 def test_masks_are_filled_as_transformers_fills_them(client, peers, name):
     model, tokenizer, _ = peers[name]
     for text in texts_for(25, tokenizer.mask_token):

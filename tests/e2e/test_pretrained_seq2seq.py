@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 from tests.pretrained_seq2seq import REALISTIC, TINY, eos_of, make
 
 BEAMS = 4  # sources that are asked about a second time, with beam search
-SERVED = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1")
+SERVED = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1", "mt5")
 BEGINNINGS = {"bart": (2, 0), "mbart": (7,), "m2m_100": (2, 11)}  # the second token is forced, as a language is
 
 

@@ -239,10 +239,10 @@ def test_a_frame_with_languages_is_read_back(written):
     assert framing.languages == {"de": 4}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 5, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 4, found .*; fix: export .* again"):
+    with pytest.raises(VersionError, match=r"unknown format_version; expected 5, found .*; fix: export .* again"):
         load_manifest(written)
 
 
@@ -332,7 +332,7 @@ def _set(*keys, value):
     ("change", "message"),
     [
         (_set("limit", value=1), r"limit is an unknown key; did you mean 'limits'\?"),
-        (_set("tokens", "sep", value=1), r"tokens.sep is an unknown key; known keys: bos, eos, pad, unk"),
+        (_set("tokens", "sep", value=1), r"tokens.sep is an unknown key; known keys: bos, eos, more_eos, pad, unk"),
         (_set("limits", "max_block", value="1"), "limits.max_block must be int, got '1'"),
         (_set("limits", "max_block", value=True), "limits.max_block must be int, got True"),
         (_set("limits", "vocab_size", value=0), "limits.vocab_size must be at least 1, got 0"),

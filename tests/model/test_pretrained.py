@@ -126,14 +126,16 @@ def test_a_window_as_long_as_the_context_goes(tmp_path):
     assert [imported.shortened(length).config.window for length in (160, 21, 20)] == [20, 20, 0]
 
 
-def test_a_model_ends_answers_with_one_token(llama, tmp_path):
-    path = rewritten(llama, tmp_path, eos_token_id=[2, 5])
+def test_a_model_ends_answers_with_any_token_of_its_files_or_the_one_that_is_named(llama, tmp_path):
+    path = rewritten(llama, tmp_path, eos_token_id=[5, 2, 5])
     (path / "generation_config.json").unlink()
-    with pytest.raises(PretrainedError, match=r"config\.json: eos_token_id \[2, 5\] is not covered; .* say which"):
-        import_model(path)
-    assert import_model(path, eos_id=5).config.eos_id == 5
+    assert import_model(path).config.ends == (5, 2)
+    assert import_model(path, eos_id=2).config.ends == (2,)
     (path / "generation_config.json").write_text('{"eos_token_id": 7}')
     assert import_model(path).config.eos_id == 7, "generate obeys generation_config.json"
+    (path / "generation_config.json").write_text('{"eos_token_id": []}')
+    with pytest.raises(PretrainedError, match=r"config\.json: eos_token_id \[\] is not covered; .* say which"):
+        import_model(path)
     (path / "generation_config.json").write_text('{"suppress_tokens": [3]}')
     with pytest.raises(PretrainedError, match=r"generation_config\.json: suppress_tokens \[3\] is not covered"):
         import_model(path)

@@ -70,7 +70,7 @@ def reference(model, requests):
 
 
 def sequence_for(runner, request):
-    return Sequence(request, search_for(request, eos_id=runner.eos_id))
+    return Sequence(request, search_for(request, ends=runner.ends))
 
 
 def logprobs_of(runner, requests, *, arrivals=(), **config):

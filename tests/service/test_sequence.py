@@ -6,7 +6,7 @@ from service.sequence import Hypothesis, Sequence
 
 def sequence(prompt=(1,), max_tokens=3):
     request = Request(request_id="r", prompt=prompt, max_tokens=max_tokens)
-    return Sequence(request, search_for(request, eos_id=2))
+    return Sequence(request, search_for(request, ends=(2,)))
 
 
 def test_the_next_input_is_the_prompt_then_the_last_token():

@@ -58,7 +58,7 @@ def test_places_of_several_positions_grow_and_are_copied_whole():
     assert buffer.shape(2) == (2, 2, 3, 4)
     array(buffer)[:] = np.arange(48).reshape(2, 2, 3, 4)
     before = array(buffer).copy()
-    buffer.copy(0, 1, 4, 6)  # position 4 shares a place with 3 and 5
+    buffer.copy([(0, 1, 4, 6)])  # position 4 shares a place with 3 and 5
     assert np.array_equal(array(buffer)[1, :, 1], before[0, :, 1])
     assert np.array_equal(array(buffer)[1, :, ::2], before[1, :, ::2])
     buffer.resize(2, 16, live=2)
@@ -106,7 +106,7 @@ def test_a_copy_touches_the_positions_that_it_names(make):
     buffer = StateBuffer(SELF, make())
     buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.arange(3)[:, None, None, None]
-    buffer.copy(2, 0, start=3, stop=5)
+    buffer.copy([(2, 0, 3, 5)])
     assert (array(buffer)[0, :, 3:5] == 2).all()
     assert (array(buffer)[0, :, :3] == 0).all()
     assert (array(buffer)[0, :, 5:] == 0).all()
@@ -114,17 +114,17 @@ def test_a_copy_touches_the_positions_that_it_names(make):
 
 
 @memories
-def test_taking_a_row_of_another_block(make):
+def test_taking_the_rows_of_another_block(make):
     device = make()
     buffer = StateBuffer(CROSS, device)
-    buffer.resize(2, 16, live=0)
+    buffer.resize(4, 16, live=0)
     array(buffer)[:] = 0
     block = device.allocate(3 * 2 * 8 * 4 * 2)
     written = bytes_of(block).view(np.float16).reshape(3, 2, 8, 4)
     written[:] = np.arange(written.size).reshape(written.shape)
-    buffer.take(block, 2, 1, 7, pitch=8 * 4 * 2)
-    assert np.array_equal(array(buffer)[1, :, :7], written[2, :, :7])
-    assert (array(buffer)[1, :, 7:] == 0).all()
+    buffer.take(block, 1, 3, 7, pitch=8 * 4 * 2)
+    assert np.array_equal(array(buffer)[1:, :, :7], written[:, :, :7])
+    assert (array(buffer)[1:, :, 7:] == 0).all()
     assert (array(buffer)[0] == 0).all()
 
 
@@ -140,12 +140,38 @@ def test_giving_a_row_to_another_block(make):
 
 
 @memories
+def test_copies_of_rows_bring_what_each_of_them_lacks(make):
+    states = StateBuffers([SELF, CROSS, RECURRENT], make(), max_rows=16)
+    states.ensure(12, live=0, lengths={"self_kv": 40, "cross_kv": 8})
+    own, cross, whole = (array(buffer) for buffer in states.buffers)
+    for values in (own, cross, whole):
+        values[:] = np.random.default_rng(2).random(values.shape)
+    copies = [
+        Copy(1, 7, 3, 9, 0),
+        Copy(1, 8, 0, 9, 5),
+        Copy(2, 9, 18, 35, 0),
+        Copy(3, 10, 0, 40, 8),
+        Copy(4, 11, 37, 40, 0),
+    ]
+    for copy in copies:  # what is before `start` is the same already
+        own[copy.target, :, : copy.start] = own[copy.source, :, : copy.start]
+    before = [values.copy() for values in (own, cross, whole)]
+    states.copy(copies)
+    for copy in copies:
+        assert np.array_equal(own[copy.target, :, : copy.stop], before[0][copy.source, :, : copy.stop])
+        assert np.array_equal(whole[copy.target], before[2][copy.source])
+        kept = before[1][copy.source if copy.source_len else copy.target]
+        assert np.array_equal(cross[copy.target, :, : copy.source_len or None], kept[:, : copy.source_len or None])
+    assert all(np.array_equal(values[:7], old[:7]) for values, old in zip((own, cross, whole), before, strict=True))
+
+
+@memories
 def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
     buffer = StateBuffer(RECURRENT, make())
     buffer.resize(3, 1, live=0)
     values = array(buffer)
     values[:] = np.arange(values.size).reshape(values.shape)
-    buffer.copy(2, 0, start=3, stop=5)
+    buffer.copy([(2, 0, 3, 5)])
     assert np.array_equal(values[0], values[2])
 
 
@@ -154,10 +180,10 @@ def test_cross_attention_is_copied_only_into_rows_of_another_source():
     states.ensure(3, live=0, lengths={"self_kv": 8, "cross_kv": 8})
     own, cross = (array(buffer) for buffer in states.buffers)
     own[:], cross[:] = np.arange(4)[:, None, None, None], np.arange(4)[:, None, None, None]
-    states.copy(Copy(2, 0, 0, 4, 0))
+    states.copy([Copy(2, 0, 0, 4, 0)])
     assert (own[0, :, :4] == 2).all()
     assert (cross[0] == 0).all()
-    states.copy(Copy(2, 1, 0, 4, 3))
+    states.copy([Copy(2, 1, 0, 4, 3)])
     assert (cross[1, :, :3] == 2).all()
     assert (cross[1, :, 3:] == 1).all()
 
@@ -242,7 +268,7 @@ def test_growing_and_moving_at_random_never_loses_a_value():
             hole = int(rng.integers(len(truth)))
             last = truth.pop()
             if hole < len(truth):
-                states.copy(Copy(len(truth), hole, 0, last[0].shape[1], last[1].shape[1]))
+                states.copy([Copy(len(truth), hole, 0, last[0].shape[1], last[1].shape[1])])
                 truth[hole] = last
         joins = int(rng.integers(0, 3)) if len(truth) < 17 else 0
         kept = len(truth)

@@ -39,7 +39,7 @@ def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
 def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
     logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
     model = ScriptedOutputs(logprobs_RV, [(5, 2)], 2, 0.0, 0.0)
-    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=5), eos_id=2, stops=None)
+    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=5), ends=(2,), stops=None)
     hypothesis = expander.start()
     hypothesis.row = 0
     assert [token for token, _ in expander.best(hypothesis, model, 2)] == [7, 6]
@@ -51,7 +51,7 @@ def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
 def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at():
     """The scripted attention looks at one source position after another: three positions, five tokens."""
     options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
-    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=9, options=options), eos_id=2, stops=None)
+    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=9, options=options), ends=(2,), stops=None)
     model = ScriptedOutputs(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)], 1, 0.0, 0.0)
     hypothesis = expander.start()
     hypothesis.tokens = [5, 5, 5, 5, 5]

@@ -25,7 +25,7 @@ def tokenizer(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vocabulary(tokenizer):
-    return Vocabulary.of(tokenizer, eos_id=tokenizer.special["</s>"])
+    return Vocabulary.of(tokenizer, ends=(tokenizer.special["</s>"],))
 
 
 def possible(rule, state, tokens, size):
@@ -40,9 +40,9 @@ def test_a_grammar_is_followed_whatever_tokens_spell_it(tokenizer, vocabulary):
     rule = Grammar("regex", pattern, vocabulary)
     for _ in range(20):
         state, tokens = rule.start(), list[int]()
-        while vocabulary.eos_id not in tokens:
+        while not {*tokens} & {*vocabulary.ends}:
             choices = possible(rule, state, tokens, len(vocabulary))
-            assert not {*choices} & {*tokenizer.special.values()} - {vocabulary.eos_id}
+            assert not {*choices} & {*tokenizer.special.values()} - {*vocabulary.ends}
             tokens.append(rng.choice(choices))
             state = rule.after(state, tokens[-1])
         assert re.fullmatch(pattern, tokenizer.decode(tokens))
@@ -62,7 +62,7 @@ def test_phrases_can_be_spelled_and_are_found(tokenizer, vocabulary):
     for text in ("lo mi", "при", "世界"):
         variants = phrase_variants(tokenizer, text, field="options.phrases[0]")
         assert all(text in tokenizer.decode(variant) for variant in variants)
-        phrases = Phrases([variants], eos_id=vocabulary.eos_id, ordered=False, max_tokens=40, vocabulary=vocabulary)
+        phrases = Phrases([variants], ends=vocabulary.ends, ordered=False, max_tokens=40, vocabulary=vocabulary)
         state = phrases.start()
         for token in tokenizer.encode(f"ka {text} ka"):
             state = phrases.after(state, token)

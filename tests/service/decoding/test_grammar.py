@@ -36,7 +36,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=330),
     "words": Tokenizer.train(TEXTS[:3], kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_id=2) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, ends=(2,)) for kind, tokenizer in TOKENIZERS.items()}
 BPE, WORDS = VOCABULARIES["bpe"], VOCABULARIES["words"]
 EOS = 2
 BOTH = pytest.mark.parametrize("kind", VOCABULARIES)
@@ -223,7 +223,7 @@ def test_a_grammar_that_no_token_can_go_on_with_leaves_nothing():
 
 
 def test_tokens_with_the_same_text_are_all_allowed():
-    vocabulary = Vocabulary((b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), eos_id=EOS, drops_first_blank=True)
+    vocabulary = Vocabulary((b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), ends=(EOS,), drops_first_blank=True)
     rule = Grammar("regex", "ab?", vocabulary)
     assert possible(rule, rule.start(), len(vocabulary)) == [4, 5, 6]
     assert possible(rule, rule.after(rule.start(), 6), len(vocabulary)) == [EOS, 7]
@@ -247,6 +247,15 @@ def test_special_tokens_write_nothing_and_the_end_ends():
     assert not rule.applies(rule.after(rule.start(), EOS), ())
 
 
+def test_any_of_several_ends_may_end_a_text_that_is_complete():
+    more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.ends)
+    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, ends=(EOS, more), drops_first_blank=False))
+    behind = rule.after(rule.start(), BPE.pieces.index(b"a"))
+    assert possible(rule, rule.start(), len(BPE)) == [BPE.pieces.index(b"a")]
+    assert possible(rule, behind, len(BPE)) == sorted([EOS, more])
+    assert not rule.applies(rule.after(behind, more), ())
+
+
 def test_a_token_that_does_not_fit_cannot_be_followed():
     rule = Grammar("regex", "the", BPE)
     with pytest.raises(Unsatisfiable, match="the answer cannot follow its grammar further"):
@@ -254,7 +263,7 @@ def test_a_token_that_does_not_fit_cannot_be_followed():
 
 
 def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
-    vocabulary = Vocabulary(BPE.pieces, eos_id=EOS, drops_first_blank=False)
+    vocabulary = Vocabulary(BPE.pieces, ends=(EOS,), drops_first_blank=False)
     known = grammar._tokens_of(vocabulary)
     assert grammar._tokens_of(vocabulary) is known
     size = len(grammar._KNOWN)
@@ -311,7 +320,7 @@ def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
 def test_a_grammar_whose_first_token_needs_too_much_is_refused():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
     with pytest.raises(InvalidRequest, match="the grammar needs too much: parser error: Too many items"):
-        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_id=EOS, drops_first_blank=False))
+        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, ends=(EOS,), drops_first_blank=False))
 
 
 def test_patterns_may_stand_where_nothing_is_intersected():
@@ -498,7 +507,7 @@ from service.decoding.grammar import Grammar
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
 pieces = (b"", b"", b"", b"", *(bytes([byte]) for byte in range(256)))
-vocabulary = Vocabulary(pieces, eos_id=2, drops_first_blank=False)
+vocabulary = Vocabulary(pieces, ends=(2,), drops_first_blank=False)
 def run():
     for name, (kind, text) in {DEEP!r}.items():
         try:

@@ -16,10 +16,10 @@ from tests.fakes import decoding_request as request
 VOCABULARY = 16
 
 
-def run(*requests, rule=doubtful, seen=None):
+def run(*requests, rule=doubtful, seen=None, ends=(EOS,)):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=rule)
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
-    sequences = [Sequence(asked, search_for(asked, eos_id=EOS)) for asked in requests]
+    sequences = [Sequence(asked, search_for(asked, ends=ends)) for asked in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
 
@@ -51,6 +51,18 @@ def test_greedy_search_takes_the_likeliest_token():
         expected = [float(distribution(asked, answer.tokens[:place])[t]) for place, t in enumerate(answer.tokens)]
         assert answer.logprobs == pytest.approx(expected)
         assert answer.normalised == pytest.approx(sum(expected) / len(expected))
+
+
+@pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}, {"num_sequences": 2, "temperature": 1.0, "seed": 3}])
+def test_any_of_several_tokens_ends_an_answer(options):
+    ends, seen = (EOS, 5, 9, 12), set()
+    for n in range(20):
+        (sequence,) = run(request(source=(n % 13 + 3, 2), **options), ends=ends)
+        for answer in sequence.answers:
+            assert not {*answer.tokens[:-1]} & {*ends}
+            assert (answer.reason == FinishReason.END_OF_SEQUENCE) == (answer.tokens[-1] in ends)
+            seen.add(answer.tokens[-1])
+    assert len(seen & {*ends}) > 1
 
 
 def test_a_prefix_is_forced_and_then_continued():

@@ -21,8 +21,8 @@ phrase_lists = st.lists(variants.map(tuple), min_size=1, max_size=4)
 
 def build(phrases, *, ordered=False, slack=3):
     """Phrases that fit with `slack` tokens to spare."""
-    least = Phrases(tuple(phrases), eos_id=EOS, ordered=ordered, max_tokens=1000).minimum
-    return Phrases(tuple(phrases), eos_id=EOS, ordered=ordered, max_tokens=least + slack)
+    least = Phrases(tuple(phrases), ends=(EOS,), ordered=ordered, max_tokens=1000).minimum
+    return Phrases(tuple(phrases), ends=(EOS,), ordered=ordered, max_tokens=least + slack)
 
 
 def walk(phrases, choose):
@@ -110,7 +110,7 @@ def test_progress_is_what_the_tokens_contain(phrases, tokens):
 # ---- where phrases may stand
 
 PIECES = (b"", b" a", b"a", b"b", b".", b" b", b"", " ä".encode(), b" ")
-SMALL = Vocabulary(PIECES, eos_id=EOS, drops_first_blank=False)
+SMALL = Vocabulary(PIECES, ends=(EOS,), drops_first_blank=False)
 WORD_LIKE = ((2,), (3,), (2, 3), (3, 2, 2), (4,), (4, 2), (2, 4))  # a, b, ab, baa, ., .a, a.
 spelled = st.sampled_from([((8, *bare), bare) for bare in WORD_LIKE] + [((1, 3), (2, 3)), ((5,), (3,)), ((1,), (2,))])
 spelled_lists = st.lists(spelled, min_size=1, max_size=4)
@@ -118,7 +118,7 @@ befores = st.sampled_from(["", "a", "a.", "ä", " "])
 
 
 def standing(phrases, *, ordered=False, slack=3, before=""):
-    given: dict[str, Any] = {"eos_id": EOS, "ordered": ordered, "vocabulary": SMALL, "before": before}
+    given: dict[str, Any] = {"ends": (EOS,), "ordered": ordered, "vocabulary": SMALL, "before": before}
     least = Phrases(tuple(phrases), max_tokens=1000, **given).minimum
     return Phrases(tuple(phrases), max_tokens=least + slack, **given)
 
@@ -192,10 +192,10 @@ def test_what_a_word_may_follow_at_once(text, is_closed):
     word = BPE.encode("house")
     phrases = Phrases(
         [phrase_variants(BPE, "house")],
-        eos_id=2,
+        ends=(2,),
         ordered=False,
         max_tokens=50,
-        vocabulary=Vocabulary.of(BPE, eos_id=2),
+        vocabulary=Vocabulary.of(BPE, ends=(2,)),
         before=text,
     )
     assert phrases.is_done(progress(phrases, *word)) == (not is_closed)
@@ -206,10 +206,10 @@ def test_a_script_without_blanks_and_marks_stand_anywhere():
     for text in ("本", ", the", "-old"):
         phrases = Phrases(
             [phrase_variants(BPE, text)],
-            eos_id=2,
+            ends=(2,),
             ordered=False,
             max_tokens=50,
-            vocabulary=Vocabulary.of(BPE, eos_id=2),
+            vocabulary=Vocabulary.of(BPE, ends=(2,)),
             before="house",
         )
         assert phrases.is_done(progress(phrases, *BPE.encode(text)))
@@ -262,7 +262,7 @@ def test_with_no_token_to_spare_only_the_phrase_is_left():
 
 
 def test_phrases_that_do_not_fit_any_more_leave_nothing():
-    phrases = Phrases((((1, 2, 3),),), eos_id=EOS, ordered=False, max_tokens=3)
+    phrases = Phrases((((1, 2, 3),),), ends=(EOS, 7), ordered=False, max_tokens=3)
     assert phrases.minimum == 4
     scores_V = np.zeros(V, np.float32)
     phrases.apply(scores_V, phrases.start(), [])

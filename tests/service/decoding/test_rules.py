@@ -88,8 +88,9 @@ def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(lo
 
 
 def test_the_end_waits_for_other_tokens():
-    rule = NoEnd(EOS, before=2)
-    assert [bool(np.isneginf(applied(rule, [0.0] * V, [5] * count)[EOS])) for count in range(4)] == [1, 1, 0, 0]
+    rule = NoEnd((EOS, 5), before=2)
+    masked = [np.flatnonzero(np.isneginf(applied(rule, [0.0] * V, [6] * count))).tolist() for count in range(4)]
+    assert masked == [[EOS, 5], [EOS, 5], [], []]
 
 
 @given(token_lists, st.integers(1, 4))
@@ -109,7 +110,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=290),
     "words": Tokenizer.train(TEXTS, kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_id=2) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, ends=(2,)) for kind, tokenizer in TOKENIZERS.items()}
 texts = st.lists(st.text("ab größe日本😀 ", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
@@ -197,6 +198,13 @@ def test_an_answer_without_end_never_ends():
     (rule,) = built(ignore_eos=True)
     size = len(VOCABULARIES["words"])
     assert all(np.isneginf(applied(rule, np.zeros(size), [5] * count)[EOS]) for count in range(9))
+
+
+def test_every_end_is_always_on_the_shortlist():
+    vocabulary = Vocabulary.of(TOKENIZERS["words"], ends=(EOS, 9))
+    for options, shortlist in ((DecodingOptions(), frozenset[int]()), (DecodingOptions(allowed_tokens=(EOS,)), None)):
+        (rule,) = build_rules(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9, shortlist=shortlist)
+        assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
 
 
 def test_the_end_is_always_on_the_shortlist():
