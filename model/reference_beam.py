@@ -115,7 +115,8 @@ def search(
                 totals_RV[:, token] -= diversity_penalty * times
             if length <= len(prefix):
                 totals_RV[:, np.arange(totals_RV.shape[1]) != prefix[length - 1]] = -np.inf
-            candidates = _best(group.live, logprobs_RV, totals_RV, 2 * group_size)
+            looked_at = max(2, 1 + len(predictor.ends)) * group_size
+            candidates = _best(group.live, logprobs_RV, totals_RV, looked_at)
             ends = [
                 live.tokens[-1] in predictor.ends or length == max_tokens or (stop is not None and stop(live.tokens))
                 for live in candidates

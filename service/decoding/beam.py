@@ -3,8 +3,8 @@
 In each step every live hypothesis proposes its best tokens; of all proposals the best 2B are looked at, where B is the
 beam size: the B best that go on are the next live hypotheses, those that end enter the pool if they are among the first
 B (as in `transformers` 5). The pool has B * patience places (Kasai et al. 2022) and is ranked by score over length. Two
-candidates a place are enough: a hypothesis ends with one token only, so at most B of the 2B end; where constraints or
-stop strings end more, the beam is narrower for a while.
+candidates a place are enough where one token ends answers, because at most B of the 2B end; each other token that ends
+answers takes another candidate a place. Where constraints or stop strings end more, the beam is narrower for a while.
 
 Diverse groups (Vijayakumar et al. 2016) are beams of their own, each of which pays for tokens that earlier groups took
 in the same step. Phrases that must appear (Post & Vilar 2018) add candidates that advance them, and divide the beam
@@ -49,7 +49,8 @@ class BeamSearch:
         self._places = options.places // options.num_beam_groups
         self._groups: list[_Group] = []
         self.is_greedy = False
-        self.top_k = max(2 * options.beam_size, options.top_logprobs)
+        self._looked_at = max(2, 1 + len(expander.ends))  # candidates a place
+        self.top_k = max(self._looked_at * options.beam_size, options.top_logprobs)
 
     def start(self) -> Hypothesis:
         root = self._expander.start()
@@ -103,9 +104,9 @@ class BeamSearch:
         group.live = [self._child(group, candidate, model) for candidate in going[: self._width]]
 
     def _candidates(self, group: _Group, model: Distributions, taken: Counter[int]) -> list[Candidate]:
-        """The best 2B continuations of all live hypotheses, best first. With phrases, each hypothesis's best one too,
+        """The best continuations of all live hypotheses, best first. With phrases, each hypothesis's best one too,
         and all that bring it closer to having them."""
-        penalty, count = self._options.diversity_penalty, 2 * self._width
+        penalty, count = self._options.diversity_penalty, self._looked_at * self._width
         helpful = [self._helpful(hypothesis) for hypothesis in group.live]
         candidates: list[Candidate] = []
         for rank, hypothesis in enumerate(group.live):

@@ -16,6 +16,7 @@ from model.takeover import take_over
 from model.tokenizer import Tokenizer
 from service.client import Client
 from service.engine import Engine, EngineConfig
+from service.options import DecodingOptions
 from service.request import Request
 from service.runner import OnnxModel
 from service.scheduler import SchedulerConfig
@@ -63,7 +64,7 @@ def prompts_for(theirs, count, lengths, seed):
     return [common[: len(p) - 2] + p[len(p) - 2 :] if i % 2 else p for i, p in enumerate(prompts)]
 
 
-def generate(theirs, prompts, max_tokens):
+def generate(theirs, prompts, max_tokens, **options):
     """Greedy answers of transformers, those of one length at once: no padding anywhere."""
     ends = theirs.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
@@ -78,6 +79,7 @@ def generate(theirs, prompts, max_tokens):
                 max_new_tokens=max_tokens,
                 do_sample=False,
                 pad_token_id=ends[0],
+                **options,
             )
         for prompt, answer in zip(same, out[:, length:].tolist(), strict=True):
             end = next((place for place, token in enumerate(answer, 1) if token in ends), None)
@@ -85,12 +87,15 @@ def generate(theirs, prompts, max_tokens):
     return [answers[tuple(prompt)] for prompt in prompts]
 
 
-async def check(theirs, path, prompts, *, max_tokens, rows):
+async def check(theirs, path, prompts, *, max_tokens, rows, beam_size=1):
     """Every prompt is asked at once; more than a few answers must differ, or equality would say little."""
-    expected = generate(theirs, prompts, max_tokens)
+    beams = {"num_beams": beam_size, "early_stopping": True} if beam_size > 1 else {}
+    expected = generate(theirs, prompts, max_tokens, **beams)
     assert len({answer[-3:] for answer in expected}) > len(prompts) // 2, "answers vary"
+    options = DecodingOptions(beam_size=beam_size)
     requests = [
-        Request(request_id=str(i), prompt=tuple(prompt), max_tokens=max_tokens) for i, prompt in enumerate(prompts)
+        Request(request_id=str(i), prompt=tuple(prompt), max_tokens=max_tokens, options=options)
+        for i, prompt in enumerate(prompts)
     ]
     with engine(theirs, path, rows) as served:
         sinks = await ask(served, *requests, within_s=600)
@@ -104,13 +109,14 @@ async def test_served_answers_are_those_of_generate(name, tmp_path):
     await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
 
 
-async def test_any_of_several_tokens_ends_an_answer(tmp_path):
+@pytest.mark.parametrize("beam_size", [1, 4])
+async def test_any_of_several_tokens_ends_an_answer(tmp_path, beam_size):
     theirs = make_decoder("llama3", num_hidden_layers=1)
     theirs.generation_config.eos_token_id = ends = [2, *range(5, 97, 7)]
     prompts = prompts_for(theirs, 20, [1, 5, 17], seed=0)
     answers = generate(theirs, prompts, 12)
     assert len({answer[-1] for answer in answers if len(answer) < 12} & set(ends)) > 3
-    await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
+    await check(theirs, tmp_path, prompts, max_tokens=12, rows=8, beam_size=beam_size)
 
 
 def byte_level(path):
