@@ -76,7 +76,8 @@ async def check(name, shape, path, *, count, max_tokens, rows):
         theirs.generation_config.forced_bos_token_id = begin[1]
     sources = sources_for(theirs, count, min(shape.positions, 130) - 1, seed=3)
     expected = generate(theirs, sources, max_tokens)
-    assert len(set(expected)) > count // 3, "answers vary"
+    # Random weights of 12 layers with the norm behind each say one word over and over; which one the source decides.
+    assert len(set(expected)) > count // 5, "answers vary"
     penalty = 1.0 if len(begin) == 1 else 0.0  # the library takes a forced token for a part of the answer
     beams = generate(theirs, sources[:BEAMS], max_tokens, num_beams=4, length_penalty=penalty, early_stopping=True)
     options = DecodingOptions(beam_size=4, length_penalty=penalty)
