@@ -289,8 +289,10 @@ class ModelConfig(_Config):
             token = getattr(self, name)
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError(name, f"must be below vocab_size {self.vocab_size}, got {token}")
-        if any(not 0 <= token < (self.vocab_size or token + 1) for token in self.more_eos_ids):
-            raise ConfigError("more_eos_ids", f"must be 0..{self.vocab_size - 1}, got {list(self.more_eos_ids)}")
+        for token in self.more_eos_ids:
+            if type(token) is not int or token < 0 or (self.vocab_size and token >= self.vocab_size):
+                known = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
+                raise ConfigError("more_eos_ids", f"must be token ids{known}, got {token!r}")
         for token in self.frames.tokens:
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")

@@ -58,6 +58,7 @@ WRONG = [
     ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
     ("head", "masked", "is of architecture encoder, not encoder_decoder, got 'masked'"),
     ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
+    ("more_eos_ids", (5, -1), "must be token ids, got -1"),
     ("labels", ("a", "b"), "is of architecture encoder, not encoder_decoder, got ('a', 'b')"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("mask_id", -1, "must be a token or left out, got -1"),
@@ -139,6 +140,7 @@ def test_every_field_has_a_wrong_value_above():
         ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
         ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
         ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
+        ({"vocab_size": 10, "more_eos_ids": (5, 12)}, "more_eos_ids: must be token ids below vocab_size 10, got 12"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes, message):
