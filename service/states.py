@@ -211,14 +211,15 @@ class StateBuffer:
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
         and those that share a place with the first; all of it if nothing grows. No row may be both."""
-        stride = self.spec.stride
-        found = [
-            (source, target, self.pitch_for(start - start % stride), self.pitch_for(stop))
-            for source, target, start, stop in copies
-        ]
-        if not self.axes.grows:
-            found = [(source, target, 0, self._pitch) for source, target, _, _ in found]
-        self.memory.copy_rows(self.block, found, lines=self.axes.outer, pitch=self._pitch)
+        stride, pitch = self.spec.stride, self._pitch
+        if self.axes.grows:
+            found = [
+                (source, target, self.pitch_for(start - start % stride), self.pitch_for(stop))
+                for source, target, start, stop in copies
+            ]
+        else:
+            found = [(source, target, 0, pitch) for source, target, _, _ in copies]
+        self.memory.copy_rows(self.block, found, lines=self.axes.outer, pitch=pitch)
 
     def copy_to(
         self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
@@ -327,7 +328,8 @@ class StateBuffers:
         own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
         strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
         for buffer in self.buffers:
-            buffer.copy(strangers if buffer.kind == "cross_kv" else own)
+            if wanted := strangers if buffer.kind == "cross_kv" else own:  # in most turns there are none
+                buffer.copy(wanted)
 
 
 class KeptBlocks:

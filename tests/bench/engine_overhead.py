@@ -25,7 +25,7 @@ from typing import Any
 
 import grpc
 
-from export.bundle import TOKENIZER, Golden, Manifest, Tokens, load_bundle, write_bundle
+from export.bundle import TOKENIZER, Golden, Manifest, load_bundle, write_bundle
 from model.tokenizer import Tokenizer
 from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from service.catalog import Provider, ServedModel
@@ -50,7 +50,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
-    from export.to_onnx import framing_of, save_variant
+    from export.to_onnx import framing_of, save_variant, tokens_of
     from export.verify import limits_of
     from model.config import ModelConfig
     from model.reference import greedy
@@ -74,7 +74,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
         return Manifest(
             architecture=config.architecture,
             task="translation",
-            tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
+            tokens=tokens_of(config),
             framing=framing_of(config),
             limits=limits_of(config),
             variants=(save_variant(model, directory, "fp32"),),
