@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from service.answer import Answer
 from service.decoding.search import advance, search_for
@@ -53,8 +53,7 @@ class EngineConfig:
     checks_invariants: bool = False  # after every turn; a violation ends the engine: for tests
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """What the engine's state was after a turn."""
 
     rows: int = 0
@@ -110,6 +109,7 @@ class Engine:
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[EventSink, Event]]] = {}
         self._answered = 0  # final answers in the outbox
         self._last_tokens_s = 0.0
+        self._steps = self._tokens = self._failures = 0
         self._pace = _Pace(clock())
         # Written by the engine's thread, read by others:
         self.snapshot = Snapshot()
@@ -261,7 +261,7 @@ class Engine:
             self._answers[answer.sequence] = answer
             self._scheduler.submit(answer.sequence)
         for sequence in cancels:
-            sequence.is_cancelled = True
+            self._scheduler.cancel(sequence)
 
     def _run(self, plan: Plan) -> None:
         try:
@@ -289,7 +289,7 @@ class Engine:
             self._metrics.next_tokens(0.0, right)  # they came with others
         self._metrics.generated(produced)
         self._emit(advanced, model)
-        self.snapshot = replace(self.snapshot, steps=self.snapshot.steps + 1, tokens=self.snapshot.tokens + produced)
+        self._steps, self._tokens = self._steps + 1, self._tokens + produced
 
     def _compute(self, step: StepPlan) -> Distributions:
         """The only blocking call. `close` may take over meanwhile, if it does not come back."""
@@ -339,9 +339,11 @@ class Engine:
             "a turn failed; its requests: %s", ", ".join(sequence.request.request_id for sequence in plan.live)
         )
         self._failures_in_a_row += 1
-        self.snapshot = replace(self.snapshot, failures=self.snapshot.failures + 1)
+        self._failures += 1
         for sequence in self._scheduler.drop_live():
-            self._answer(sequence, _internal(sequence))
+            error = _internal(sequence)
+            sequence.finish(error)
+            self._answer(sequence, error)
         self._runner.reset()
 
     def _answer(self, sequence: Sequence, event: Finished | RequestError) -> None:
@@ -381,7 +383,7 @@ class Engine:
         running = len(self._answers) - queued
         kv_ratio = scheduler.reserved_bytes / scheduler.config.state_bytes
         self._metrics.state(queued, running, kv_ratio)
-        self.snapshot = replace(self.snapshot, rows=running, queued=queued, kv_ratio=kv_ratio)
+        self.snapshot = Snapshot(running, queued, kv_ratio, self._steps, self._tokens, self._failures)
 
 
 class _Abandoned(BaseException):

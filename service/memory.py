@@ -54,12 +54,19 @@ class Memory(Protocol):
         source_pitch: int,
         width: int,
         height: int,
+        count: int = 1,
+        target_stride: int = 0,
+        source_stride: int = 0,
     ) -> None:
-        """Copies `height` lines of `width` bytes; lines start `pitch` bytes apart. Source and target do not overlap."""
+        """Copies `count` rectangles, which start `stride` bytes apart, of `height` lines of `width` bytes, which start
+        `pitch` bytes apart. Source and target do not overlap."""
         ...
 
-    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
-        """Copies within a block of rows of so many lines of `pitch` bytes. No row is both a source and a target."""
+    def copy_rows(
+        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+    ) -> None:
+        """Copies within `count` parts of a block, which start `stride` bytes apart and hold rows of so many lines of
+        `pitch` bytes. No row is both a source and a target."""
         ...
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
@@ -101,21 +108,29 @@ class HostMemory:
         source_pitch: int,
         width: int,
         height: int,
+        count: int = 1,
+        target_stride: int = 0,
+        source_stride: int = 0,
     ) -> None:
         assert isinstance(target, HostBlock)
         assert isinstance(source, HostBlock)
+        shape = count, height, width
         if width and height:
-            to = _lines(target, target_offset, target_pitch, width, height)
-            to[:] = _lines(source, source_offset, source_pitch, width, height)
+            to_CHW = _view(target, target_offset, shape, (target_stride, target_pitch, 1))
+            to_CHW[:] = _view(source, source_offset, shape, (source_stride, source_pitch, 1))
 
-    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
+    def copy_rows(
+        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+    ) -> None:
         assert isinstance(block, HostBlock)
-        if not lines * pitch:
+        row = lines * pitch
+        if not row:
             return
-        rows_RLP = block.bytes[: block.size // (lines * pitch) * (lines * pitch)].reshape(-1, lines, pitch)
+        rows = (stride if count > 1 else block.size) // row
+        rows_RCLP = _view(block, 0, (rows, count, lines, pitch), (row, stride, pitch, 1))
         for source, target, start, stop in copies:
             assert 0 <= start <= stop <= pitch, (start, stop, pitch)
-            rows_RLP[target, :, start:stop] = rows_RLP[source, :, start:stop]
+            rows_RCLP[target, :, :, start:stop] = rows_RCLP[source, :, :, start:stop]
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
         assert isinstance(block, HostBlock)
@@ -178,12 +193,15 @@ class CudaMemory:
         source_pitch: int,
         width: int,
         height: int,
+        count: int = 1,
+        target_stride: int = 0,
+        source_stride: int = 0,
     ) -> None:
-        if width and height:
+        for part in range(count if width and height else 0):
             status = self._runtime.cudaMemcpy2D(
-                ctypes.c_void_p(target.address + target_offset),
+                ctypes.c_void_p(target.address + target_offset + part * target_stride),
                 ctypes.c_size_t(target_pitch),
-                ctypes.c_void_p(source.address + source_offset),
+                ctypes.c_void_p(source.address + source_offset + part * source_stride),
                 ctypes.c_size_t(source_pitch),
                 ctypes.c_size_t(width),
                 ctypes.c_size_t(height),
@@ -191,7 +209,9 @@ class CudaMemory:
             )
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
 
-    def copy_rows(self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int) -> None:
+    def copy_rows(
+        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+    ) -> None:
         for source, target, start, stop in copies:
             self.copy(
                 block,
@@ -202,6 +222,9 @@ class CudaMemory:
                 source_pitch=pitch,
                 width=stop - start,
                 height=lines,
+                count=count,
+                target_stride=stride,
+                source_stride=stride,
             )
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
@@ -222,7 +245,8 @@ def _check(status: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {status}")
 
 
-def _lines(block: HostBlock, offset: int, pitch: int, width: int, height: int) -> np.ndarray:
-    end = offset + (height - 1) * pitch + width
-    assert 0 <= offset <= end <= block.size, (offset, pitch, width, height, block.size)
-    return np.ndarray((height, width), np.uint8, block.bytes.data, offset, (pitch, 1))
+def _view(block: HostBlock, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """Bytes of a block, from `offset` on."""
+    last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)])
+    assert 0 <= offset <= offset + last < block.size, (offset, shape, strides, block.size)
+    return np.ndarray(shape, np.uint8, block.bytes.data, offset, strides)

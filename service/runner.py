@@ -34,7 +34,7 @@ from service.sessions import (
     open_sessions,
     providers_of,
 )
-from service.states import KeptBlocks, StateBuffers, StateLayout, outputs_by_state
+from service.states import KeptBlocks, StateBuffer, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
 
 READ_BATCH = 8
@@ -50,6 +50,9 @@ ENCODER_TOKENS = 256
 
 PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 """How much padding a batch may have beside its own tokens: a run of its own costs a small model more than that."""
+
+MOST_BINDINGS = 256
+"""Of steps: some 10 KB each, made in 0.3 ms."""
 
 LONE_ROWS = 16
 """Rows of a step that may run on all processors. More are a load that other engines share as soon as it lasts, and a
@@ -207,10 +210,9 @@ class OnnxRunner:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         self._computing = self._computing_for(plan)
         started_s = time.perf_counter()
-        kept = plan.rows - len(plan.joins)
-        if kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
+        if plan.kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
             self._copy(plan)
-            self._make_room(plan, live=kept)
+            self._make_room(plan, live=plan.kept)
         else:
             self._make_room(plan, live=plan.held)
             self._copy(plan)
@@ -269,34 +271,53 @@ class OnnxRunner:
     def _encode_sources(self, joins: Sequence[Join]) -> None:
         """Runs the encoder over sources, the longest of them last, copies what it wrote to their rows, and keeps what
         it was asked to tell."""
-        width = _source_width(joins[-1])
-        assert self._computing.encode is not None
-        lengths = np.array([len(join.source) for join in joins], np.int32)
-        feeds = {"source": _block([join.source for join in joins], width), "source_lengths": lengths}
-        if self._has_places:
-            feeds["places"] = _places(joins, width)
-        binding = self._computing.encode.io_binding()
-        for name, array in feeds.items():
-            _bind_input(binding, name, array)
-        written = []
-        for state in self._crosses:
-            pitch = state.pitch_for(width)
-            block = self._scratch_for(state.spec.name, len(joins) * state.axes.outer * pitch)
-            shape = state.shape_for(len(joins), width)
-            binding.bind_output(state.spec.name, self._memory.device, 0, state.dtype, shape, block.address)
-            written.append((state, block, pitch))
+        width, count = _source_width(joins[-1]), len(joins)
         told = sorted({name for join in joins if join.reading for name in join.reading.outputs})
-        for name in told:
-            binding.bind_output(name, "cpu")
-        self._computing.encode.run_with_iobinding(binding)
-        outputs = binding.get_outputs()[len(self._crosses) :] if told else ()
+        encoding = self._encoding_for(count, width, told, _places(joins, width) if self._has_places else None)
+        encoding.source[:] = 0
+        for place, join in enumerate(joins):
+            encoding.source[place, : len(join.source)] = join.source
+            encoding.lengths[place] = self._source_lengths[join.row] = len(join.source)
+        if self._memory.device != "cpu":
+            encoding.bind_sources()  # other devices copy what is bound when it is bound
+        encoding.session.run_with_iobinding(encoding.binding)
+        outputs = encoding.binding.get_outputs()[-len(told) :] if told else ()
         self._encoded |= _encoded(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
-        first, count = joins[0].row, len(joins)
-        assert [join.row for join in joins] == list(range(first, first + count))
-        self._source_lengths[first : first + count] = lengths
-        for state, block, pitch in written:
-            state.take(block, first, count, len(joins[-1].source), pitch)
+        for first, stop in _neighbours([join.row for join in joins]):
+            valid = len(joins[stop - 1].source)
+            for state in self._crosses:
+                state.take(
+                    self._scratch[state.names[0]],
+                    joins[first].row,
+                    first=first,
+                    count=stop - first,
+                    valid=valid,
+                    rows=count,
+                    length=width,
+                )
         self._memory.settle()
+
+    def _encoding_for(self, count: int, width: int, told: Sequence[str], places: np.ndarray | None) -> _Encoding:
+        """What `encode` reads and writes for so many sources of one width; kept if nothing else is asked of it."""
+        for state in self._crosses:
+            self._make_scratch(state, state.count * state.scratch_size(count, width))
+        is_plain = not told and places is None
+        encoding = self._computing.encodings.get((count, width)) if is_plain else None
+        if encoding is not None:
+            return encoding
+        encoding = _Encoding(self._computing.encode, count, width)
+        if places is not None:
+            _bind_input(encoding.binding, "places", places)
+        for state in self._crosses:
+            address, size = self._scratch[state.names[0]].address, state.scratch_size(count, width)
+            for place, name in enumerate(state.names):
+                shape = state.shape_for(count, width)
+                encoding.binding.bind_output(name, self._memory.device, 0, state.dtype, shape, address + place * size)
+        for name in told:
+            encoding.binding.bind_output(name, "cpu")
+        if is_plain:
+            self._computing.encodings[count, width] = encoding
+        return encoding
 
     def _attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """One pass of the whole decoder over `tokens`, in plain attention that shows its weights. The source's keys and
@@ -308,11 +329,12 @@ class OnnxRunner:
         _bind_input(binding, "tokens", block)
         _bind_input(binding, "source_lengths", lengths)
         for state in self._crosses:
-            pitch = state.pitch_for(length)
-            scratch = self._scratch_for(state.spec.name, state.axes.outer * pitch)
-            state.give(scratch, row, length, pitch)
-            shape = state.shape_for(1, length)
-            binding.bind_input(state.spec.name, self._memory.device, 0, state.dtype, shape, scratch.address)
+            size = state.scratch_size(1, length)
+            scratch = self._make_scratch(state, state.count * size)
+            state.give(scratch, row, length)
+            for place, name in enumerate(state.names):
+                shape, address = state.shape_for(1, length), scratch.address + place * size
+                binding.bind_input(name, self._memory.device, 0, state.dtype, shape, address)
         self._memory.settle()
         binding.bind_output("cross_attention", "cpu")
         self._align.run_with_iobinding(binding)
@@ -334,11 +356,14 @@ class OnnxRunner:
         told = session.run([f"{kind}_attention" for kind in kinds], {name: feeds[name] for name in wanted})
         return {kind: weights_LBHQK[:, 0] for kind, weights_LBHQK in zip(kinds, told, strict=True)}
 
-    def _scratch_for(self, name: str, size: int) -> Block:
-        """Memory the encoder writes a state to; kept, so that no run allocates what an earlier one had."""
-        block = self._scratch.get(name)
+    def _make_scratch(self, state: StateBuffer, size: int) -> Block:
+        """Memory the encoder writes states to; kept, so that hardly any run allocates what an earlier one had."""
+        block = self._scratch.get(state.names[0])
         if block is None or block.size < size:
-            block = self._scratch[name] = self._memory.allocate(size)
+            block = self._scratch[state.names[0]] = self._memory.allocate(1 << (size - 1).bit_length())
+            for computing in (self._shared, self._lone):
+                if computing is not None:
+                    computing.encodings.clear()
         return block
 
     def _read(self, blocks: Sequence[PromptBlock]) -> None:
@@ -384,9 +409,13 @@ class OnnxRunner:
         self._starts[:rows] = plan.starts
         np.add(self._starts[:rows], 1, out=self._lengths[:rows], casting="unsafe")
         self._total_length[...] = self._states.capacities["self_kv"]
-        binding = self._computing.steps.get(rows)
+        key = rows, *self._states.capacities.values()
+        steps = self._computing.steps
+        binding = steps.get(key)
         if binding is None:
-            binding = self._computing.steps[rows] = self._bind(0, rows, self._feeds, lines=(0, rows))
+            if len(steps) >= MOST_BINDINGS:
+                steps.clear()
+            binding = steps[key] = self._bind(0, rows, self._feeds, lines=(0, rows))
         elif self._memory.device != "cpu":
             self._bind_feeds(binding, rows, self._feeds, rows)  # other devices copy what is bound when it is bound
         self._computing.decode.run_with_iobinding(binding)
@@ -397,11 +426,12 @@ class OnnxRunner:
         binding = self._computing.decode.io_binding()
         self._bind_feeds(binding, rows, feeds, lines[1])
         for state in self._states.buffers:
-            place = (self._memory.device, 0, state.dtype, state.shape(rows), state.address(first))
-            name = state.spec.name
-            binding.bind_input(name if state.kind == "cross_kv" else f"past.{name}", *place)
-            for output in self._kept[name]:
-                binding.bind_output(output, *place)
+            shape = state.shape(rows)
+            for name, address in state.addresses(first):
+                place = (self._memory.device, 0, state.dtype, shape, address)
+                binding.bind_input(name if state.kind == "cross_kv" else f"past.{name}", *place)
+                for output in self._kept[name]:
+                    binding.bind_output(output, *place)
         self._outputs.bind(binding, *lines)
         return binding
 
@@ -428,6 +458,15 @@ def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock
         together.append(block)
     if together:
         yield together
+
+
+def _neighbours(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The places [first, stop) of rows that follow each other without a gap."""
+    first = 0
+    for stop in range(1, len(rows) + 1):
+        if stop == len(rows) or rows[stop] != rows[stop - 1] + 1:
+            yield first, stop
+            first = stop
 
 
 def _source_width(join: Join) -> int:
@@ -485,7 +524,22 @@ class _Computing:
     def __init__(self, sessions: Sessions) -> None:
         self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
-        self.steps: dict[int, Any] = {}  # bindings by row count, at most one for each; void when a buffer moves
+        # Bindings of steps, by rows and capacities; void when a buffer moves.
+        self.steps: dict[tuple[int, ...], Any] = {}
+        self.encodings: dict[tuple[int, int], _Encoding] = {}  # by sources and width; void when the scratch moves
+
+
+class _Encoding:
+    """A run of `encode` over so many sources of one width: arrays that are filled anew each time, bound once."""
+
+    def __init__(self, session: Any, count: int, width: int) -> None:
+        self.session, self.binding = session, session.io_binding()
+        self.source, self.lengths = np.zeros((count, width), np.int64), np.zeros(count, np.int32)
+        self.bind_sources()
+
+    def bind_sources(self) -> None:
+        _bind_input(self.binding, "source", self.source)
+        _bind_input(self.binding, "source_lengths", self.lengths)
 
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:

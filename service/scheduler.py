@@ -24,9 +24,11 @@ which). Only those that come true count as cached.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from export.bundle import PAD_MULTIPLE, Limits
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
@@ -36,6 +38,9 @@ from service.sequence import Hypothesis, Sequence
 from service.speculation import Speculation
 from service.states import Extent, StateLayout
 from service.step import Copy, Distributions, Draft, Join, Keep, PromptBlock, StepPlan, padded
+
+DEADLINES = 256
+"""How many deadlines of requests that have ended may wait to be forgotten, beside as many as there are others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +66,7 @@ class SchedulerConfig:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What a turn does, for `live` sequences; `admitted` ones are new there, `ended` ones gave up.
 
     readers: live ones that read blocks of their prompts.
@@ -89,6 +93,9 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout) -> None:
         self.config, self.limits, self.layout = config, limits, layout
         self.waiting: deque[Sequence] = deque()
+        self._cancelled: list[Sequence] = []
+        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; those that have ended leave it late
+        self._submitted = 0
         self.live: list[Sequence] = []
         self.rows: list[tuple[Sequence, Hypothesis]] = []
         self.reserved = Extent()  # the worst case of the live sequences
@@ -158,19 +165,24 @@ class Scheduler:
     def submit(self, sequence: Sequence) -> None:
         """Adds a checked sequence to the end of the queue."""
         assert not sequence.rows, sequence.rows
+        request = sequence.request
+        sequence.extent = self._extent_of(request, sequence.width)
         self.waiting.append(sequence)
+        if request.deadline_s is not None:
+            self._submitted += 1
+            heapq.heappush(self._deadlines, (request.deadline_s, self._submitted, sequence))
 
     def plan(self, now_s: float) -> Plan:
         """Lets expired and cancelled sequences go, lays out rows, admits who fits. `now_s`: on the deadlines' clock."""
         ended = self._expire(now_s)
         held = len(self.rows)
         self.live = [sequence for sequence in self.live if sequence.end is None]
-        copies: list[Copy] = []
-        if not self._is_settled():
-            copies = self._lay_out()
-            self.reserved = self._with(Extent(), self.live)
+        is_settled = self._is_settled()
+        if not is_settled:
+            self.reserved = self._worst()
         readers = self._readers()
         admitted = self._admit(readers)
+        copies = [] if is_settled and not admitted else self._lay_out(admitted)
         loads = self._load(admitted) if self.has_prefill else []
         blocks = self._read(readers, admitted) if self.has_prefill else []
         reading = frozenset(self._readers(blocks))
@@ -210,7 +222,7 @@ class Scheduler:
         return drafted, right
 
     def drop_live(self) -> list[Sequence]:
-        """Forgets all live sequences, after a turn failed. The caller ends them."""
+        """Forgets all live sequences, after a turn failed. The caller finishes them."""
         dropped, self.live, self.rows = self.live, [], []
         self.reserved = Extent()
         self.prefixes.clear()
@@ -218,22 +230,28 @@ class Scheduler:
             sequence.rows = ()
         return dropped
 
+    def cancel(self, sequence: Sequence) -> None:
+        """Lets a sequence go in the next plan, unless it has ended."""
+        self._cancelled.append(sequence)
+
     def _expire(self, now_s: float) -> list[Sequence]:
         ended = []
-        for sequence in (*self.live, *self.waiting):
-            deadline_s = sequence.request.deadline_s
-            if sequence.end is not None:
-                continue
-            if sequence.is_cancelled:
+        for sequence in self._cancelled:
+            if sequence.end is None:
                 sequence.finish(Cancelled("the request was cancelled"))
-            elif deadline_s is not None and now_s >= deadline_s:
+                ended.append(sequence)
+        self._cancelled.clear()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.end is None:
                 count = sequence.steps
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
-            else:
-                continue
-            ended.append(sequence)
-        if ended:
+                ended.append(sequence)
+        if any(not sequence.rows for sequence in ended):
             self.waiting = deque(sequence for sequence in self.waiting if sequence.end is None)
+        if len(self._deadlines) > 2 * (len(self.live) + len(self.waiting)) + DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].end is None]
+            heapq.heapify(self._deadlines)
         return ended
 
     def _is_settled(self) -> bool:
@@ -242,10 +260,12 @@ class Scheduler:
             hypothesis is self.rows[hypothesis.row][1] for sequence in self.live for hypothesis in sequence.hypotheses
         )
 
-    def _lay_out(self) -> list[Copy]:
-        """Gives every live hypothesis a row of its own in a dense prefix. Returns what must be copied for that."""
-        staying, homeless = self._settle()
-        free = [row for row in range(len(staying) + len(homeless)) if row not in staying]
+    def _lay_out(self, admitted: list[Sequence]) -> list[Copy]:
+        """Gives every live hypothesis a row of its own in a dense prefix, and the new ones, in their order, the rows
+        that are left. Returns what must be copied for that."""
+        staying, homeless = self._settle(admitted)
+        count = len(staying) + len(homeless) + len(admitted)
+        free = [row for row in range(count) if row not in staying]
         own: dict[Sequence, list[int]] = {}  # free rows that hold the right source already
         for row in free:
             if row < len(self.rows):
@@ -261,24 +281,28 @@ class Scheduler:
             else:
                 strangers.append((sequence, hypothesis))
         left = [row for row in free if row not in staying]
-        for row, (sequence, hypothesis) in zip(left, strangers, strict=True):
+        for row, (sequence, hypothesis) in zip(left, strangers, strict=False):
             copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(sequence.request.source)))
             staying[row] = sequence, hypothesis
+        for row, sequence in zip(left[len(strangers) :], admitted, strict=True):
+            staying[row] = sequence, sequence.hypotheses[0]
         self._take(sorted(staying.items()))
         return copies
 
-    def _settle(self) -> tuple[dict[int, tuple[Sequence, Hypothesis]], list[tuple[Sequence, Hypothesis]]]:
+    def _settle(
+        self, admitted: list[Sequence]
+    ) -> tuple[dict[int, tuple[Sequence, Hypothesis]], list[tuple[Sequence, Hypothesis]]]:
         """Who keeps the row that it continues, by row, and who needs another one: whoever comes second to a row, and
         those whose rows lie behind the end of the prefix that is needed."""
         staying: dict[int, tuple[Sequence, Hypothesis]] = {}
         homeless: list[tuple[Sequence, Hypothesis]] = []
-        for sequence in self.live:
+        for sequence in self.live[: len(self.live) - len(admitted)]:
             for hypothesis in sequence.hypotheses:
                 if hypothesis.row in staying:
                     homeless.append((sequence, hypothesis))
                 else:
                     staying[hypothesis.row] = sequence, hypothesis
-        count = len(staying) + len(homeless)
+        count = len(staying) + len(homeless) + len(admitted)
         homeless += [staying.pop(row) for row in sorted(staying) if row >= count]
         return staying, homeless
 
@@ -324,18 +348,13 @@ class Scheduler:
             cost += len(sequence.request.source) + padded(self._next_block(sequence))
             if (admitted or readers) and cost > budget:
                 break
-            wanted = self._with(self.reserved, [sequence])
+            wanted = self.reserved.with_more(sequence.extent)
             if wanted.rows > self.config.max_rows or self._bytes_for(wanted) > self.config.state_bytes:
                 break
             admitted.append(self.waiting.popleft())
             self.live.append(sequence)
             self.reserved = wanted
         admitted.sort(key=lambda new: (len(new.request.source), padded(self._next_block(new))))
-        for sequence in admitted:
-            (hypothesis,) = sequence.hypotheses
-            hypothesis.row = len(self.rows)
-            sequence.rows = (hypothesis.row,)
-            self.rows.append((sequence, hypothesis))
         return admitted
 
     def _load(self, admitted: list[Sequence]) -> list[Keep]:
@@ -449,16 +468,14 @@ class Scheduler:
         (row,) = sequence.rows
         return Join(row, sequence.request.source, sequence.request.reading)
 
-    def _with(self, extent: Extent, sequences: Iterable[Sequence]) -> Extent:
-        """What is needed at most when `sequences` are live beside those that need `extent`."""
-        for sequence in sequences:
-            own = self._extent_of(sequence.request, sequence.width)
-            extent = Extent(
-                extent.rows + own.rows,
-                max(extent.target_len, own.target_len),
-                max(extent.source_len, own.source_len),
-            )
-        return extent
+    def _worst(self) -> Extent:
+        """What the live sequences need at most."""
+        extents = [sequence.extent for sequence in self.live]
+        return Extent(
+            sum([sequence.width for sequence in self.live]),
+            max([extent.target_len for extent in extents], default=0),
+            max([extent.source_len for extent in extents], default=0),
+        )
 
     def _extent_of(self, request: Request, width: int) -> Extent:
         """What a request with so many hypotheses needs at most. The very last token is never an input."""
@@ -477,7 +494,7 @@ class Scheduler:
     def _room(self) -> Extent:
         """What memory is taken for, when more of it is needed: for all rows, if that is allowed, so that rows that come
         later find their place."""
-        everything = replace(self.reserved, rows=self.config.max_rows)
+        everything = self.reserved._replace(rows=self.config.max_rows)
         return everything if self._bytes_for(everything) <= self.config.state_bytes else self.reserved
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from service.encoding import Encoded
 from service.errors import RequestError
 from service.request import FinishReason, Request
+from service.states import Extent
 
 if TYPE_CHECKING:
     from service.decoding.search import Search
@@ -53,6 +54,7 @@ class Sequence:
 
     hypotheses: the live ones, each with the next input as its last token.
     width: rows it may come to need at once; never grows.
+    extent: what it may come to need when it begins, by the scheduler that has it.
     cached: positions that are in the cache of each of its rows.
     draft: guesses at the tokens behind the newest one that the last plan has the model read.
     answers: once it has ended well, the answers that were asked for, best first.
@@ -68,8 +70,8 @@ class Sequence:
         "draft",
         "encoded",
         "end",
+        "extent",
         "hypotheses",
-        "is_cancelled",
         "produced",
         "request",
         "rows",
@@ -87,7 +89,7 @@ class Sequence:
         self.rows: tuple[int, ...] = ()  # in the last plan
         self.cached = self.steps = self.produced = 0
         self.draft: tuple[int, ...] = ()
-        self.is_cancelled = False
+        self.extent = Extent()
         self.encoded: Encoded | None = None
         self.end: End | None = None
 

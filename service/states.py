@@ -14,9 +14,9 @@ before and behind the growing axis; a line is what one (row, outer) holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,13 +49,20 @@ def row_capacity_for(rows: int, most: int) -> int:
     return min(most, 1 << (rows - 1).bit_length() if rows <= 4 else capacity_for(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """So many rows, the longest of them with so many target and source positions."""
 
     rows: int = 0
     target_len: int = 0
     source_len: int = 0
+
+    def with_more(self, other: Extent) -> Extent:
+        """What both need side by side."""
+        return Extent(
+            self.rows + other.rows,
+            max(self.target_len, other.target_len),
+            max(self.source_len, other.source_len),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +122,14 @@ class _Axes:
 
 
 class StateBuffer:
-    """One state of all rows, (R, outer, C, inner), in one block of memory."""
+    """States of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: what is done with a row is
+    done in all of them at once."""
 
-    def __init__(self, spec: StateSpec, memory: Memory) -> None:
-        self.spec, self.memory = spec, memory
-        self.axes = _Axes.of(spec)
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
+        self.names = [spec.name for spec in specs]
+        self.spec, self.memory = specs[0], memory
+        self.axes = _Axes.of(self.spec)
+        self.dtype: np.dtype[np.generic] = np.dtype(self.spec.dtype)
         self.rows = self.capacity = 0
         self.block: Block = memory.allocate(0)
 
@@ -128,11 +138,11 @@ class StateBuffer:
         return self.spec.kind
 
     @property
-    def dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(self.spec.dtype)
+    def count(self) -> int:
+        return len(self.names)
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of `rows` rows as the graph sees them."""
+        """The shape of `rows` rows of one state as the graph sees them."""
         return self.shape_for(rows, self.capacity)
 
     def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
@@ -144,8 +154,15 @@ class StateBuffer:
         """Bytes of one head of one row with `length` positions."""
         return (self.spec.places(length) if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
 
-    def address(self, row: int) -> int:
-        return self.block.address + row * self._row_bytes
+    def addresses(self, row: int) -> Iterator[tuple[str, int]]:
+        """Each state's name, and where its row lies."""
+        first, stride = self.block.address + row * self._row_bytes, self._stride
+        return ((name, first + place * stride) for place, name in enumerate(self.names))
+
+    @property
+    def _stride(self) -> int:
+        """Bytes from one state to the next."""
+        return self.block.size // self.count
 
     @property
     def _pitch(self) -> int:
@@ -156,8 +173,8 @@ class StateBuffer:
         return self.axes.outer * self._pitch
 
     def size_for(self, rows: int, capacity: int) -> int:
-        """Bytes of `rows` rows of `capacity` positions."""
-        return rows * self.axes.outer * self.pitch_for(capacity)
+        """Bytes of `rows` rows of `capacity` positions, of all states."""
+        return self.count * rows * self.axes.outer * self.pitch_for(capacity)
 
     def reshape(self, rows: int, capacity: int, *, live: int) -> None:
         """The same memory, which must be large enough, in another shape, with what the first `live` rows hold."""
@@ -167,65 +184,74 @@ class StateBuffer:
         if live and self._pitch != old_pitch:
             self._move_lines(live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
 
-    def _move_lines(self, count: int, old: int, new: int, width: int) -> None:
-        """Lines 0 .. count of `width` bytes that stood `old` bytes apart stand `new` bytes apart. As many at a time as
-        find a place that none of them comes from; the first few, which find none, go through another block."""
-        few = min(count, -(-max(old, new) // abs(new - old)))
+    def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
+        """Lines 0 .. `lines` of `width` bytes that stood `old` bytes apart stand `new` bytes apart. As many at a time
+        as find a place that none of them comes from; the first few, which find none, go through another block."""
+        few, own = min(lines, -(-max(old, new) // abs(new - old))), (self.block, self._stride)
         if new > old:  # from the last one on, because each moves to where later ones were
-            stop = count
+            stop = lines
             while stop > few:
                 start = max(few, -(-stop * old // new))
-                self._move(self.block, self.block, start, stop, old, new, width)
+                self._move(own, own, start, stop, old, new, width)
                 stop = start
-        block = self.memory.allocate(few * width)
-        self._move(block, self.block, 0, few, old, width, width)
-        self._move(self.block, block, 0, few, width, new, width)
+        other = self.memory.allocate(self.count * few * width), few * width
+        self._move(other, own, 0, few, old, width, width)
+        self._move(own, other, 0, few, width, new, width)
         if new < old:
             start = few
-            while start < count:
-                stop = min(count, start * old // new)
-                self._move(self.block, self.block, start, stop, old, new, width)
+            while start < lines:
+                stop = min(lines, start * old // new)
+                self._move(own, own, start, stop, old, new, width)
                 start = stop
 
-    def _move(self, target: Block, source: Block, start: int, stop: int, old: int, new: int, width: int) -> None:
+    def _move(self, target: _Strided, source: _Strided, start: int, stop: int, old: int, new: int, width: int) -> None:
         self.memory.copy(
-            target,
-            source,
+            target[0],
+            source[0],
             target_offset=start * new,
             source_offset=start * old,
             target_pitch=new,
             source_pitch=old,
             width=width,
             height=stop - start,
+            count=self.count,
+            target_stride=target[1],
+            source_stride=source[1],
         )
 
     def resize(self, rows: int, capacity: int, *, live: int, size: int = 0) -> None:
         """New memory for (rows, capacity), of at least `size` bytes, with what the first `live` rows hold, as far as it
         has a place there."""
-        old, old_pitch, valid = self.block, self._pitch, min(capacity, self.capacity)
+        old, old_pitch, valid = (self.block, self._stride), self._pitch, min(capacity, self.capacity)
         self.block = self.memory.allocate(max(size, self.size_for(rows, capacity)))
         self.rows, self.capacity = rows, capacity
         if live:
-            self._move(self.block, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
+            new = self.block, self._stride
+            self._move(new, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
 
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
         and those that share a place with the first; all of it if nothing grows. No row may be both."""
         stride, pitch = self.spec.stride, self._pitch
-        if self.axes.grows:
+        if not self.axes.grows:
+            found = [(source, target, 0, pitch) for source, target, _, _ in copies]
+        elif stride == 1:
+            one = self.pitch_for(1)
+            found = [(source, target, start * one, stop * one) for source, target, start, stop in copies]
+        else:
             found = [
                 (source, target, self.pitch_for(start - start % stride), self.pitch_for(stop))
                 for source, target, start, stop in copies
             ]
-        else:
-            found = [(source, target, 0, pitch) for source, target, _, _ in copies]
-        self.memory.copy_rows(self.block, found, lines=self.axes.outer, pitch=pitch)
+        self.memory.copy_rows(
+            self.block, found, lines=self.axes.outer, pitch=pitch, count=self.count, stride=self._stride
+        )
 
     def copy_to(
         self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
     ) -> None:
         """Copies `count` positions of row `source`, from `source_start` on, into row `target` of another buffer of the
-        same state, from `target_start` on."""
+        same states, from `target_start` on."""
         self.memory.copy(
             other.block,
             self.block,
@@ -235,24 +261,37 @@ class StateBuffer:
             source_pitch=self._pitch,
             width=self.pitch_for(count),
             height=self.axes.outer,
+            count=self.count,
+            target_stride=other._stride,
+            source_stride=self._stride,
         )
 
-    def take(self, block: Block, row: int, count: int, valid: int, pitch: int) -> None:
-        """Copies `valid` positions of the `count` rows of `block`, whose positions of one head take `pitch` bytes, into
-        rows from `row` on."""
+    def scratch_size(self, rows: int, length: int) -> int:
+        """Bytes of one state of `rows` rows that have room for `length` positions, as `take` and `give` know them: the
+        states follow each other."""
+        return rows * self.axes.outer * self.pitch_for(length)
+
+    def take(self, block: Block, row: int, *, first: int, count: int, valid: int, rows: int, length: int) -> None:
+        """Copies `valid` positions of rows [first, first + count) of `block`, which holds `rows` rows with room for
+        `length` positions, into rows from `row` on."""
+        pitch = self.pitch_for(length)
         self.memory.copy(
             self.block,
             block,
             target_offset=row * self._row_bytes,
-            source_offset=0,
+            source_offset=first * self.axes.outer * pitch,
             target_pitch=self._pitch,
             source_pitch=pitch,
             width=self.pitch_for(valid),
             height=count * self.axes.outer,
+            count=self.count,
+            target_stride=self._stride,
+            source_stride=self.scratch_size(rows, length),
         )
 
-    def give(self, block: Block, row: int, valid: int, pitch: int) -> None:
-        """Copies `valid` positions of row `row` to the start of `block`, where those of one head take `pitch` bytes."""
+    def give(self, block: Block, row: int, length: int) -> None:
+        """Copies `length` positions of row `row` to `block`, as the only row there, with room for no more."""
+        pitch = self.pitch_for(length)
         self.memory.copy(
             block,
             self.block,
@@ -260,16 +299,31 @@ class StateBuffer:
             source_offset=row * self._row_bytes,
             target_pitch=pitch,
             source_pitch=self._pitch,
-            width=self.pitch_for(valid),
+            width=pitch,
             height=self.axes.outer,
+            count=self.count,
+            target_stride=self.scratch_size(1, length),
+            source_stride=self._stride,
         )
+
+
+_Strided = tuple[Block, int]
+"""A block, and how many bytes lie between its states."""
+
+
+def _buffers(specs: Iterable[StateSpec], memory: Memory) -> list[StateBuffer]:
+    """Buffers of these states: one for all that are alike."""
+    alike: dict[tuple[object, ...], list[StateSpec]] = {}
+    for spec in specs:
+        alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
+    return [StateBuffer(group, memory) for group in alike.values()]
 
 
 class StateBuffers:
     """All states of an engine's rows, resized together."""
 
     def __init__(self, specs: Sequence[StateSpec], memory: Memory, *, max_rows: int) -> None:
-        self.buffers = [StateBuffer(spec, memory) for spec in specs]
+        self.buffers = _buffers(specs, memory)
         self.max_rows = max_rows
         self.rows = 0
         self.capacities: dict[StateKind, int] = {}
@@ -278,7 +332,7 @@ class StateBuffers:
         return [buffer for buffer in self.buffers if buffer.kind == kind]
 
     def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: Extent | None = None) -> bool:
-        """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses or shapes changed.
+        """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
 
         With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
         is needed. Few rows take at once what they can come to need, within reason. All this in the memory they have,
@@ -304,17 +358,17 @@ class StateBuffers:
             for buffer, capacity in shapes
         ]
         fits = all(buffer.size_for(room, capacity) <= buffer.block.size for buffer, capacity in shapes)
+        self.rows, self.capacities = room, wanted
         if fits and sum(buffer.block.size for buffer in self.buffers) <= 4 * sum(sizes):
             for buffer, capacity in shapes:
                 buffer.reshape(room, capacity, live=live)
-        else:
-            # All of them: a block that was taken for other needs may be larger than what is reserved for it now.
-            for (buffer, capacity), size in zip(shapes, sizes, strict=True):
-                if size == buffer.block.size:
-                    buffer.reshape(room, capacity, live=live)
-                else:
-                    buffer.resize(room, capacity, live=live, size=size)
-        self.rows, self.capacities = room, wanted
+            return False
+        # All of them: a block that was taken for other needs may be larger than what is reserved for it now.
+        for (buffer, capacity), size in zip(shapes, sizes, strict=True):
+            if size == buffer.block.size:
+                buffer.reshape(room, capacity, live=live)
+            else:
+                buffer.resize(room, capacity, live=live, size=size)
         return True
 
     def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
@@ -336,7 +390,7 @@ class KeptBlocks:
     """Blocks of `self_kv` that were copied out of rows, one in each of some slots."""
 
     def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
-        self.buffers = [StateBuffer(spec, memory) for spec in specs if spec.kind == "self_kv"]
+        self.buffers = _buffers([spec for spec in specs if spec.kind == "self_kv"], memory)
 
     @property
     def size(self) -> int:

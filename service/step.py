@@ -7,8 +7,8 @@ and a runner can be replaced by a script. Live rows are the dense prefix [0, row
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,8 +22,7 @@ def padded(length: int, multiple: int = PAD_MULTIPLE) -> int:
     return -(-length // multiple) * multiple
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Row `target` becomes a copy of row `source`, of whose positions `start` .. `stop` it does not hold yet.
 
     source_len: valid positions of its source that must be copied too; 0: the row has the same source already.
@@ -36,8 +35,7 @@ class Copy:
     source_len: int
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(NamedTuple):
     """A new row. `source` goes through the encoder; empty for models without one.
 
     reading: what is asked of the encoder, beside what a decoder needs.
@@ -48,8 +46,7 @@ class Join:
     reading: Reading | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptBlock:
+class PromptBlock(NamedTuple):
     """Tokens of a prompt that are read at once, the first at position `start` of a row. Nobody asks what the model says
     behind them: the last token of a prompt is an ordinary step."""
 
@@ -58,8 +55,7 @@ class PromptBlock:
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Tokens of a row that are read at once, the first at position `start`: its newest one, and guesses at those that
     follow. What the model says behind each of them is asked for. What is cached of wrong guesses is written over by
     whatever the row reads next."""
@@ -79,14 +75,14 @@ class Keep:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One turn, done in this order: copies and growth, encoding, kept blocks into rows, prompts, blocks that are to be
     kept, step, drafts.
 
     rows: live rows after copies and joins.
     copies: no row is the source of one and the target of another, so their order does not matter.
-    joins: the last rows, ordered by the length of their sources, so that neighbours need little padding.
+    joins: in rows that nobody has, ordered by row, and by the length of their sources, so that neighbours need little
+        padding.
     loads, saves: from slots into rows, and from rows into slots. slots: how many slots there are.
     blocks: in the order in which they are read; those of one row follow each other.
     tokens, starts: input token and its position of each row; empty when nothing can step, and without a decoder.
@@ -113,8 +109,16 @@ class StepPlan:
     held: int = 0
     longest: int = 0
     longest_source: int = 0
-    room: Extent = field(default_factory=Extent)
+    room: Extent = Extent()
     top_k: int = 1
+
+    @property
+    def kept(self) -> int:
+        """Rows that hold something after the copies, before others join: all but the joins behind them."""
+        joining, kept = {join.row for join in self.joins}, self.rows
+        while kept - 1 in joining:
+            kept -= 1
+        return kept
 
 
 class Distributions(Protocol):

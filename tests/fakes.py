@@ -187,10 +187,12 @@ class ScriptedRunner:
             self.is_broken = True
             raise RuntimeError(f"scripted failure of run {self.runs}")
         self._copy(plan)
+        assert not {join.row for join in plan.joins} & {copy.target for copy in plan.copies}
+        assert [join.row for join in plan.joins] == sorted({join.row for join in plan.joins})
         for join in plan.joins:
-            assert join.row == len(self.rows)
+            assert join.row <= len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
-            self.rows.append((join.source, []))
+            self.rows[join.row : join.row + 1] = [(join.source, [])]
         assert len(self.rows) == plan.rows
         self._read(plan)
         steps = self.limits.max_target_len > 0 and len(plan.reading) + len(plan.drafts) < plan.rows
@@ -259,7 +261,7 @@ class ScriptedRunner:
         del self.rows[plan.held :]  # a turn without rows is not run
         assert not {copy.source for copy in plan.copies} & {copy.target for copy in plan.copies}
         assert len({copy.target for copy in plan.copies}) == len(plan.copies)
-        kept = plan.rows - len(plan.joins)
+        kept = plan.kept
         rows = [*self.rows, *[((), []) for _ in range(kept - len(self.rows))]]
         for copy in plan.copies:
             source, fed = self.rows[copy.source]

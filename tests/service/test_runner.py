@@ -485,7 +485,8 @@ def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request
 # ---- memory and bindings
 
 
-def test_buffers_stay_within_what_may_be_reserved(model):
+def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatch):
+    monkeypatch.setattr("service.runner.MOST_BINDINGS", 8)
     limit = model.layout.bytes_for(6, 40, 40, max_rows=16)
     runner = model.runner(max_rows=16)
     scheduler = Scheduler(SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout)
@@ -495,7 +496,7 @@ def test_buffers_stay_within_what_may_be_reserved(model):
 
     def look(plan, outputs):
         assert sum(buffer.block.size for buffer in runner._states.buffers) <= limit
-        assert len(runner._shared.steps) <= 16
+        assert len(runner._shared.steps) <= 8
         rows.add(plan.step.rows)
 
     drain(scheduler, runner, on_run=look)

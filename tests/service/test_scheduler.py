@@ -92,8 +92,33 @@ def test_a_row_is_taken_over_in_the_turn_in_which_it_is_left():
     bench.submit(request("a", max_tokens=1), request("b"), request("c"))
     bench.turn()
     plan = bench.turn()
-    assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == ["b", "c"]
-    assert plan.step.copies == (Copy(1, 0, 0, 1, 3),)
+    assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == ["c", "b"]
+    assert plan.step.joins == (Join(0, (5, 6, 2)),)
+    assert plan.step.copies == (), "nobody moves for it"
+    assert plan.step.kept == 2
+
+
+def test_new_requests_take_the_rows_of_those_that_left_and_others_behind_them():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=6)
+    bench.submit(*[request(name, max_tokens=1 if name in "bd" else 9) for name in "abcde"])
+    bench.turn()
+    bench.submit(request("f", source=(5, 2)), request("g", source=(2,)), request("h"))
+    plan = bench.turn()
+    assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == list("agcfeh")
+    assert [join.row for join in plan.step.joins] == [1, 3, 5]
+    assert plan.step.copies == ()
+    assert plan.step.kept == 5
+
+
+def test_what_new_requests_do_not_fill_is_filled_from_behind():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=6)
+    bench.submit(*[request(name, max_tokens=1 if name in "abd" else 9) for name in "abcdef"])
+    bench.turn()
+    bench.submit(request("g"))
+    plan = bench.turn()
+    assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == list("efcg")
+    assert sorted(copy[:2] for copy in plan.step.copies) == [(4, 0), (5, 1)]
+    assert [join.row for join in plan.step.joins] == [3]
 
 
 def test_an_idle_scheduler_plans_nothing():
@@ -388,7 +413,8 @@ def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
     live, waiting = bench.submit(request("live"), request("waiting"))
     bench.turn()
-    live.is_cancelled = waiting.is_cancelled = True
+    bench.scheduler.cancel(live)
+    bench.scheduler.cancel(waiting)
     assert set(bench.turn().ended) == {live, waiting}
     assert isinstance(live.end, Cancelled)
     assert bench.turn().ended == ()
@@ -399,7 +425,7 @@ def test_a_cancellation_after_the_end_changes_nothing():
     bench = Bench(ScriptedRunner(rule=never_ends))
     (row,) = bench.submit(request(max_tokens=1))
     bench.turn()
-    row.is_cancelled = True
+    bench.scheduler.cancel(row)
     assert bench.turn().ended == ()
     assert row.end is FinishReason.LENGTH
 
@@ -546,7 +572,7 @@ def test_rows_with_drafts_leave_at_once_when_they_are_cancelled_or_late():
     )
     bench.turn()
     bench.turn()
-    first.is_cancelled = True
+    bench.scheduler.cancel(first)
     plan = bench.turn(now_s=5.0)
     assert set(plan.ended) == {first, second}
     assert "after 6 tokens" in str(second.end)
@@ -612,7 +638,7 @@ def test_random_traffic_keeps_every_promise(seed):
             right[asked.request_id] = scripted_answer(asked)
             sequences += bench.submit(asked)
         if rng.random() < 0.05 and sequences:
-            rng.choice(sequences[-20:]).is_cancelled = True
+            bench.scheduler.cancel(rng.choice(sequences[-20:]))
         if rng.random() < 0.02:
             runner.fail_on.add(runner.runs + 1)
         try:

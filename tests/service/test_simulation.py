@@ -139,7 +139,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
             sequences.append(Sequence(request, search_for(request, ends=(EOS,))))
             scheduler.submit(sequences[-1])
         if rng.random() < 0.05:
-            rng.choice(sequences[-20:]).is_cancelled = True
+            scheduler.cancel(rng.choice(sequences[-20:]))
         plan = scheduler.plan(float(turn))
         assert len(plan.live) == len(plan.admitted) > 0
         assert sum(len(join.source) for join in plan.step.joins) <= 96
@@ -180,7 +180,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
             recent.append(sequence)
             number += 1
         if rng.random() < 0.05:
-            rng.choice(recent[-20:]).is_cancelled = True
+            scheduler.cancel(rng.choice(recent[-20:]))
         if rng.random() < 0.002:
             runner.fail_on = {runner.runs + 1}
         plan = scheduler.plan(float(turn))
@@ -204,7 +204,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         assert check_invariants(scheduler) == []
         if scheduler.waiting:
             head = scheduler.waiting[0]
-            needed = scheduler._with(planned, [head])
+            needed = planned.with_more(head.extent)
             fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.state_bytes
             waited[head] = waited.get(head, 0) + fits
             longest_wait = max(longest_wait, waited[head])
