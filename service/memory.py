@@ -16,6 +16,7 @@ import numpy as np
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register of x86."""
 
+BYTE: np.dtype[Any] = np.dtype(np.uint8)
 CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyKind
 
@@ -31,7 +32,7 @@ class Block(Protocol):
 
 
 RowCopy = tuple[int, int, int, int]
-"""Source row, target row, and which bytes of each line: start and stop."""
+"""Source row, target row, and which units of each line: start and stop."""
 
 
 class Memory(Protocol):
@@ -63,10 +64,18 @@ class Memory(Protocol):
         ...
 
     def copy_rows(
-        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+        self,
+        block: Block,
+        copies: Sequence[RowCopy],
+        *,
+        lines: int,
+        pitch: int,
+        unit: int,
+        count: int = 1,
+        stride: int = 0,
     ) -> None:
         """Copies within `count` parts of a block, which start `stride` bytes apart and hold rows of so many lines of
-        `pitch` bytes. No row is both a source and a target."""
+        `pitch` bytes, a multiple of `unit`. No row is both a source and a target."""
         ...
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
@@ -120,17 +129,27 @@ class HostMemory:
             to_CHW[:] = _view(source, source_offset, shape, (source_stride, source_pitch, 1))
 
     def copy_rows(
-        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+        self,
+        block: Block,
+        copies: Sequence[RowCopy],
+        *,
+        lines: int,
+        pitch: int,
+        unit: int,
+        count: int = 1,
+        stride: int = 0,
     ) -> None:
         assert isinstance(block, HostBlock)
         row = lines * pitch
         if not row:
             return
         rows = (stride if count > 1 else block.size) // row
-        rows_RCLP = _view(block, 0, (rows, count, lines, pitch), (row, stride, pitch, 1))
+        # In units, of which few are copied at once: for many numpy lets other threads run, who then keep Python's lock.
+        shape, strides = (rows, count, lines, pitch // unit), (row, stride, pitch, unit)
+        rows_RCLU = _view(block, 0, shape, strides, np.dtype((np.void, unit)))
         for source, target, start, stop in copies:
-            assert 0 <= start <= stop <= pitch, (start, stop, pitch)
-            rows_RCLP[target, :, :, start:stop] = rows_RCLP[source, :, :, start:stop]
+            assert 0 <= start <= stop <= pitch // unit, (start, stop, pitch, unit)
+            rows_RCLU[target, :, :, start:stop] = rows_RCLU[source, :, :, start:stop]
 
     def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
         assert isinstance(block, HostBlock)
@@ -210,17 +229,25 @@ class CudaMemory:
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
 
     def copy_rows(
-        self, block: Block, copies: Sequence[RowCopy], *, lines: int, pitch: int, count: int = 1, stride: int = 0
+        self,
+        block: Block,
+        copies: Sequence[RowCopy],
+        *,
+        lines: int,
+        pitch: int,
+        unit: int,
+        count: int = 1,
+        stride: int = 0,
     ) -> None:
         for source, target, start, stop in copies:
             self.copy(
                 block,
                 block,
-                target_offset=target * lines * pitch + start,
-                source_offset=source * lines * pitch + start,
+                target_offset=target * lines * pitch + start * unit,
+                source_offset=source * lines * pitch + start * unit,
                 target_pitch=pitch,
                 source_pitch=pitch,
-                width=stop - start,
+                width=(stop - start) * unit,
                 height=lines,
                 count=count,
                 target_stride=stride,
@@ -245,8 +272,14 @@ def _check(status: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {status}")
 
 
-def _view(block: HostBlock, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """Bytes of a block, from `offset` on."""
-    last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)])
-    assert 0 <= offset <= offset + last < block.size, (offset, shape, strides, block.size)
-    return np.ndarray(shape, np.uint8, block.bytes.data, offset, strides)
+def _view(
+    block: HostBlock,
+    offset: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any] = BYTE,
+) -> np.ndarray:
+    """Part of a block, from byte `offset` on."""
+    last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]) + dtype.itemsize
+    assert 0 <= offset < offset + last <= block.size, (offset, shape, strides, block.size)
+    return np.ndarray(shape, dtype, block.bytes.data, offset, strides)

@@ -232,19 +232,16 @@ class StateBuffer:
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
         and those that share a place with the first; all of it if nothing grows. No row may be both."""
-        stride, pitch = self.spec.stride, self._pitch
+        stride, pitch, unit = self.spec.stride, self._pitch, self.pitch_for(1)  # of what does not grow, the same
         if not self.axes.grows:
-            found = [(source, target, 0, pitch) for source, target, _, _ in copies]
+            found = [(source, target, 0, 1) for source, target, _, _ in copies]
         elif stride == 1:
-            one = self.pitch_for(1)
-            found = [(source, target, start * one, stop * one) for source, target, start, stop in copies]
+            found = list(copies)
         else:
-            found = [
-                (source, target, self.pitch_for(start - start % stride), self.pitch_for(stop))
-                for source, target, start, stop in copies
-            ]
+            places = self.spec.places
+            found = [(source, target, start // stride, places(stop)) for source, target, start, stop in copies]
         self.memory.copy_rows(
-            self.block, found, lines=self.axes.outer, pitch=pitch, count=self.count, stride=self._stride
+            self.block, found, lines=self.axes.outer, pitch=pitch, unit=unit, count=self.count, stride=self._stride
         )
 
     def copy_to(
