@@ -347,6 +347,8 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and take half of the calls
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+        # It counts calls that have ended and refuses new ones for them: of 1,000 at once on a connection, two thirds.
+        ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
         ("grpc.max_receive_message_length", settings.max_message_bytes),

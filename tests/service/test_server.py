@@ -205,6 +205,13 @@ async def test_a_burst_beyond_what_grpc_lets_wait_is_answered_by_the_server_itse
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
+async def test_more_calls_than_a_connection_may_have_wait_for_their_turn():
+    async with running(max_concurrent_streams=16) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        stub = glossa_pb2_grpc.TranslationServiceStub(channel)
+        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60) for _ in range(300)]
+        assert all(answer.text for answer in await asyncio.gather(*calls))
+
+
 async def test_a_client_that_speaks_tls_is_turned_away():
     async with running() as edge:
 
