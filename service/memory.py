@@ -1,4 +1,4 @@
-"""Memory that holds state, behind one small seam: allocate a block, copy rectangles of bytes.
+"""Memory that holds state, behind one small seam: allocate a block, copy rectangles of bytes, read and write values.
 
 `HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. Nothing
 here knows what the bytes mean.
@@ -18,7 +18,7 @@ ALIGNMENT = 64
 
 BYTE: np.dtype[Any] = np.dtype(np.uint8)
 CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
-DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3  # cudaMemcpyKind
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3  # cudaMemcpyKind
 
 
 class Block(Protocol):
@@ -78,8 +78,12 @@ class Memory(Protocol):
         `pitch` bytes, a multiple of `unit`. No row is both a source and a target."""
         ...
 
-    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
-        """`count` float32 values from byte `offset` of a block, in main memory: a view where that is possible."""
+    def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """The values from byte `offset` of a block on, in main memory: a view where that is possible."""
+        ...
+
+    def write(self, block: Block, values: np.ndarray) -> None:
+        """Copies an array in main memory to the beginning of a block."""
         ...
 
     def settle(self) -> None:
@@ -151,9 +155,12 @@ class HostMemory:
             assert 0 <= start <= stop <= pitch // unit, (start, stop, pitch, unit)
             rows_RCLU[target, :, :, start:stop] = rows_RCLU[source, :, :, start:stop]
 
-    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
+    def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         assert isinstance(block, HostBlock)
-        return np.ndarray((count,), np.float32, block.bytes.data, offset)
+        return np.ndarray(shape, dtype, block.bytes.data, offset)
+
+    def write(self, block: Block, values: np.ndarray) -> None:
+        self.read(block, 0, values.shape, values.dtype)[...] = values
 
     def settle(self) -> None:
         """Copies in main memory are done when they return."""
@@ -254,13 +261,21 @@ class CudaMemory:
                 source_stride=stride,
             )
 
-    def floats(self, block: Block, offset: int, count: int) -> np.ndarray:
-        values = np.empty(count, np.float32)
-        size = ctypes.c_size_t(values.nbytes)
-        source, target = ctypes.c_void_p(block.address + offset), ctypes.c_void_p(values.ctypes.data)
-        status = self._runtime.cudaMemcpy(target, source, size, ctypes.c_int(DEVICE_TO_HOST))
-        _check(status, f"cudaMemcpy of {values.nbytes} bytes")
+    def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        values = np.empty(shape, dtype)
+        self._transfer(values.ctypes.data, block.address + offset, values.nbytes, DEVICE_TO_HOST)
         return values
+
+    def write(self, block: Block, values: np.ndarray) -> None:
+        assert values.flags.c_contiguous
+        assert values.nbytes <= block.size, (values.nbytes, block.size)
+        self._transfer(block.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
+
+    def _transfer(self, target: int, source: int, size: int, kind: int) -> None:
+        status = self._runtime.cudaMemcpy(
+            ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(size), ctypes.c_int(kind)
+        )
+        _check(status, f"cudaMemcpy of {size} bytes")
 
     def settle(self) -> None:
         # Copies within a device return before they are done; ONNX Runtime's stream does not wait for the default one.

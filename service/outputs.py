@@ -1,7 +1,8 @@
 """Where `decode` writes what it says of each row, and how a search reads it.
 
-Whole distributions stay where the graph computes, in main memory or on a device; only the best tokens of each row and
-one number more come to the host in every step. Nothing here knows a session: a binding is whatever has `bind_output`.
+All of it stays where the graph computes, in main memory or on a device; of that only the best tokens of each row come
+to the host in every step, and a distribution when somebody asks for it. Nothing here knows a session: a binding is
+whatever has `bind_output`.
 
 A step has one line a row; the tokens of drafts have theirs behind them, draft by draft.
 
@@ -21,7 +22,8 @@ from service.memory import Block, Memory
 from service.step import Distributions, Draft
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
-FLOAT_BYTES = 4
+FLOAT: np.dtype[Any] = np.dtype(np.float32)
+DTYPES = {"logprobs": FLOAT, "normaliser": FLOAT, "top_ids": np.dtype(np.int64), "top_logprobs": FLOAT}
 
 See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
 
@@ -35,62 +37,58 @@ class OutputBuffers:
     """The outputs of `decode` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes it."""
 
     def __init__(self, memory: Memory, vocab_size: int) -> None:
-        self._memory, self._words = memory, vocab_size
-        self._logprobs: Block = memory.allocate(0)
+        self._memory = memory
+        self._lines = 0
         self.top_k = np.zeros(1, np.int64)
-        self._reshape(0, 0)
+        self._widths = {"logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
+        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in self._widths}
 
     @property
     def size(self) -> int:
         """Bytes of all outputs."""
-        arrays = (self._normalisers, self._top_ids, self._top_logprobs)
-        return self._logprobs.size + sum(array.nbytes for array in arrays)
+        return sum(block.size for block in list(self._blocks.values()))
 
     def ensure(self, lines: int, top_k: int) -> bool:
         """Makes room for `lines` lines and at least `top_k` best tokens of each. True: addresses or shapes changed."""
         # One token is found faster here than by TopK in the graph, if the distributions are in main memory.
-        is_argmax = top_k <= 1 and self._memory.device == "cpu"
-        top_k = 0 if is_argmax else min(top_k_for(top_k), self._words)
-        if top_k == self.top_k[0] and lines <= len(self._normalisers):
+        is_argmax, words = top_k <= 1 and self._memory.device == "cpu", self._widths["logprobs"]
+        top_k = 0 if is_argmax else min(top_k_for(top_k), words)
+        if top_k == self.top_k[0] and lines <= self._lines:
             return False
-        self._reshape(lines, top_k)
+        self._lines, self.top_k[0] = lines, top_k
+        self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
+        for name, width in self._widths.items():
+            if self._blocks[name].size < (size := lines * width * DTYPES[name].itemsize):
+                self._blocks[name] = self._memory.allocate(size)
         return True
-
-    def _reshape(self, lines: int, top_k: int) -> None:
-        self.top_k[0] = top_k
-        size = lines * self._words * FLOAT_BYTES
-        if self._logprobs.size < size:
-            self._logprobs = self._memory.allocate(size)
-        self._normalisers = np.zeros(lines, np.float32)
-        self._top_ids = np.zeros((lines, top_k), np.int64)
-        self._top_logprobs = np.zeros((lines, top_k), np.float32)
 
     def bind(self, binding: Any, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
-        address = self._logprobs.address + first * self._words * FLOAT_BYTES
-        binding.bind_output("logprobs", self._memory.device, 0, np.float32, (lines, self._words), address)
-        for name, array in (
-            ("normaliser", self._normalisers),
-            ("top_ids", self._top_ids),
-            ("top_logprobs", self._top_logprobs),
-        ):
-            some = array[first : first + lines]
-            binding.bind_output(name, "cpu", 0, some.dtype, some.shape, some.ctypes.data)
+        for name, width in self._widths.items():
+            dtype = DTYPES[name]
+            shape = (lines,) if name == "normaliser" else (lines, width)
+            address = self._blocks[name].address + first * width * dtype.itemsize
+            binding.bind_output(name, self._memory.device, 0, dtype, shape, address)
 
     def best(self, lines: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids (L, K) and log-probabilities (L, K) of the best tokens of the first lines, as many as were asked for."""
         if self.top_k[0]:
-            return self._top_ids[:lines], self._top_logprobs[:lines]
-        logprobs_LV = self._memory.floats(self._logprobs, 0, lines * self._words).reshape(lines, self._words)
+            return self._read("top_ids", 0, lines), self._read("top_logprobs", 0, lines)
+        logprobs_LV = self._read("logprobs", 0, lines)
         ids_L = logprobs_LV.argmax(1)
         return ids_L[:, None], logprobs_LV[np.arange(lines), ids_L][:, None]
 
     def distribution(self, line: int) -> np.ndarray:
         """float32 (V,), in main memory."""
-        return self._memory.floats(self._logprobs, line * self._words * FLOAT_BYTES, self._words)
+        row_V: np.ndarray = self._read("logprobs", line, 1)[0]
+        return row_V
 
     def normaliser(self, line: int) -> float:
-        return float(self._normalisers[line])
+        return float(self._read("normaliser", line, 1)[0, 0])
+
+    def _read(self, name: str, first: int, lines: int) -> np.ndarray:
+        width, dtype = self._widths[name], DTYPES[name]
+        return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
 
 
 class TurnOutputs:

@@ -7,6 +7,7 @@ for is the scheduler's business.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from service.crowd import Crowd
 from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
+from service.row_inputs import RowInputs
 from service.sessions import (
     CUDA,
     Device,
@@ -33,6 +35,7 @@ from service.sessions import (
     open_session,
     open_sessions,
     providers_of,
+    run_options,
 )
 from service.states import KeptBlocks, StateBuffer, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
@@ -53,6 +56,10 @@ PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
+
+STEPS_UNTIL_CAPTURE, MOST_GRAPHS = 8, 64
+"""A step is captured as a CUDA graph when it has come so often with the same rows and capacities, and no more of them
+than this in all: ONNX Runtime forgets none."""
 
 LONE_ROWS = 16
 """Rows of a step that may run on all processors. More are a load that other engines share as soon as it lasts, and a
@@ -82,6 +89,7 @@ class OnnxModel:
         self._attend_session: Any = None
         self._opening = threading.Lock()
         self.crowd = crowd or Crowd()
+        self.graph_ids = itertools.count(1)  # of all runners: they share the session
         self.variant: Variant = manifest.variant(choice.precision)
         self.layout = StateLayout.of(self.variant.states)
 
@@ -165,22 +173,12 @@ class OnnxRunner:
         self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
         self._crosses = self._states.of_kind("cross_kv")
         self._kept_blocks = KeptBlocks(model.variant.states, memory)
-        self._tokens = np.zeros((max_rows, 1), np.int64)
-        self._positions = np.stack([np.arange(max_rows), np.zeros(max_rows, np.int64)], 1)
-        self._starts = np.zeros(max_rows, np.int64)
-        self._lengths = np.zeros(max_rows, np.int32)
-        self._source_lengths = np.zeros(max_rows, np.int32)
-        self._total_length = np.zeros((), np.int32)
         self._outputs = OutputBuffers(memory, self.limits.vocab_size)
-        self._feeds: dict[str, np.ndarray] = {
-            "tokens": self._tokens,
-            "starts": self._starts,
-            "lengths": self._lengths,
-            "total_length": self._total_length,
-            "source_lengths": self._source_lengths,
-            "top_k": self._outputs.top_k,
-            "positions": self._positions,
-        }
+        self._rows = RowInputs(memory, max_rows)
+        self._source_lengths = self._rows["source_lengths"]
+        self._total_length = np.zeros((), np.int32)
+        self._graphs = 0  # steps that were captured
+        self._uncaptured = run_options(None) if model.choice.captures else None
         self._scratch: dict[str, Block] = {}
         self._encoded: dict[int, Encoded] = {}  # by row, of those that joined in the last run
 
@@ -377,12 +375,14 @@ class OnnxRunner:
             "starts": np.array([block.start for block in blocks], np.int64),
             "lengths": np.array(ends, np.int32),
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
-            "source_lengths": self._source_lengths[first.row :],
+            "source_lengths": self._source_lengths[first.row : first.row + len(blocks)],
             "top_k": self._outputs.top_k,
-            "positions": self._positions,
+            "positions": np.zeros((1, 2), np.int64),
         }
         # Nobody asks what follows, but the graph has to say something: what is written there is written over.
-        self._computing.decode.run_with_iobinding(self._bind(first.row, len(blocks), feeds, lines=(0, 1)))
+        binding = self._bind(first.row, len(blocks), lines=(0, 1))
+        self._bind_feeds(binding, feeds)
+        self._computing.decode.run_with_iobinding(binding, self._uncaptured)
 
     def _verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
         """Reads drafts one by one, because the operator takes no others, into lines from `line` on. Returns the seconds
@@ -398,33 +398,46 @@ class OnnxRunner:
                 "top_k": self._outputs.top_k,
                 "positions": np.stack([np.zeros(count, np.int64), np.arange(count)], 1),
             }
-            self._computing.decode.run_with_iobinding(self._bind(draft.row, 1, feeds, lines=(line, count)))
+            binding = self._bind(draft.row, 1, lines=(line, count))
+            self._bind_feeds(binding, feeds)
+            self._computing.decode.run_with_iobinding(binding, self._uncaptured)
             line += count
             seconds.append(time.perf_counter() - started_s)
         return seconds
 
     def _step(self, plan: StepPlan) -> None:
-        rows = len(plan.tokens)
-        self._tokens[:rows, 0] = plan.tokens
-        self._starts[:rows] = plan.starts
-        np.add(self._starts[:rows], 1, out=self._lengths[:rows], casting="unsafe")
+        rows, inputs = len(plan.tokens), self._rows
+        inputs["tokens"][:rows, 0] = plan.tokens
+        starts = inputs["starts"][:rows]
+        starts[:] = plan.starts
+        np.add(starts, 1, out=inputs["lengths"][:rows], casting="unsafe")
+        inputs.write()
         self._total_length[...] = self._states.capacities["self_kv"]
-        key = rows, *self._states.capacities.values()
-        steps = self._computing.steps
-        binding = steps.get(key)
-        if binding is None:
+        self._memory.settle()
+        key, steps = (rows, *self._states.capacities.values()), self._computing.steps
+        step = steps.get(key)
+        if step is None:
             if len(steps) >= MOST_BINDINGS:
                 steps.clear()
-            binding = steps[key] = self._bind(0, rows, self._feeds, lines=(0, rows))
-        elif self._memory.device != "cpu":
-            self._bind_feeds(binding, rows, self._feeds, rows)  # other devices copy what is bound when it is bound
-        self._computing.decode.run_with_iobinding(binding)
+            step = steps[key] = _Step(self._bind(0, rows, lines=(0, rows)))
+            inputs.bind(step.binding, rows, self._inputs)
+            self._bind_feeds(step.binding, {"total_length": self._total_length, "top_k": self._outputs.top_k})
+        if self._uncaptured is not None:
+            self._count(step)
+        self._computing.decode.run_with_iobinding(step.binding, step.options or self._uncaptured)
 
-    def _bind(self, first: int, rows: int, feeds: dict[str, np.ndarray], *, lines: tuple[int, int]) -> Any:
-        """A binding of `decode` for rows [first, first + rows) of every buffer. lines: the first one that is written to
-        of the outputs, and how many are."""
+    def _count(self, step: _Step) -> None:
+        """Has a step captured that comes again and again: what is bound for it stays where it is, and what it reads of
+        main memory stays as it is, the capacity and the number of best tokens."""
+        step.runs += 1
+        if step.runs == STEPS_UNTIL_CAPTURE and self._graphs < MOST_GRAPHS:
+            self._graphs += 1
+            step.options = run_options(next(self._model.graph_ids))
+
+    def _bind(self, first: int, rows: int, *, lines: tuple[int, int]) -> Any:
+        """A binding of `decode` for the states of rows [first, first + rows) and for outputs. lines: the first one that
+        is written to of these, and how many are."""
         binding = self._computing.decode.io_binding()
-        self._bind_feeds(binding, rows, feeds, lines[1])
         for state in self._states.buffers:
             shape = state.shape(rows)
             for name, address in state.addresses(first):
@@ -435,11 +448,11 @@ class OnnxRunner:
         self._outputs.bind(binding, *lines)
         return binding
 
-    def _bind_feeds(self, binding: Any, rows: int, feeds: dict[str, np.ndarray], lines: int) -> None:
+    def _bind_feeds(self, binding: Any, feeds: Mapping[str, np.ndarray]) -> None:
+        """Binds those arrays in main memory that `decode` wants: other devices copy them now."""
         for name, array in feeds.items():
             if name in self._inputs:
-                count = lines if name == "positions" else rows
-                _bind_input(binding, name, array[:count] if array.ndim and name != "top_k" else array)
+                _bind_input(binding, name, array)
 
 
 def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]]:
@@ -524,9 +537,18 @@ class _Computing:
     def __init__(self, sessions: Sessions) -> None:
         self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
-        # Bindings of steps, by rows and capacities; void when a buffer moves.
-        self.steps: dict[tuple[int, ...], Any] = {}
+        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows and capacities; void when a buffer moves
         self.encodings: dict[tuple[int, int], _Encoding] = {}  # by sources and width; void when the scratch moves
+
+
+class _Step:
+    """What is bound for a step. runs: how many there were, where it may be captured. options: once it is."""
+
+    __slots__ = ("binding", "options", "runs")
+
+    def __init__(self, binding: Any) -> None:
+        self.binding, self.runs = binding, 0
+        self.options: Any = None
 
 
 class _Encoding:

@@ -7,6 +7,7 @@ business.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from export.bundle import (
     Variant,
 )
 from service.errors import StartupError
+
+log = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "int8", "int4"]
@@ -48,13 +51,17 @@ Open = Callable[[Path, list[Any]], Any]
 
 @dataclass(frozen=True)
 class ExecutionChoice:
-    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix."""
+    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix.
+
+    captures: steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
+    """
 
     provider: str
     requested: Device
     fallback: bool
     reason: str
     precision: str
+    captures: bool = False
 
 
 def open_sessions(
@@ -84,8 +91,8 @@ def open_sessions(
     if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
         found = _open_cuda(path, manifest, available, open_graph)
         if not isinstance(found, str):
-            taken, sessions = found
-            return ExecutionChoice(CUDA, device, False, "", taken), sessions
+            taken, sessions, captures = found
+            return ExecutionChoice(CUDA, device, False, "", taken, captures), sessions
         obstacle = found
         if device == "cuda":
             raise StartupError(f"device cuda is required, but {obstacle}")
@@ -128,10 +135,21 @@ def available_providers() -> list[str]:
     return names
 
 
-def providers_of(provider: str) -> list[Any]:
-    """What a session is told that is to run on `provider`."""
+def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
+    """What a session is told that is to run on `provider`. captures: as CUDA graphs, with `run_options` in each run."""
+    if provider != CUDA:
+        return [CPU]
     # kSameAsRequested: the arena grows by what is asked for instead of doubling.
-    return [(CUDA, {"arena_extend_strategy": "kSameAsRequested"}), CPU] if provider == CUDA else [CPU]
+    options = {"arena_extend_strategy": "kSameAsRequested", **({"enable_cuda_graph": "1"} if captures else {})}
+    return [(CUDA, options), CPU]
+
+
+def run_options(graph_id: int | None) -> Any:
+    """Of a session that captures. With an id: the first run is captured, and each later one is that one, launched
+    again; None: an ordinary run."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1" if graph_id is None else str(graph_id))
+    return options
 
 
 def open_session(
@@ -152,8 +170,8 @@ def open_session(
 
 def _open_cuda(
     path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
-) -> tuple[str, Sessions] | str:
-    """Precision and sessions on CUDA, or what is in the way and how to fix it."""
+) -> tuple[str, Sessions, bool] | str:
+    """Precision, sessions on CUDA and whether `decode` can be captured, or what is in the way and how to fix it."""
     if CUDA not in available:
         return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
     precision = _precision(manifest, CUDA_PRECISIONS)
@@ -164,12 +182,8 @@ def _open_cuda(
         )
     try:
         ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
-        sessions = _open_all(
-            path,
-            manifest.variant(precision),
-            providers_of(CUDA),
-            open_graph,
-        )
+        sessions, obstacle = _open_capturing(path, manifest.variant(precision), open_graph)
+        sessions |= _open_all(path, manifest.variant(precision), providers_of(CUDA), open_graph, opened=sessions)
     except Exception as error:
         return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
     # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
@@ -178,7 +192,20 @@ def _open_cuda(
             "the CUDA provider is installed but did not load; "
             "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
         )
-    return precision, sessions
+    if obstacle:
+        log.warning("steps run without CUDA graphs: %s", obstacle)
+    return precision, sessions, not obstacle
+
+
+def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:
+    """`decode`, ready to be captured; or why not, as when a node of it has no CUDA kernel."""
+    graph = variant.graphs.get("decode")
+    if graph is None:
+        return {}, "there is no decoder"
+    try:
+        return {"decode": open_graph(path / graph.file, providers_of(CUDA, captures=True))}, ""
+    except Exception as error:  # ONNX Runtime has no common error class
+        return {}, str(error)
 
 
 def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Open) -> tuple[str, Sessions]:
@@ -206,11 +233,14 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def _open_all(path: Path, variant: Variant, providers: list[Any], open_graph: Open) -> Sessions:
+def _open_all(
+    path: Path, variant: Variant, providers: list[Any], open_graph: Open, *, opened: Container[str] = ()
+) -> Sessions:
+    """All graphs that are needed at once, but for those that are `opened` already."""
     return {
         role: open_graph(path / graph.file, providers)
         for role, graph in variant.graphs.items()
-        if role not in LAZY_ROLES
+        if role not in LAZY_ROLES and role not in opened
     }
 
 

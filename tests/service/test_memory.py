@@ -30,6 +30,16 @@ def test_copying_nothing_is_fine(make):
         )
 
 
+@pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
+def test_values_are_read_as_they_were_written(make):
+    device = make()
+    block = device.allocate(100)
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    device.write(block, values)
+    assert np.array_equal(device.read(block, 0, (2, 3, 4), values.dtype), values)
+    assert np.array_equal(device.read(block, 12 * 4, (4,), values.dtype), values[1, 0])
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 1000, 1 << 20])
 def test_host_blocks_are_aligned(size):
     block = HostMemory().allocate(size)

@@ -1,3 +1,4 @@
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from service.memory import CudaMemory, HostMemory
 from service.outputs import OutputBuffers, TurnOutputs, top_k_for
-from tests.fakes import FakeCuda, bytes_of
+from tests.fakes import FakeCuda
 
 WORDS = 40
 
@@ -26,10 +27,15 @@ def filled(memory, rows, top_k):
     outputs.ensure(rows, top_k)
     logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
     logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
-    bytes_of(outputs._logprobs)[: logprobs_RV.nbytes] = logprobs_RV.view(np.uint8).ravel()
     order = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, : outputs.top_k[0]]
-    outputs._top_ids[:], outputs._top_logprobs[:] = order, np.take_along_axis(logprobs_RV, order, 1)
-    outputs._normalisers[:] = np.arange(rows)
+    said = {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
+    said |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
+    binding = Binding()
+    outputs.bind(binding, 0, rows)
+    for name, values in said.items():
+        device, dtype, shape, address = binding.bound[name]
+        assert (device, dtype, shape) == (memory.device, values.dtype, values.shape)
+        ctypes.memmove(address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
     return outputs, logprobs_RV
 
 
@@ -66,8 +72,8 @@ def test_there_are_never_more_best_tokens_than_words():
 
 
 def test_of_equal_tokens_the_lowest_id_is_the_best():
-    outputs, logprobs_RV = filled(HostMemory(), 1, 1)
-    bytes_of(outputs._logprobs)[: logprobs_RV.nbytes] = np.zeros_like(logprobs_RV).view(np.uint8).ravel()
+    outputs, _ = filled(HostMemory(), 1, 1)
+    outputs.distribution(0)[:] = 0.0
     assert turn(outputs, 1).top_ids == [[0]]
 
 

@@ -1,9 +1,11 @@
 """The real thing: tiny exported bundles on ONNX Runtime, against PyTorch, against themselves alone, against dirt."""
 
 import asyncio
+import ctypes
 import random
 import threading
 import weakref
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -25,11 +27,11 @@ from service.memory import CudaMemory, HostBlock, HostMemory
 from service.options import DecodingOptions
 from service.pool import EnginePool
 from service.request import Request
-from service.runner import LONE_ROWS, OnnxModel, OnnxRunner
+from service.runner import LONE_ROWS, MOST_GRAPHS, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
-from service.sessions import CPU, CUDA, open_lone_sessions, open_session
+from service.sessions import CPU, CUDA, LAZY_ROLES, open_lone_sessions, open_session
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, drain
 from tests.tiny import tiny_config, tiny_model
 
@@ -506,9 +508,9 @@ def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatc
 def test_bindings_are_made_once_for_a_row_count(model, monkeypatch):
     made, bind = [], OnnxRunner._bind
 
-    def counting(self, first, rows, feeds, *, lines):
+    def counting(self, first, rows, *, lines):
         made.append(rows)
-        return bind(self, first, rows, feeds, lines=lines)
+        return bind(self, first, rows, lines=lines)
 
     monkeypatch.setattr(OnnxRunner, "_bind", counting)
     request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)
@@ -571,9 +573,8 @@ def test_what_a_runner_allocated_is_told_to_the_byte(model):
     runner = OnnxRunner(model, memory, max_rows=8)
     logprobs_of(runner, requests_for(model, 20), max_rows=8, block=16, prefix_bytes=1 << 16)
     told = runner.memory_bytes()
-    small = runner._outputs.size - runner._outputs._logprobs.size  # best tokens: arrays of numpy
     assert told["states"] > 0
-    assert sum(told.values()) == sum(block.size for block in memory.blocks) + small
+    assert sum(told.values()) == sum(block.size for block in memory.blocks)
 
 
 def test_weights_count_once_for_each_session(model, on_two_threads):
@@ -765,17 +766,126 @@ def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
         OnnxModel.open(tmp_path, manifest, device="cpu")
 
 
-def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+def on_cuda(manifest, monkeypatch, open_graph):
     monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(FakeCuda())))
-    manifest = with_precisions(manifest, "fp16")
-    model = OnnxModel.open(
-        Path("bundle"),
-        manifest,
-        device="cuda",
-        available=[CUDA],
-        open_graph=lambda file, providers: FakeSession([CUDA, CPU]),
-    )
+    return OnnxModel.open(Path("bundle"), manifest, device="cuda", available=[CUDA], open_graph=open_graph)
+
+
+def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, lambda file, providers: FakeSession([CUDA, CPU]))
     assert model.runner(max_rows=2)._memory.device == "cuda"
+
+
+def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest, monkeypatch):
+    asked = {}
+
+    def open_graph(file, providers):
+        asked[file.stem] = providers[0][1].get("enable_cuda_graph")
+        return FakeSession([CUDA, CPU])
+
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    assert model.choice.captures
+    assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
+
+
+def test_a_graph_that_cannot_be_captured_runs_without(manifest, monkeypatch, caplog):
+    def open_graph(file, providers):
+        if "enable_cuda_graph" in providers[0][1]:
+            raise RuntimeError("not all nodes are on the device")
+        return FakeSession([CUDA, CPU])
+
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    assert (model.choice.provider, model.choice.captures) == (CUDA, False)
+    assert set(model.sessions) == set(model.variant.graphs) - set(LAZY_ROLES)
+    assert "steps run without CUDA graphs: not all nodes are on the device" in caplog.text
+
+
+class DeviceBinding:
+    """A binding as a device has it: what lies in main memory is copied when it is bound."""
+
+    def __init__(self, session):
+        self.real, self.copies, self.places = session.io_binding(), [], []
+
+    def bind_input(self, name, device, number, dtype, shape, address):
+        if device == "cpu":
+            self.copies.append(bytes_at(address, dtype, shape))
+            address = self.copies[-1].ctypes.data
+        else:
+            self.places.append((name, address))
+        self.real.bind_input(name, "cpu", number, dtype, shape, address)
+
+    def bind_output(self, name, device, *place):
+        assert device == "cuda" or not place, "a graph that is launched again writes to no main memory"
+        if place:
+            self.places.append((name, place[-1]))
+        self.real.bind_output(name, "cpu", *place)
+
+    def get_outputs(self):
+        return self.real.get_outputs()
+
+
+def bytes_at(address, dtype, shape):
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(ctypes.string_at(address, size)) or bytearray(1), np.uint8)
+
+
+class DeviceSession:
+    """A session of the CPU that behaves like one on CUDA which captures: the first run with an id is kept, with
+    whatever it read of main memory, and every later one with that id is the same again, whatever is bound then."""
+
+    def __init__(self, session):
+        self.session, self.captured = session, dict[str, DeviceBinding]()
+        self.runs: Counter[str] = Counter()
+
+    def io_binding(self):
+        return DeviceBinding(self.session)
+
+    def run_with_iobinding(self, binding, options=None):
+        number = options.get_run_config_entry("gpu_graph_id") if options else "-1"
+        self.runs[number] += 1
+        if number != "-1":
+            binding = self.captured.setdefault(number, binding)
+        self.session.run_with_iobinding(binding.real)
+
+
+def as_on_cuda(model):
+    """The model, its graphs on a device that is main memory under another name."""
+    sessions = {role: DeviceSession(session) for role, session in model.sessions.items()}
+    choice = replace(model.choice, provider=CUDA, captures=True)
+    return OnnxModel(model.manifest, choice, sessions), sessions["decode"]
+
+
+def test_steps_that_are_launched_again_say_the_same(model, monkeypatch):
+    monkeypatch.setattr("service.runner.STEPS_UNTIL_CAPTURE", 2)
+    requests = requests_for(model, 40, seed=3)
+    captured, decode = as_on_cuda(model)
+    runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8)
+    assert_same_bits(
+        logprobs_of(runner, requests, max_rows=8), logprobs_of(model.runner(max_rows=8), requests, max_rows=8)
+    )
+    launched = sum(count - 1 for number, count in decode.runs.items() if number != "-1")
+    assert launched > 50, "most steps are launches"
+    assert 0 < len(decode.captured) <= MOST_GRAPHS
+
+
+def test_two_runners_never_take_each_others_captured_steps(model, monkeypatch):
+    monkeypatch.setattr("service.runner.STEPS_UNTIL_CAPTURE", 1)
+    captured, decode = as_on_cuda(model)
+    requests = requests_for(model, 12, seed=4)
+    expected = alone(model, requests)
+    for _ in range(2):
+        runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=1)
+        assert_same_bits({name: said for r in requests for name, said in logprobs_of(runner, [r]).items()}, expected)
+    assert len(decode.captured) > 2
+
+
+def test_no_more_steps_are_captured_than_may_be(model, monkeypatch):
+    monkeypatch.setattr("service.runner.STEPS_UNTIL_CAPTURE", 1)
+    monkeypatch.setattr("service.runner.MOST_GRAPHS", 3)
+    captured, decode = as_on_cuda(model)
+    requests = requests_for(model, 20)
+    logprobs_of(OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8), requests, max_rows=8)
+    assert len(decode.captured) == 3
 
 
 # ---- the self-check
