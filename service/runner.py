@@ -303,9 +303,7 @@ class OnnxRunner:
         encoding = self._computing.encodings.get((count, width)) if is_plain else None
         if encoding is not None:
             return encoding
-        encoding = _Encoding(self._computing.encode, count, width)
-        if places is not None:
-            _bind_input(encoding.binding, "places", places)
+        encoding = _Encoding(self._computing.encode, count, width, places)
         for state in self._crosses:
             address, size = self._scratch[state.names[0]].address, state.scratch_size(count, width)
             for place, name in enumerate(state.names):
@@ -552,11 +550,17 @@ class _Step:
 
 
 class _Encoding:
-    """A run of `encode` over so many sources of one width: arrays that are filled anew each time, bound once."""
+    """A run of `encode` over so many sources of one width: arrays that are filled anew each time, bound once.
 
-    def __init__(self, session: Any, count: int, width: int) -> None:
+    places: which of all there are, in a batch of this width, that are to be told; None: the graph knows none.
+    """
+
+    def __init__(self, session: Any, count: int, width: int, places: np.ndarray | None = None) -> None:
         self.session, self.binding = session, session.io_binding()
         self.source, self.lengths = np.zeros((count, width), np.int64), np.zeros(count, np.int32)
+        self._places = places  # a binding keeps no array alive
+        if places is not None:
+            _bind_input(self.binding, "places", places)
         self.bind_sources()
 
     def bind_sources(self) -> None:

@@ -59,6 +59,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer),
         Part("overhead", f"grpc_overhead overhead {form}", "gRPC and Python with all rows busy"),
+        Part("grpc-alone", "grpc_alone --repetitions 3", "What gRPC alone takes for a streamed message"),
         Part("memory", f"grpc_overhead memory {form} --repetitions 3", "Memory", peer),
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
         Part("profile-fp32", "profile_step --form fp32", "Where a step goes, fp32"),
@@ -93,7 +94,7 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
         return {"skipped": "the budget of time was spent"}
     words = shlex.split(part.command)
     flags = [] if part.name == "models" or "--json" in words else ["--json"]
-    place = ["--cache", str(cache)] if words[0] not in ("compare_genai", "invariance") else []
+    place = ["--cache", str(cache)] if words[0] not in ("compare_genai", "grpc_alone", "invariance") else []
     command = [sys.executable, "-m", f"tests.bench.{words[0]}", *words[1:], *place, *flags]
     began_s = time.monotonic()
     try:
