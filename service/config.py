@@ -70,7 +70,7 @@ class ServerSettings(BaseSettings):
         ge=0,
         le=256,
         description="threads of a step while one engine alone has work; 0: all usable, at most 8, and 1 for "
-        "a small model; 1: saves memory",
+        "a small model or until that has come often enough; more than 1 take the decoder's weights once more",
     )
     huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")

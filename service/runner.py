@@ -8,6 +8,7 @@ for is the scheduler's business.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import AttentionKind, Limits, Manifest, StateKind, Variant
+from export.bundle import AttentionKind, BundleError, Limits, Manifest, StateKind, Variant
 from service.crowd import Crowd
 from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
+from service.errors import StartupError
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
 from service.row_inputs import RowInputs
 from service.sessions import (
+    CPU,
     CUDA,
     Device,
     ExecutionChoice,
@@ -71,8 +74,14 @@ their threads than they compute: one sentence at a time, static int8 on two Zen 
 131 sentences of 159 a second with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
 
+LONE_STEPS = 128
+"""Steps of engines that were alone, until a model is worth a second copy of its weights."""
+
+log = logging.getLogger(__name__)
+
+
 class OnnxModel:
-    """The sessions of one bundle. Sessions may run in several threads at once; nothing here changes."""
+    """The sessions of one bundle. They may run in several threads at once; none is ever replaced."""
 
     def __init__(
         self,
@@ -85,6 +94,8 @@ class OnnxModel:
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
         self.lone_sessions: Sessions = lone_sessions or {}
+        self._open_lone: Callable[[], Sessions] | None = None
+        self._lone_steps = 0
         self._open_attend: Callable[[], Any] | None = None
         self._attend_session: Any = None
         self._opening = threading.Lock()
@@ -103,6 +114,7 @@ class OnnxModel:
         precision: Precision = "auto",
         lone_threads: int = 1,
         lone_bytes: int = 0,
+        lone_at_once: bool = True,
         crowd: Crowd | None = None,
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
@@ -110,7 +122,8 @@ class OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
         lone_threads: of a step, or of an encoder alone, when no other runner of `crowd` has rows; more than 1 cost its
-            weights once more. lone_bytes: a graph with less in its files gets no more than one.
+            weights once more. lone_bytes: a graph with less in its files gets no more than one. lone_at_once: not only
+            when it turns out that engines are alone.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
@@ -120,9 +133,35 @@ class OnnxModel:
         if "attend" in model.variant.graphs:
             file = path / model.variant.graphs["attend"].file
             model._open_attend = partial(open_graph or open_session, file, providers_of(choice.provider))
-        if model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes:
-            model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
+        is_large = model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes
+        if choice.provider == CPU and lone_threads > 1 and is_large:
+            model._open_lone = partial(open_lone_sessions, path, manifest, choice, threads=lone_threads)
+        if lone_at_once and model._open_lone is not None:
+            model.lone_sessions, model._open_lone = model._open_lone(), None
         return model
+
+    @property
+    def divides_steps(self) -> bool:
+        """Steps of an engine alone are computed by several threads, or will be when that has come often enough."""
+        return bool(self.lone_sessions) or self._open_lone is not None
+
+    def lone(self) -> Sessions:
+        """The sessions for a step of an engine alone; {}: it uses those that all share. Asked LONE_STEPS times, it
+        opens them in a thread of their own: a server that always has many requests never pays for them."""
+        if self._open_lone is not None:
+            self._lone_steps += 1
+            if self._lone_steps >= LONE_STEPS:
+                with self._opening:
+                    opening, self._open_lone = self._open_lone, None
+                if opening is not None:
+                    threading.Thread(target=self._make_lone, args=(opening,), name="lone-sessions", daemon=True).start()
+        return self.lone_sessions
+
+    def _make_lone(self, opening: Callable[[], Sessions]) -> None:
+        try:
+            self.lone_sessions = opening()
+        except (BundleError, StartupError) as error:
+            log.warning("steps go on with one thread each: %s", error)
 
     @property
     def weight_bytes(self) -> int:
@@ -264,7 +303,11 @@ class OnnxRunner:
     def _computing_for(self, plan: StepPlan) -> _Computing:
         """Decided for every turn: one step on threads that others need is soon over, and so is one on too few."""
         is_alone = self._model.crowd.enter(self)
-        return self._lone if self._lone is not None and is_alone and plan.rows <= LONE_ROWS else self._shared
+        if not is_alone or plan.rows > LONE_ROWS:
+            return self._shared
+        if self._lone is None and (sessions := self._model.lone()):
+            self._lone = _Computing({**self._model.sessions, **sessions})
+        return self._lone or self._shared
 
     def _encode_sources(self, joins: Sequence[Join]) -> None:
         """Runs the encoder over sources, the longest of them last, copies what it wrote to their rows, and keeps what

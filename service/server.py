@@ -108,6 +108,7 @@ def open_model(
             precision=settings.precision,
             lone_threads=settings.lone_threads or min(cpus, MOST_LONE_THREADS),
             lone_bytes=0 if settings.lone_threads else LONE_BYTES,
+            lone_at_once=settings.lone_threads > 1,
             crowd=crowd,
         )
         choice = model.choice

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import random
+import shutil
 import threading
 import weakref
 from collections import Counter
@@ -649,9 +650,57 @@ def test_a_small_decoder_is_not_divided(path, model):
         assert set(opened.lone_sessions) == roles
 
 
-def test_a_second_session_that_cannot_be_opened_is_a_startup_error(tmp_path, model):
-    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: .*fix: lone_threads 1"):
-        open_lone_sessions(tmp_path, model.manifest, model.choice, threads=2)
+def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("service.sessions.open_session", refuse)
+    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: no memory; fix: lone_threads 1"):
+        open_lone_sessions(path, model.manifest, model.choice, threads=2)
+
+
+@pytest.fixture
+def opens_late(path, monkeypatch):
+    monkeypatch.setattr("service.runner.LONE_STEPS", 5)
+    return OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2, lone_at_once=False)
+
+
+def opened_late(model):
+    """After those who open it are done."""
+    for thread in threading.enumerate():
+        if thread.name == "lone-sessions":
+            thread.join()
+    return set(model.lone_sessions)
+
+
+def test_sessions_of_an_engine_alone_are_opened_when_it_was_alone_often_enough(opens_late):
+    runner = Noting(opens_late, max_rows=1)
+    request = replace(requests_for(opens_late, 1)[0], prompt=(1,), max_tokens=4)
+    weights = opens_late.weight_bytes
+    first = logprobs_of(runner, [request])
+    assert opened_late(opens_late) == set()
+    assert {used_all for _, used_all in runner.noted} == {False}
+    assert_same_bits(logprobs_of(runner, [request]), first)
+    assert opened_late(opens_late) == {"decode"}
+    assert opens_late.weight_bytes == weights + opens_late.bytes_of("decode")
+    runner.noted.clear()
+    assert_same_bits(logprobs_of(runner, [request]), first)
+    assert {used_all for _, used_all in runner.noted} == {True}
+
+
+def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monkeypatch, caplog):
+    monkeypatch.setattr("service.runner.LONE_STEPS", 1)
+    copy = tmp_path / "bundle"
+    shutil.copytree(path, copy)
+    model = OnnxModel.open(copy, load_bundle(copy), device="cpu", lone_threads=2, lone_at_once=False)
+    with (copy / model.variant.graphs["decode"].file).open("ab") as graph:
+        graph.write(b"other")
+    requests = requests_for(model, 2)
+    runner = model.runner(max_rows=1)
+    assert [decode_alone(runner, request) for request in requests] == reference(model, requests)
+    assert opened_late(model) == set()
+    assert "steps go on with one thread each: " in caplog.text
+    assert not model.divides_steps
 
 
 # ---- where it runs

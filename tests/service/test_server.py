@@ -81,17 +81,20 @@ def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle,
     assert asked == [True, False][-checks:]
 
 
-@pytest.mark.parametrize(("asked", "least", "checks"), [(0, 0, 2), (0, 1 << 40, 1), (2, 1 << 40, 2), (1, 0, 1)])
+@pytest.mark.parametrize(
+    ("asked", "least", "divides", "at_once"),
+    [(0, 0, True, False), (0, 1 << 40, False, False), (2, 1 << 40, True, True), (1, 0, False, False)],
+)
 def test_a_small_model_has_one_thread_unless_more_are_asked_for(
-    tiny_translation_bundle, monkeypatch, asked, least, checks
+    tiny_translation_bundle, monkeypatch, asked, least, divides, at_once
 ):
-    checked = []
+    opened = []
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.server.LONE_BYTES", least)
-    monkeypatch.setattr("service.server.golden_decode", lambda runner, *_: checked.append(runner))
+    monkeypatch.setattr("service.server.golden_decode", lambda runner, *_: opened.append(runner._model))
     wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
-    assert len(checked) == checks
+    assert {(model.divides_steps, bool(model.lone_sessions)) for model in opened} == {(divides, at_once)}
 
 
 async def test_alive_but_not_ready_while_models_are_opened():
