@@ -47,18 +47,19 @@ def parts(options: argparse.Namespace) -> list[Part]:
     peer, faces = ("ctranslate2",), ("transformers",)
     speed, face = "compare_speed_ctranslate2", "compare_speed_transformers"
     form = f"--form {options.form}"
+    forms = f"8b64 {options.form} b32 b128 fp32"
     goodput = f"compare_goodput {form} --quick"
     found = [
         Part("models", f"speed_models --form fp32 {options.form} 8b64 b32 b128", "what is measured"),
-        Part("bandwidth", f"bandwidth --forms {options.form} 8b64 b32 b128 fp32", "One row beside the memory's speed"),
-        Part("alone", f"{speed} alone --forms 8b64 {options.form} b32 b128 fp32", "One request at a time", peer),
-        Part("offline", f"{speed} offline --forms {options.form} --count 512", "All sentences at once", peer),
-        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 128", "The same in fp32", peer),
-        Part("beam", f"{speed} beam --quick --forms {options.form} --count 256", "Beams of 4", peer),
+        Part("bandwidth", f"bandwidth --forms {forms}", "One row beside the memory's speed"),
+        Part("alone", f"{speed} alone --count 6 --forms {forms}", "One request at a time", peer),
+        Part("offline", f"{speed} offline --quick --forms {options.form} --count 512", "All sentences at once", peer),
+        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 96", "The same in fp32", peer),
+        Part("beam", f"{speed} beam --quick --forms {options.form} --count 128", "Beams of 4", peer),
         Part("transformers-alone", f"{face} alone --form 8b64", "Hugging Face, one at a time", faces),
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
-        Part("goodput", f"{goodput} --rate 40 --within-s 60", "Goodput under Poisson arrivals", peer),
-        Part("overhead", f"grpc_overhead overhead {form}", "gRPC and Python with all rows busy"),
+        Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
+        Part("overhead", f"grpc_overhead overhead {form} --repetitions 3", "gRPC and Python with all rows busy"),
         Part("grpc-alone", "grpc_alone --repetitions 3", "What gRPC alone takes for a streamed message"),
         Part("memory", f"grpc_overhead memory {form} --repetitions 3", "Memory", peer),
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
