@@ -71,8 +71,8 @@ class Memory(Protocol):
         lines: int,
         pitch: int,
         unit: int,
-        count: int = 1,
-        stride: int = 0,
+        count: int,
+        stride: int,
     ) -> None:
         """Copies within `count` parts of a block, which start `stride` bytes apart and hold rows of so many lines of
         `pitch` bytes, a multiple of `unit`. No row is both a source and a target."""
@@ -140,16 +140,15 @@ class HostMemory:
         lines: int,
         pitch: int,
         unit: int,
-        count: int = 1,
-        stride: int = 0,
+        count: int,
+        stride: int,
     ) -> None:
         assert isinstance(block, HostBlock)
         row = lines * pitch
         if not row:
             return
-        rows = (stride if count > 1 else block.size) // row
         # In units, of which few are copied at once: for many numpy lets other threads run, who then keep Python's lock.
-        shape, strides = (rows, count, lines, pitch // unit), (row, stride, pitch, unit)
+        shape, strides = (stride // row, count, lines, pitch // unit), (row, stride, pitch, unit)
         rows_RCLU = _view(block, 0, shape, strides, np.dtype((np.void, unit)))
         for source, target, start, stop in copies:
             assert 0 <= start <= stop <= pitch // unit, (start, stop, pitch, unit)
@@ -243,8 +242,8 @@ class CudaMemory:
         lines: int,
         pitch: int,
         unit: int,
-        count: int = 1,
-        stride: int = 0,
+        count: int,
+        stride: int,
     ) -> None:
         for source, target, start, stop in copies:
             self.copy(

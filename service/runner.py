@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import AttentionKind, BundleError, Limits, Manifest, StateKind, Variant
+from export.bundle import AttentionKind, BundleError, Limits, Manifest, StateKind, Variant, verify_files
 from service.crowd import Crowd
 from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
 from service.errors import StartupError
@@ -135,9 +135,10 @@ class OnnxModel:
             model._open_attend = partial(open_graph or open_session, file, providers_of(choice.provider))
         is_large = model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes
         if choice.provider == CPU and lone_threads > 1 and is_large:
-            model._open_lone = partial(open_lone_sessions, path, manifest, choice, threads=lone_threads)
-        if lone_at_once and model._open_lone is not None:
-            model.lone_sessions, model._open_lone = model._open_lone(), None
+            if lone_at_once:
+                model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
+            else:
+                model._open_lone = partial(_open_lone_late, path, manifest, choice, threads=lone_threads)
         return model
 
     @property
@@ -191,6 +192,12 @@ class OnnxModel:
         """Buffers and bindings for one engine."""
         memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
         return OnnxRunner(self, memory, max_rows=max_rows)
+
+
+def _open_lone_late(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
+    """See `open_lone_sessions`. Raises BundleError if the files have changed since the others were opened."""
+    verify_files(path, manifest)
+    return open_lone_sessions(path, manifest, choice, threads=threads)
 
 
 class OnnxRunner:
@@ -247,9 +254,10 @@ class OnnxRunner:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         self._computing = self._computing_for(plan)
         started_s = time.perf_counter()
-        if plan.kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
+        kept = plan.kept
+        if kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
             self._copy(plan)
-            self._make_room(plan, live=plan.kept)
+            self._make_room(plan, live=kept)
         else:
             self._make_room(plan, live=plan.held)
             self._copy(plan)
@@ -315,21 +323,20 @@ class OnnxRunner:
         width, count = _source_width(joins[-1]), len(joins)
         told = sorted({name for join in joins if join.reading for name in join.reading.outputs})
         encoding = self._encoding_for(count, width, told, _places(joins, width) if self._has_places else None)
-        encoding.source[:] = 0
-        for place, join in enumerate(joins):
-            encoding.source[place, : len(join.source)] = join.source
-            encoding.lengths[place] = self._source_lengths[join.row] = len(join.source)
+        rows = [join.row for join in joins]
+        encoding.source[:] = _block([join.source for join in joins], width)
+        encoding.lengths[:] = self._source_lengths[rows] = [len(join.source) for join in joins]
         if self._memory.device != "cpu":
             encoding.bind_sources()  # other devices copy what is bound when it is bound
         encoding.session.run_with_iobinding(encoding.binding)
         outputs = encoding.binding.get_outputs()[-len(told) :] if told else ()
         self._encoded |= _encoded(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
-        for first, stop in _neighbours([join.row for join in joins]):
+        for first, stop in _neighbours(rows):
             valid = len(joins[stop - 1].source)
             for state in self._crosses:
                 state.take(
                     self._scratch[state.names[0]],
-                    joins[first].row,
+                    rows[first],
                     first=first,
                     count=stop - first,
                     valid=valid,

@@ -22,7 +22,6 @@ from export.bundle import (
     SESSION_THREADS,
     Manifest,
     Variant,
-    verify_files,
 )
 from service.errors import StartupError
 
@@ -107,10 +106,9 @@ def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, 
     """The graph of a step, or of an encoder alone, again, run on `threads` threads: for an engine that has the
     processors to itself.
 
-    Raises StartupError, and BundleError if the files have changed since the others were opened. The session packs its
-    own copy of the weights. Products divide their columns among threads and never a sum, so the bits are the same.
+    Raises StartupError. The session packs its own copy of the weights. Products divide their columns among threads and
+    never a sum, so the bits are the same.
     """
-    verify_files(path, manifest)
     graphs = manifest.variant(choice.precision).graphs
     config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(LONE_SPIN_US)}
     role = lone_role(graphs)

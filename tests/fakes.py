@@ -446,3 +446,9 @@ class FakeCuda:
 def bytes_of(block):
     """A block's bytes as an array that changes with them."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * block.size).from_address(block.address))
+
+
+def bytes_at(address, dtype, shape):
+    """A copy of the bytes of an array that lies somewhere."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(ctypes.string_at(address, size)) or bytearray(1), np.uint8)

@@ -3,8 +3,7 @@ import pytest
 
 from service.memory import CudaMemory, HostMemory
 from service.row_inputs import RowInputs
-from tests.fakes import FakeCuda
-from tests.service.test_runner import bytes_at
+from tests.fakes import FakeCuda, bytes_at
 
 
 class Binding:

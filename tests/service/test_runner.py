@@ -1,7 +1,6 @@
 """The real thing: tiny exported bundles on ONNX Runtime, against PyTorch, against themselves alone, against dirt."""
 
 import asyncio
-import ctypes
 import random
 import shutil
 import threading
@@ -33,7 +32,7 @@ from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.selfcheck import decode_alone, golden_decode
 from service.sequence import Sequence
 from service.sessions import CPU, CUDA, LAZY_ROLES, open_lone_sessions, open_session
-from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, drain
+from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, bytes_at, drain
 from tests.tiny import tiny_config, tiny_model
 
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
@@ -871,11 +870,6 @@ class DeviceBinding:
 
     def get_outputs(self):
         return self.real.get_outputs()
-
-
-def bytes_at(address, dtype, shape):
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return np.frombuffer(bytearray(ctypes.string_at(address, size)) or bytearray(1), np.uint8)
 
 
 class DeviceSession:
