@@ -282,14 +282,16 @@ class Engine:
         if plan.looked_up:
             hits = len({load.row for load in plan.step.loads})
             self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
+        steps = 1 + len(model.taken)
         if plan.step.tokens:
-            self._metrics.stepped(model.step_s, len(plan.step.tokens))
+            for _ in range(steps):
+                self._metrics.stepped(model.step_s, len(plan.step.tokens))
         if drafted:
             self._metrics.speculated(drafted, right)
             self._metrics.next_tokens(0.0, right)  # they came with others
         self._metrics.generated(produced)
         self._emit(advanced, model)
-        self._steps, self._tokens = self._steps + 1, self._tokens + produced
+        self._steps, self._tokens = self._steps + steps, self._tokens + produced
 
     def _compute(self, step: StepPlan) -> Distributions:
         """The only blocking call. `close` may take over meanwhile, if it does not come back."""
@@ -331,7 +333,8 @@ class Engine:
                 else:
                     self._answer(sequence, event)
         if repeated:
-            metrics.next_tokens(now_s - self._last_tokens_s, repeated)
+            steps = 1 + len(model.taken)
+            metrics.next_tokens((now_s - self._last_tokens_s) / steps, repeated * steps)
         self._last_tokens_s = now_s
 
     def _fail(self, plan: Plan) -> None:

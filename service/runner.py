@@ -146,11 +146,11 @@ class OnnxModel:
         """Steps of an engine alone are computed by several threads, or will be when that has come often enough."""
         return bool(self.lone_sessions) or self._open_lone is not None
 
-    def lone(self) -> Sessions:
-        """The sessions for a step of an engine alone; {}: it uses those that all share. Asked LONE_STEPS times, it
-        opens them in a thread of their own: a server that always has many requests never pays for them."""
+    def lone(self, steps: int) -> Sessions:
+        """The sessions for so many steps of an engine alone; {}: it uses those that all share. Asked for LONE_STEPS
+        steps, it opens them in a thread of their own: a server that always has many requests never pays for them."""
         if self._open_lone is not None:
-            self._lone_steps += 1
+            self._lone_steps += steps
             if self._lone_steps >= LONE_STEPS:
                 with self._opening:
                     opening, self._open_lone = self._open_lone, None
@@ -273,10 +273,9 @@ class OnnxRunner:
         for save in plan.saves:
             self._kept_blocks.save(self._states, save, slots=plan.slots)
         joined_s = time.perf_counter()
-        if plan.tokens:
-            self._step(plan)
+        taken = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
-        draft_s = self._verify(plan.drafts, len(plan.tokens))
+        draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
         return TurnOutputs(
             self._outputs,
             len(plan.tokens),
@@ -284,9 +283,10 @@ class OnnxRunner:
             see=self._see,
             encoded=self._encoded,
             join_s=joined_s - started_s,
-            step_s=stepped_s - joined_s,
+            step_s=(stepped_s - joined_s) / (1 + len(taken)),
             drafts=plan.drafts,
             draft_s=draft_s,
+            taken=taken,
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -298,7 +298,7 @@ class OnnxRunner:
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
-        lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
+        lines = len(plan.tokens) + plan.further + sum([len(draft.tokens) for draft in plan.drafts])
         is_decoding = bool(lines or plan.blocks)
         if self._outputs.ensure(max(self._states.rows, lines) if is_decoding else 0, plan.top_k) or moved:
             self._forget_bindings()
@@ -313,7 +313,7 @@ class OnnxRunner:
         is_alone = self._model.crowd.enter(self)
         if not is_alone or plan.rows > LONE_ROWS:
             return self._shared
-        if self._lone is None and (sessions := self._model.lone()):
+        if self._lone is None and (sessions := self._model.lone(1 + plan.further)):
             self._lone = _Computing({**self._model.sessions, **sessions})
         return self._lone or self._shared
 
@@ -453,22 +453,36 @@ class OnnxRunner:
             seconds.append(time.perf_counter() - started_s)
         return seconds
 
-    def _step(self, plan: StepPlan) -> None:
+    def _step(self, plan: StepPlan) -> list[int]:
+        """One step of all rows, and what the only one goes on with by itself: returns the inputs of those steps."""
         rows, inputs = len(plan.tokens), self._rows
         inputs["tokens"][:rows, 0] = plan.tokens
-        starts = inputs["starts"][:rows]
-        starts[:] = plan.starts
-        np.add(starts, 1, out=inputs["lengths"][:rows], casting="unsafe")
-        inputs.write()
+        inputs["starts"][:rows] = plan.starts
+        inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
         self._total_length[...] = self._states.capacities["self_kv"]
         self._memory.settle()
-        key, steps = (rows, *self._states.capacities.values()), self._computing.steps
+        self._compute_step(rows, 0)
+        taken: list[int] = []
+        while len(taken) < plan.further:
+            token = self._outputs.likeliest(len(taken))
+            if token in self.ends:
+                break
+            taken.append(token)
+            start = plan.starts[0] + len(taken)
+            inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
+            self._compute_step(rows, len(taken))
+        return taken
+
+    def _compute_step(self, rows: int, line: int) -> None:
+        """Runs `decode` with the inputs of the first rows; what it says is written to lines from `line` on."""
+        self._rows.write()
+        key, steps = (rows, line, *self._states.capacities.values()), self._computing.steps
         step = steps.get(key)
         if step is None:
             if len(steps) >= MOST_BINDINGS:
                 steps.clear()
-            step = steps[key] = _Step(self._bind(0, rows, lines=(0, rows)))
-            inputs.bind(step.binding, rows, self._inputs)
+            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
+            self._rows.bind(step.binding, rows, self._inputs)
             self._bind_feeds(step.binding, {"total_length": self._total_length, "top_k": self._outputs.top_k})
         if self._uncaptured is not None:
             self._count(step)
@@ -585,7 +599,7 @@ class _Computing:
     def __init__(self, sessions: Sessions) -> None:
         self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
-        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows and capacities; void when a buffer moves
+        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows, line and capacities; void when a buffer moves
         self.encodings: dict[tuple[int, int], _Encoding] = {}  # by sources and width; void when the scratch moves
 
 

@@ -24,6 +24,7 @@ which). Only those that come true count as cached.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import deque
 from collections.abc import Iterable
@@ -54,9 +55,10 @@ class SchedulerConfig:
     block: int = 128
     prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside state_bytes; 0: none are kept
     draft_tokens: int = 0  # of a draft at most, for decoders that read blocks; 0: nothing is drafted
+    lone_steps: int = 4  # of a turn, for one greedy row whose answer is not streamed, with nobody waiting for its turn
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block"):
+        for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block", "lone_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.block % PAD_MULTIPLE:
@@ -92,6 +94,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout) -> None:
         self.config, self.limits, self.layout = config, limits, layout
+        self._bytes_for = functools.lru_cache(maxsize=1024)(self._bytes_of)
         self.waiting: deque[Sequence] = deque()
         self._cancelled: list[Sequence] = []
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; those that have ended leave it late
@@ -183,9 +186,13 @@ class Scheduler:
         readers = self._readers()
         admitted = self._admit(readers)
         copies = [] if is_settled and not admitted else self._lay_out(admitted)
-        loads = self._load(admitted) if self.has_prefill else []
-        blocks = self._read(readers, admitted) if self.has_prefill else []
-        reading = frozenset(self._readers(blocks))
+        loads: list[Keep] = []
+        blocks: list[PromptBlock] = []
+        reading: frozenset[Sequence] = frozenset()
+        if self.has_prefill and (readers or admitted):
+            loads = self._load(admitted)
+            blocks = self._read(readers, admitted)
+            reading = frozenset(self._readers(blocks))
         return Plan(
             self._step(held, copies, admitted, loads, blocks, reading),
             tuple(self.live),
@@ -429,6 +436,7 @@ class Scheduler:
         tokens = []
         if steps := self.has_decoder and len(reading) + len(drafts) < len(self.live):
             tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
+        further = self._further() if steps and not reading else 0
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         return StepPlan(
@@ -443,8 +451,9 @@ class Scheduler:
             starts=tuple(starts if steps else ()),
             reading=frozenset([row for sequence in reading for row in sequence.rows]),
             drafts=tuple(drafts),
+            further=further,
             held=held,
-            longest=max([start + 1 for start in starts] + ends, default=0),
+            longest=max([start + 1 + further for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
@@ -463,6 +472,18 @@ class Scheduler:
                 (hypothesis,) = sequence.hypotheses
                 drafts.append(Draft(hypothesis.row, sequence.cached, (hypothesis.tokens[-1], *sequence.draft)))
         return drafts
+
+    def _further(self) -> int:
+        """Steps behind the next one that nobody need look at: a turn costs as much whatever it is for, a tenth and more
+        of a step of one row. Whoever comes meanwhile waits for them, and a stream must not come in bursts."""
+        if len(self.rows) != 1 or self.waiting or self.speculation is not None:
+            return 0
+        (sequence,) = self.live
+        request = sequence.request
+        is_free = sequence.search.is_greedy and sequence.steps >= max(1, len(request.prefix))
+        if request.is_streamed or not is_free:
+            return 0
+        return max(0, min(self.config.lone_steps - 1, request.max_tokens - sequence.steps - 1))
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
@@ -485,7 +506,7 @@ class Scheduler:
             longest = max(longest, last + padded(len(request.prompt) - 1 - last))
         return Extent(width, max(0, longest), len(request.source))
 
-    def _bytes_for(self, extent: Extent) -> int:
+    def _bytes_of(self, extent: Extent) -> int:
         """Bytes of the buffers that hold so much."""
         if not extent.rows:
             return 0

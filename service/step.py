@@ -89,6 +89,8 @@ class StepPlan(NamedTuple):
     reading: rows whose prompts are not read yet: their step is there to keep the others together, says nothing, and
         what it caches is written over by the next block.
     drafts: at most one of a row. A row with one takes part in the step of the others, if there is one, as always.
+    further: steps that the only row makes by itself behind the first, at most: the likeliest token of each is the input
+        of the next, until it is one that ends answers.
     held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
@@ -106,6 +108,7 @@ class StepPlan(NamedTuple):
     starts: tuple[int, ...] = ()
     reading: frozenset[int] = frozenset()
     drafts: tuple[Draft, ...] = ()
+    further: int = 0
     held: int = 0
     longest: int = 0
     longest_source: int = 0
@@ -126,17 +129,20 @@ class Distributions(Protocol):
 
     top_ids, top_logprobs: for each row at least the wanted number of likeliest tokens, best first, of equal ones the
     lowest id first.
-    join_s: seconds of encoding and prefill; step_s: seconds of the step itself; draft_s: of each draft.
+    taken: the inputs of the steps that the only row made by itself.
+    join_s: seconds of encoding and prefill; step_s: seconds of one step; draft_s: of each draft.
     """
 
     top_ids: list[list[int]]
     top_logprobs: list[list[float]]
+    taken: list[int]
     join_s: float
     step_s: float
     draft_s: list[float]
 
     def behind(self, row: int) -> Iterator[Distributions]:
-        """What it says of a row behind each token of the row's draft, one after another."""
+        """What it says of a row behind each token of the row's draft, one after another; of the row that made steps by
+        itself, behind each of them."""
         ...
 
     def logprobs(self, row: int) -> np.ndarray:

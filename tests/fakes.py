@@ -85,10 +85,11 @@ def doubtful(source, fed, vocab_size):
 class ScriptedOutputs:
     """See service.step.Distributions. Attention looks at one source position after another."""
 
-    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None):
+    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None, taken=()):
         self.logprobs_RV, self.sources, self.join_s, self.step_s = logprobs_RV, sources, join_s, step_s
-        self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts
-        self.draft_s = [0.003] * len(self.behind_RTV)
+        self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts or with steps of their own
+        self.taken = list(taken)
+        self.draft_s = [] if taken else [0.003] * len(self.behind_RTV)
         self.top_k = top_k
         ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
         self.top_ids = ids_RK.tolist()
@@ -209,11 +210,30 @@ class ScriptedRunner:
         ]
         behind = self._draft(plan)
         assert plan.longest >= max(len(fed) for _, fed in self.rows)
+        taken = self._further(plan, said, behind)
         logprobs_RV = np.array([certain(what, words) if isinstance(what, int) else what for what in said])
         logprobs_RV = logprobs_RV.reshape(len(said), words)
         sources = [source for source, _ in self.rows]
         join_s, step_s = 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
-        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, join_s, step_s, behind)
+        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, join_s, step_s, behind, taken)
+
+    def _further(self, plan, said, behind):
+        """The only row goes on by itself: the inputs of its steps, and what follows each of them, into `behind`."""
+        if not plan.further:
+            return []
+        assert plan.rows == len(said) == 1
+        assert not plan.drafts
+        ((source, fed),), words = self.rows, self.limits.vocab_size
+        taken: list[int] = []
+        heard = [certain(said[0], words) if isinstance(said[0], int) else said[0]]
+        while len(taken) < plan.further and (token := int(np.argmax(heard[-1]))) not in self.ends:
+            taken.append(token)
+            fed.append(token)
+            what = self.rule(source, fed, words)
+            heard.append(certain(what, words) if isinstance(what, int) else what)
+        self.guessed = {0} if taken else set()
+        behind[0] = heard
+        return taken
 
     def _rewound(self, row, start):
         """The tokens of a row, without guesses from `start` on."""

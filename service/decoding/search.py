@@ -58,8 +58,8 @@ def search_for(request: Request, *, ends: tuple[int, ...], stops: Stops | None =
 
 
 def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
-    """Extends every sequence by one token, and by those of its draft that it would have chosen. One that cannot go on
-    ends with its error, and costs the others nothing.
+    """Extends every sequence by one token, and by those behind it that it would have chosen too: of its draft, or that
+    its row took by itself. One that cannot go on ends with its error, and costs the others nothing.
 
     Raises NotFinite, before anything is changed.
     """
@@ -75,12 +75,13 @@ def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
 
 
 def _extend(sequence: Sequence, model: Distributions) -> None:
-    if not sequence.draft:
+    guesses = sequence.draft or model.taken
+    if not guesses:
         sequence.search.advance(sequence, model)
         return
     behind = model.behind(sequence.rows[0])
     sequence.search.advance(sequence, next(behind))
-    for guess, said in zip(sequence.draft, behind, strict=True):
+    for guess, said in zip(guesses, behind, strict=True):
         if sequence.end is not None or sequence.hypotheses[0].tokens[-1] != guess:
             return
         sequence.cached += 1  # it was read already

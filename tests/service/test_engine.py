@@ -583,6 +583,32 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
             assert sink.tokens == answer
 
 
+# ---- steps that a row makes by itself
+
+
+def test_steps_of_one_turn_are_counted_one_by_one(manual):
+    metrics = RecordingMetrics()
+    runner = ScriptedRunner(rule=never_ends)
+    engine, loop = manual(runner, metrics=metrics)
+    runner.before_run = lambda: engine._clock.advance(0.25)
+    sink = Sink()
+    engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
+    for _ in range(3):
+        engine.turn()
+    loop.run()
+    assert sink.finals[0].generated_tokens == 6
+    assert metrics.of("stepped") == [[0.002, 1]] * 6
+    assert metrics.of("next_tokens") == [[0.0625, 4], [0.25, 1]]
+    assert metrics.of("generated") == [[1], [4], [1]]
+    assert engine.snapshot.steps == engine.snapshot.tokens == 6
+
+
+def test_a_stop_string_inside_such_a_turn_ends_the_answer_there(manual):
+    engine, loop = manual(ScriptedRunner(rule=spell(*"abcdefgh")))
+    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("cd",), is_streamed=False)).events
+    assert (final.text, final.reason, final.generated_tokens) == ("ab", FinishReason.STOP_STRING, 4)
+
+
 # ---- drafts
 
 

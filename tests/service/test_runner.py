@@ -264,6 +264,29 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
     assert sum(reused) > 100
 
 
+# ---- steps that a row makes by itself
+
+
+def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model):
+    requests = [replace(request, is_streamed=False) for request in requests_for(model, 12, seed=7)]
+    told = []
+    for lone_steps in (1, 4):
+        runner, runs = model.runner(max_rows=2), 0
+        for request in requests:
+            scheduler = Scheduler(SchedulerConfig(max_rows=2, lone_steps=lone_steps), runner.limits, runner.layout)
+            scheduler.submit(sequence := sequence_for(runner, request))
+            while not scheduler.is_idle:
+                plan = scheduler.plan(0.0)
+                if plan.live:
+                    runs += 1
+                    advance(scheduler.commit(plan), runner.run(plan.step))
+            told.append((runs, sequence.answers[0].tokens, sequence.answers[0].logprobs))
+    plain, bursts = told[: len(requests)], told[len(requests) :]
+    assert [tokens for _, tokens, _ in plain] == reference(model, requests)
+    assert [answer for _, *answer in bursts] == [answer for _, *answer in plain]
+    assert bursts[-1][0] < 0.6 * plain[-1][0], "turns"
+
+
 # ---- drafts
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from service.decoding.search import advance, search_for
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, InvalidRequest, RequestError
+from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.sequence import Sequence
@@ -460,6 +461,71 @@ def test_invariants_notice_broken_state():
     assert broken(lambda scheduler: setattr(scheduler.live[0], "agreed", [99]))
     assert broken(lambda scheduler: setattr(scheduler.live[0], "width", 0))
     assert broken(lambda scheduler: scheduler.live[0].hypotheses.clear())
+
+
+# ---- steps that a row makes by itself
+
+
+def whole(name="r", **more):
+    return request(name, is_streamed=False, **more)
+
+
+def further(bench):
+    bench.drain()
+    return [plan.further for plan in bench.runner.plans]
+
+
+def test_an_answer_alone_that_nobody_streams_goes_several_steps_in_a_turn():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(whole(max_tokens=10))
+    assert further(bench) == [0, 3, 3, 0]
+    assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
+    assert row.produced == row.steps == 10
+    assert all(plan.longest == plan.starts[0] + 1 + plan.further for plan in bench.runner.plans)
+
+
+def test_an_end_token_ends_the_steps_of_a_turn():
+    bench = Bench(ScriptedRunner(rule=lambda source, fed, vocab_size: EOS if len(fed) == 3 else 9))
+    (row,) = bench.submit(whole(max_tokens=30))
+    bench.turn()
+    bench.turn()
+    assert tokens_of(row) == [9, 9, EOS]
+    assert (row.end, row.cached) == (FinishReason.END_OF_SEQUENCE, 3)
+
+
+def test_a_stream_and_two_rows_and_whoever_waits_go_step_by_step():
+    for asked in ([request(max_tokens=6)], [whole("a", max_tokens=6), whole("b", max_tokens=6)]):
+        bench = Bench()
+        bench.submit(*asked)
+        assert not any(further(bench))
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    bench.submit(whole("a", max_tokens=9), whole("b", max_tokens=9))
+    turns = further(bench)
+    assert turns[:9] == [0] * 9
+    assert max(turns[9:]) == 3, "nobody waits for the second one"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"options": DecodingOptions(beam_size=2)},
+        {"options": DecodingOptions(temperature=0.7)},
+        {"options": DecodingOptions(top_logprobs=2)},
+        {"prefix": (5, 6, 7, 8, 9, 10)},
+    ],
+)
+def test_what_the_likeliest_token_does_not_decide_goes_step_by_step(more):
+    bench = Bench()
+    bench.submit(whole(max_tokens=6, **more))
+    assert not any(further(bench))
+
+
+def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
+    bench = reader(ScriptedRunner(has_source=False, max_block=0, rule=never_ends), block=16)
+    (row,) = bench.submit(generation(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
+    assert max(further(bench)) == 3
+    assert not any(plan.further for plan in bench.runner.plans if plan.blocks)
+    assert row.steps == 9
 
 
 # ---- drafts

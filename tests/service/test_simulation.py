@@ -93,6 +93,7 @@ def draw_request(rng, number, now_s, has_source):
         seed=number,
         reading=Reading(pooling="mean") if kind == "embed" else None,
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
+        is_streamed=rng.random() < 0.5,
     )
 
 
