@@ -56,17 +56,18 @@ Arrays = dict[str, Array]
 
 
 class Prediction(NamedTuple):
-    """What `decode` says of the next token of each row, or behind each token that it was asked for; fields are named
-    like its outputs."""
+    """What `decode` says of the next token of each row, or behind each token that it was asked for, and what `rank`
+    makes of that; fields are named like their outputs."""
 
+    logits: Array  # float32 (rows, V)
     logprobs: Array  # float32 (rows, V)
     normaliser: Array  # float32 (rows,): logits = logprobs + normaliser
     top_logprobs: Array  # float32 (rows, N), best first
     top_ids: Array  # int64 (rows, N)
 
     @property
-    def logits(self) -> Array:
-        """float32 (rows, V)."""
+    def normalised(self) -> Array:
+        """The logits from the normaliser, float32 (rows, V)."""
         logits: Array = self.logprobs + self.normaliser[:, None]
         return logits
 
@@ -634,13 +635,14 @@ class Suite(Checker):
         )
 
     def normaliser(self) -> tuple[float, str]:
-        """What the normaliser is for: the logits, from it and the log-probabilities."""
+        """What the normaliser is for, the logits from it and the log-probabilities; and the logits that there are."""
         worst = self.worst()
         for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
             expected = self.expected.logits(source, target)
             for position in self._positions(row):
-                actual = self.played.predictions[row, position].logits[0]
-                worst.add(f"logits at {position}", actual, expected[position])
+                prediction = self.played.predictions[row, position]
+                worst.add(f"logits at {position}", prediction.logits[0], expected[position])
+                worst.add(f"normalised logits at {position}", prediction.normalised[0], expected[position])
         return worst.error, worst.note
 
     def _predictions(self) -> list[Prediction]:
@@ -654,11 +656,12 @@ class Suite(Checker):
         return error, f"worst of {len(sums)} rows"
 
     def best(self) -> tuple[float, str]:
-        """Named in a batch and alone, one of them and several, against a sort that keeps the order of equal values."""
+        """Named in a batch and alone, one of them and several, against a sort by logits that keeps the order of equal
+        values: whoever reads no more than the logits finds the same."""
         differ, counts = 0, set[int]()
         for prediction in self._predictions():
             counts.add(count := prediction.top_ids.shape[1])
-            order = np.argsort(-prediction.logprobs, axis=-1, kind="stable")[:, :count]
+            order = np.argsort(-prediction.logits, axis=-1, kind="stable")[:, :count]
             differ += differing(prediction.top_ids, order)
             differ += differing(prediction.top_logprobs, np.take_along_axis(prediction.logprobs, order, axis=-1))
         return float(differ), f"ids and log-probabilities of the best {' and '.join(map(str, sorted(counts)))}"
@@ -756,7 +759,7 @@ def differing(actual: Array, expected: Array) -> int:
 
 def _pairs(one: Prediction, other: Prediction) -> list[tuple[Array, Array]]:
     """What two predictions of a row must agree in; how many best tokens they name is their own affair."""
-    return [(one.logprobs, other.logprobs), (one.normaliser, other.normaliser)]
+    return [(one.logits, other.logits), (one.logprobs, other.logprobs), (one.normaliser, other.normaliser)]
 
 
 def garbage(shape: Sequence[int], dtype: Any) -> Array:

@@ -1,6 +1,6 @@
-"""The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode` and
-`decode`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone is
-`encode` with what its heads say.
+"""The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode`,
+`decode` and `rank`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone
+is `encode` with what its heads say.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
@@ -241,10 +241,7 @@ class EncodeGraph(nn.Module):
 class _Decode(nn.Module):
     """A block of tokens → what the model says of the token behind some of them, and the extended caches.
 
-    logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp taken off them, so that
-    logits = logprobs + normaliser. top_logprobs float32 and top_ids int64 (P, N): the N = `top_k` best tokens, best
-    first, of equal ones the lower id. N may be 0, and then costs nothing; 1 costs more than 2 (32 rows of 32,000 words
-    on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with 8).
+    logits float32 (P, V), whatever the precision of the weights. Whoever only wants the likeliest tokens needs no more.
     """
 
     def __init__(self, model: EncoderDecoder | Decoder) -> None:
@@ -263,13 +260,11 @@ class _Decode(nn.Module):
             for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
         ]
 
-    def say(
-        self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention], top_k_1: Tensor
-    ) -> list[Tensor]:
+    def say(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
         """All outputs, behind the tokens with these states."""
         presents = [attend.present for attend in attends if attend.present is not None]
-        said = predictions(self.model.decoder.unembedding, states_PM, top_k_1)
-        return [*said, *(tensor for layer in presents for tensor in layer)]
+        logits_PV = logits_behind(self.model.decoder.unembedding, states_PM)
+        return [logits_PV, *(tensor for layer in presents for tensor in layer)]
 
 
 class DecodeGraph(_Decode):
@@ -286,13 +281,12 @@ class DecodeGraph(_Decode):
         starts_B: Tensor,
         lengths_B: Tensor,
         total_length: Tensor,
-        top_k_1: Tensor,
         past: Sequence[Pair],
         positions_P2: Tensor,
     ) -> list[Tensor]:
         attends = self.attends(past, starts_B, lengths_B, total_length)
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
-        return self.say(_gather(states_BTM, positions_P2), attends, top_k_1)
+        return self.say(_gather(states_BTM, positions_P2), attends)
 
 
 class DecodeTokenGraph(_Decode):
@@ -305,7 +299,6 @@ class DecodeTokenGraph(_Decode):
         starts_B: Tensor,
         lengths_B: Tensor,
         total_length: Tensor,
-        top_k_1: Tensor,
         past: Sequence[Any],
         source_lengths_B: Tensor | None = None,
         cross: Sequence[Pair] = (),
@@ -315,7 +308,7 @@ class DecodeTokenGraph(_Decode):
         if source_lengths_B is not None:
             sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
-        return self.say(states_BTM[:, 0], attends, top_k_1)
+        return self.say(states_BTM[:, 0], attends)
 
 
 def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
@@ -325,19 +318,35 @@ def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
     return result
 
 
-def predictions(unembedding: nn.Module, states_PM: Tensor, top_k_1: Tensor) -> list[Tensor]:
-    """What `decode` says of the token behind those with these states, the first four outputs of `_Decode`."""
-    # float32 before the softmax: in half precision the log-probabilities of a row add up to several percent off.
+def logits_behind(unembedding: nn.Module, states_PM: Tensor) -> Tensor:
+    """What `decode` says of the token behind those with these states: float32 (P, V)."""
+    # In half precision the log-probabilities of a row would add up to several percent off.
     logits_PV: Tensor = unembedding(states_PM).float()
-    logprobs_PV = logits_PV.log_softmax(-1)
-    # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
-    # microseconds at 32 x 32000).
-    normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
-    return [logprobs_PV, normaliser_P, *_top_k(logprobs_PV, top_k_1)]
+    return logits_PV
 
 
-def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
-    """The best of each row, sorted, of equal ones the lower index first: values (P, N) and int64 indices (P, N)."""
+class RankGraph(nn.Module):
+    """`rank`: logits → log-probabilities, and the best tokens.
+
+    logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp taken off them, so that
+    logits = logprobs + normaliser. top_ids int64 (P, N): the N = `top_k` best tokens by their logits, best first, of
+    equal ones the lower id; top_logprobs float32 (P, N): theirs. N may be 0, and then costs nothing; 1 costs more than
+    2 (32 rows of 32,000 words on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with
+    8). By logits, so that rows of which only the likeliest token is wanted find the same one without this graph:
+    log-probabilities of two logits that differ may be equal.
+    """
+
+    def forward(self, logits_PV: Tensor, top_k_1: Tensor) -> list[Tensor]:
+        logprobs_PV = logits_PV.log_softmax(-1)
+        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
+        # microseconds at 32 x 32000).
+        normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
+        ids_PN = _top_k(logits_PV, top_k_1)
+        return [logprobs_PV, normaliser_P, logprobs_PV.gather(1, ids_PN), ids_PN]
+
+
+def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Tensor:
+    """The best of each row, sorted, of equal ones the lower index first: int64 indices (P, N)."""
     # Named outright, because `torch.topk` takes a number, and the graph would take it out of its tensor and back in.
     count: Any = top_k_1.item()
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
@@ -347,7 +356,7 @@ def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Sequence[Tensor]:
         shapes=[(scores_PV.shape[0], count)] * 2,
         version=11,
     )
-    return results
+    return results[1]
 
 
 class SeenSourceAttention:
@@ -435,12 +444,11 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         torch.zeros(batch, dtype=torch.int64),
         torch.full((batch,), length, dtype=torch.int32),
         torch.tensor(length, dtype=torch.int32),
-        torch.tensor([2]),
         past,
     )
-    dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, {}, past_axes)
-    inputs = ("tokens", "starts", "lengths", "total_length", "top_k", *(f"past.{name}" for name in own))
-    outputs = ("logprobs", "normaliser", "top_logprobs", "top_ids", *(f"present.{name}" for name in own))
+    dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, past_axes)
+    inputs = ("tokens", "starts", "lengths", "total_length", *(f"past.{name}" for name in own))
+    outputs = ("logits", *(f"present.{name}" for name in own))
     if config.compression:
         decode = Signature(
             module=DecodeTokenGraph(model),
@@ -449,7 +457,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             inputs=inputs,
             outputs=outputs,
         )
-        return {"decode": decode}
+        return {"decode": decode, "rank": rank_signature(config)}
     if not isinstance(model, EncoderDecoder):
         decode = Signature(
             module=DecodeGraph(model),
@@ -458,7 +466,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             inputs=(*inputs, "positions"),
             outputs=outputs,
         )
-        return {"decode": decode}
+        return {"decode": decode, "rank": rank_signature(config)}
     cross, cross_axes = pairs(source, "source")
     source_lengths = torch.full((batch,), source, dtype=torch.int32)
     encode = Signature(
@@ -475,8 +483,9 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         inputs=(*inputs, "source_lengths", *theirs),
         outputs=outputs,
     )
+    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "rank": rank_signature(config)}
     if not attention:
-        return {"encode": encode, "decode": decode}
+        return made
     align = Signature(
         module=AlignGraph(model),
         arguments=(torch.ones(batch, block, dtype=torch.int64), source_lengths, cross),
@@ -484,7 +493,18 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         inputs=("tokens", "source_lengths", *theirs),
         outputs=("cross_attention",),
     )
-    return {"encode": encode, "decode": decode, "align": align}
+    return made | {"align": align}
+
+
+def rank_signature(config: ModelConfig) -> Signature:
+    """That of `rank`, which is the same for all models with so many words."""
+    return Signature(
+        module=RankGraph(),
+        arguments=(torch.zeros(3, config.vocab_size), torch.tensor([2])),
+        dynamic_axes=({0: torch.export.Dim("asked")}, {}),
+        inputs=("logits", "top_k"),
+        outputs=("logprobs", "normaliser", "top_logprobs", "top_ids"),
+    )
 
 
 def _encoder_signature(model: Encoder) -> Signature:

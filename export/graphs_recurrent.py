@@ -25,7 +25,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
-from export.graphs import GROUP_QUERY_ATTENTION, Signature, predictions
+from export.graphs import GROUP_QUERY_ATTENTION, Signature, logits_behind, rank_signature
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, first_names, state_names
 
@@ -145,7 +145,6 @@ class DecodeGraph(nn.Module):
         self,
         tokens_B1: Tensor,
         starts_B: Tensor,
-        top_k_1: Tensor,
         past: Sequence[Tensor],
         firsts: Sequence[Tensor],
         source_lengths_B: Tensor | None = None,
@@ -162,7 +161,7 @@ class DecodeGraph(nn.Module):
             attend = GraphSourceAttention(states_B1SN, source_lengths_B)
         keys_BSA = None if keys_B1SA is None else keys_B1SA.squeeze(1)
         vectors_B1M, carried = decoder(tokens_B1, begun, keys_BSA, attend)
-        return [*predictions(decoder.unembedding, vectors_B1M[:, 0], top_k_1), *carried]
+        return [logits_behind(decoder.unembedding, vectors_B1M[:, 0]), *carried]
 
 
 class WatchGraph(nn.Module):
@@ -215,17 +214,17 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
         arguments=(
             torch.ones(batch, 1, dtype=torch.int64),
             torch.zeros(batch, dtype=torch.int64),
-            torch.tensor([2]),
             carried(len(names)),
             carried(len(firsts)),
             *told_arguments,
         ),
-        dynamic_axes=(rows, rows, {}, [rows] * len(names), [rows] * len(firsts), *told_axes),
-        inputs=("tokens", "starts", "top_k", *(f"past.{name}" for name in names), *firsts, *told),
-        outputs=("logprobs", "normaliser", "top_logprobs", "top_ids", *(f"present.{name}" for name in names)),
+        dynamic_axes=(rows, rows, [rows] * len(names), [rows] * len(firsts), *told_axes),
+        inputs=("tokens", "starts", *(f"past.{name}" for name in names), *firsts, *told),
+        outputs=("logits", *(f"present.{name}" for name in names)),
     )
+    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "rank": rank_signature(config)}
     if not attention:
-        return {"encode": encode, "decode": decode}
+        return made
     align = Signature(
         module=WatchGraph(model),
         arguments=(torch.ones(batch, dtype=torch.int64), carried(len(names)), *told_arguments),
@@ -234,7 +233,7 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
         outputs=(*(f"after.{name}" for name in names), "weights"),
         finish=scan_steps,
     )
-    return {"encode": encode, "decode": decode, "align": align}
+    return made | {"align": align}
 
 
 def _read_names(config: ModelConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent"]
-Role = Literal["encode", "decode", "align", "attend"]
+Role = Literal["encode", "decode", "rank", "align", "attend"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Task = Literal["translation", "generation", "encoding"]
 
@@ -383,7 +383,7 @@ def _check(manifest: Manifest) -> None:
         raise FormError("variants must hold at least one, each of its own precision")
     _check_encoding(manifest)
     roles = {"encode"} if limits.max_source_len else set()
-    roles |= {"decode"} if has_decoder else set()
+    roles |= {"decode", "rank"} if has_decoder else set()
     attention = manifest.attention
     if attention is not None:
         roles.add("align")

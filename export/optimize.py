@@ -181,9 +181,12 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
 
 
 def name_top_axes(model: ModelProto) -> ModelProto:
-    """The axis of a TopK output is called after the input that says how long it is: only a run knows more."""
+    """The axis of a TopK output, and of what is gathered by one, is called after the input that says how long it is:
+    only a run knows more."""
     graph = model.graph
     names = {output: node.input[1] for node in graph.node if node.op_type == "TopK" for output in node.output}
+    gathered = [node for node in graph.node if node.op_type == "GatherElements" and node.input[1] in names]
+    names |= {node.output[0]: names[node.input[1]] for node in gathered}
     for value in graph.output:
         if value.name in names:
             value.type.tensor_type.shape.dim[-1].dim_param = names[value.name]

@@ -545,6 +545,9 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
 
 def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
     """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
+    if role == "rank":
+        _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
+        return
     if config.is_recurrent:
         _check_recurrent_graph(graph, role, config)
         return
@@ -574,13 +577,12 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         "GroupQueryAttention": nodes,
         "Conv": 2 * compressed,
         "Softmax": softmaxes + routers,
-        "LogSoftmax": int(role == "decode"),
-        "TopK": int(role == "decode") + routers,
+        "TopK": routers,
         "NonZero": routers * config.experts,
     }
     _check_counts(graph, role, counts, packed=packable)
-    if role == "decode" and _softmax_type(graph) != TensorProto.FLOAT:
-        raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
+    if role == "decode":
+        _check_logits(graph)
 
 
 def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
@@ -589,16 +591,13 @@ def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -
         config.cell.upper(): config.num_encoder_layers if role == "encode" else 0,
         "GroupQueryAttention": int(is_decode and config.score != "none"),
         "Softmax": int(role == "align"),
-        "LogSoftmax": int(is_decode),
-        "TopK": int(is_decode),
     }
     _check_counts(graph, role, counts, packed=0)
     if is_decode:
         for name in names:
             if not _is_read_first(graph, name):
                 raise ExportError(f"{role}: must read past.{name} once, and before it writes present.{name}")
-        if _softmax_type(graph) != TensorProto.FLOAT:
-            raise ExportError(f"{role}: log-softmax must be computed in float32, whatever the precision of the graph")
+        _check_logits(graph)
 
 
 def _is_read_first(graph: ModelProto, name: str) -> bool:
@@ -617,13 +616,14 @@ def _is_read_first(graph: ModelProto, name: str) -> bool:
     return False
 
 
-def _softmax_type(graph: ModelProto) -> int:
-    """The element type that LogSoftmax reads: that of the head's weights, unless a Cast stands between."""
+def _check_logits(graph: ModelProto) -> None:
+    """Raises ExportError unless the head's products are made float32, if they are not: of the type of its weights."""
     makers = makers_of(graph.graph)
     types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
-    (softmax,) = (node for node in graph.graph.node if node.op_type == "LogSoftmax")
-    head = makers[softmax.input[0]]
-    return head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]]
+    head = makers["logits"]
+    found = head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]]
+    if found != TensorProto.FLOAT:
+        raise ExportError("decode: logits must be float32, whatever the precision of the graph")
 
 
 def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:

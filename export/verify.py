@@ -199,7 +199,6 @@ class Served:
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + 1,
             "total_length": np.array(_capacity_of(buffers), np.int32),
-            "top_k": np.array([0], np.int64),
             **self._asked(last_positions([[token] for token in tokens])),
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
@@ -275,7 +274,8 @@ class Served:
         top_k: int = 1,
         asked: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Callable[[], None], Prediction]:
-        """`decode`, bound but not run yet, and where its answer will stand; running it twice does the same twice."""
+        """`decode` and `rank`, bound but not run yet, and where their answer will stand; running them twice does the
+        same twice."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = _capacity_of(buffers)
@@ -284,31 +284,35 @@ class Served:
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(length if is_prefill else capacity, np.int32),
-            "top_k": np.array([top_k], np.int64),
             **self._asked(asked := last_positions(blocks) if asked is None else asked),
         }
         rows = len(asked)
         prediction = Prediction(
+            logits=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
             logprobs=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
             normaliser=np.full(rows, np.nan, np.float32),
             top_logprobs=np.full((rows, top_k), np.nan, np.float32),
             top_ids=np.full((rows, top_k), -1, np.int64),
         )
-        session = self.sessions["decode"]
-        binding, value = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
+        value = onnxruntime.OrtValue.ortvalue_from_numpy
         states = {name: value(array) for name, array in {**buffers, **cross}.items()}
+        told = {name: value(array) for name, array in prediction._asdict().items()}
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
-        outputs = {name: value(array) for name, array in prediction._asdict().items()}
-        for name, memory in self._read_by("decode", inputs).items():
-            binding.bind_ortvalue_input(name, memory)
-        for name in self.variant.graphs["decode"].outputs:
-            # present.X and whatever else hands the state X through are its memory.
-            binding.bind_ortvalue_output(name, outputs[name] if name in outputs else states[name.partition(".")[2]])
-        bound = inputs, outputs, states  # values that lend the binding memory of arrays
+        inputs |= {"logits": told["logits"], "top_k": value(np.array([top_k], np.int64))}
+        bindings = {role: self.sessions[role].io_binding() for role in ("decode", "rank")}
+        for role, binding in bindings.items():
+            graph = self.variant.graphs[role]
+            for name in graph.inputs:
+                binding.bind_ortvalue_input(name, inputs[name])
+            for name in graph.outputs:
+                # present.X and whatever else hands the state X through are its memory.
+                binding.bind_ortvalue_output(name, told[name] if name in told else states[name.partition(".")[2]])
+        bound = inputs, told, states  # values that lend the bindings memory of arrays
 
         def run(_bound: Any = bound) -> None:
-            session.run_with_iobinding(binding)
+            for role, binding in bindings.items():
+                self.sessions[role].run_with_iobinding(binding)
 
         return run, prediction
 

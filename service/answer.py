@@ -7,6 +7,7 @@ those that are certain into text, and at the end all answers.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from service.decoding.expand import attention_of
@@ -134,7 +135,7 @@ class Answer:
             tokens=tuple(hypothesis.tokens),
             reason=hypothesis.reason,
             score=hypothesis.normalised,
-            log_probability=sum(hypothesis.logprobs),
+            log_probability=sum(hypothesis.logprobs) if hypothesis.logprobs else math.nan,
             token_logprobs=tuple(hypothesis.logprobs),
             alternatives=tuple(hypothesis.alternatives),
             attention=attention_LHTS,

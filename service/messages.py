@@ -85,16 +85,10 @@ def details(finished: Finished, request: Request, model: ServedModel, *, text: s
     fields: dict[str, Any] = {}
     if options.is_sampling:
         fields["seed"] = request.seed
-    if tells_hypotheses(options):
+    if options.tells_hypotheses:
         told = Telling(model, options, text)
         fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
     return fields
-
-
-def tells_hypotheses(options: DecodingOptions) -> bool:
-    """Whether the answer's text and tokens are not all that was asked for."""
-    is_more = options.num_hypotheses > 1 or options.num_sequences > 1 or options.return_alternatives
-    return is_more or options.token_logprobs or options.top_logprobs > 0 or options.alignment != "none"
 
 
 def score(finished: Finished, request: Request, model: ServedModel, *, text: str) -> pb.ScoreResponse:

@@ -1,8 +1,9 @@
-"""Where `decode` writes what it says of each row, and how a search reads it.
+"""Where `decode` writes what it says of each row, what `rank` makes of that, and how a search reads it.
 
-All of it stays where the graph computes, in main memory or on a device; of that only the best tokens of each row come
-to the host in every step, and a distribution when somebody asks for it. Nothing here knows a session: a binding is
-whatever has `bind_output`.
+All of it stays where the graphs compute, in main memory or on a device. A turn in which nobody wants log-probabilities
+is not ranked, if the logits can be read in place: the likeliest token of each row is found there. Otherwise the best
+tokens of each row come to the host in every step, and a distribution when somebody asks for it. Nothing here knows a
+session: a binding is whatever has `bind_output`.
 
 A step has one line a row; the tokens of drafts have theirs behind them, draft by draft.
 
@@ -27,7 +28,8 @@ more, and the shorter way takes 40 microseconds where that for many lines takes 
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
-DTYPES = {"logprobs": FLOAT, "normaliser": FLOAT, "top_ids": np.dtype(np.int64), "top_logprobs": FLOAT}
+RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
+DTYPES = {"logits": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
 
 See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
 
@@ -38,69 +40,96 @@ def top_k_for(wanted: int) -> int:
 
 
 class OutputBuffers:
-    """The outputs of `decode` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes it."""
+    """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
+    it. `is_ranked`: this turn's lines are, or will be."""
 
     def __init__(self, memory: Memory, vocab_size: int) -> None:
         self._memory = memory
-        self._lines = 0
+        self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
         self.top_k = np.zeros(1, np.int64)
-        self._widths = {"logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
+        self.is_ranked = False
+        self._widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
         self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in self._widths}
-        self._first_V: list[np.ndarray] = []  # the first few distributions, where they can be read in place
+        self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
 
     @property
     def size(self) -> int:
         """Bytes of all outputs."""
         return sum(block.size for block in list(self._blocks.values()))
 
-    def ensure(self, lines: int, top_k: int) -> bool:
-        """Makes room for `lines` lines and at least `top_k` best tokens of each. True: addresses or shapes changed."""
-        # One token is found faster here than by TopK in the graph, if the distributions are in main memory.
-        is_argmax, words = top_k <= 1 and self._memory.device == "cpu", self._widths["logprobs"]
-        top_k = 0 if is_argmax else min(top_k_for(top_k), words)
-        if top_k == self.top_k[0] and lines <= self._lines:
+    def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> bool:
+        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. True:
+        addresses or shapes changed."""
+        is_device = self._memory.device != "cpu"
+        self.is_ranked = is_scored or is_device
+        changed = self._allocate("logits", lines)
+        if changed and not is_device:
+            self._first_V = list(self._read("logits", 0, min(lines, FEW_LINES)))
+        if not self.is_ranked:
+            return changed
+        # One token is found faster here than by TopK in the graph, if the logits are in main memory.
+        top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k), self._widths["logits"])
+        if top_k != self.top_k[0]:
+            self.top_k[0] = self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
+            self._lines |= {"top_ids": 0, "top_logprobs": 0}
+            changed = True
+        for name in RANKED:
+            changed |= self._allocate(name, lines)
+        return changed
+
+    def _allocate(self, name: str, lines: int) -> bool:
+        """Makes room for so many lines of one output. True: there was too little."""
+        if lines <= self._lines[name]:
             return False
-        self._lines, self.top_k[0] = lines, top_k
-        self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
-        for name, width in self._widths.items():
-            if self._blocks[name].size < (size := lines * width * DTYPES[name].itemsize):
-                self._blocks[name] = self._memory.allocate(size)
-        if self._memory.device == "cpu":
-            self._first_V = list(self._read("logprobs", 0, min(lines, FEW_LINES)))
+        self._lines[name] = lines
+        if self._blocks[name].size < (size := lines * self._widths[name] * DTYPES[name].itemsize):
+            self._blocks[name] = self._memory.allocate(size)
         return True
 
     def bind(self, binding: Any, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
-        for name, width in self._widths.items():
-            dtype = DTYPES[name]
-            shape = (lines,) if name == "normaliser" else (lines, width)
-            address = self._blocks[name].address + first * width * dtype.itemsize
-            binding.bind_output(name, self._memory.device, 0, dtype, shape, address)
+        binding.bind_output("logits", *self._place("logits", first, lines))
+
+    def bind_ranking(self, binding: Any, first: int, lines: int) -> None:
+        """Lets `rank` read the logits of these lines, and write what it makes of them."""
+        binding.bind_input("logits", *self._place("logits", first, lines))
+        binding.bind_input("top_k", "cpu", 0, self.top_k.dtype, self.top_k.shape, self.top_k.ctypes.data)
+        for name in RANKED:
+            binding.bind_output(name, *self._place(name, first, lines))
+
+    def _place(self, name: str, first: int, lines: int) -> tuple[Any, ...]:
+        width, dtype = self._widths[name], DTYPES[name]
+        shape = (lines,) if name == "normaliser" else (lines, width)
+        address = self._blocks[name].address + first * width * dtype.itemsize
+        return self._memory.device, 0, dtype, shape, address
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Ids and log-probabilities of the best tokens of each of the first lines, as many as were asked for."""
-        if self.top_k[0]:
+        """Ids and log-probabilities of the best tokens of each of the first lines, as many as were asked for; of lines
+        that are not ranked the best one and its logit."""
+        if self.is_ranked and self.top_k[0]:
             return self._read("top_ids", 0, lines).tolist(), self._read("top_logprobs", 0, lines).tolist()
         if lines <= len(self._first_V):
-            ids = [int(logprobs_V.argmax()) for logprobs_V in self._first_V[:lines]]
-            return [[token] for token in ids], [[self._first_V[line].item(token)] for line, token in enumerate(ids)]
-        logprobs_LV = self._read("logprobs", 0, lines)
-        ids_L = logprobs_LV.argmax(1)
-        return ids_L[:, None].tolist(), logprobs_LV[np.arange(lines), ids_L][:, None].tolist()
+            ids = [int(logits_V.argmax()) for logits_V in self._first_V[:lines]]
+            told = self._read("logprobs", 0, lines) if self.is_ranked else self._first_V
+            return [[token] for token in ids], [[told[line].item(token)] for line, token in enumerate(ids)]
+        logits_LV = self._read("logits", 0, lines)
+        ids_L, scores_LV = logits_LV.argmax(1), self._read("logprobs", 0, lines) if self.is_ranked else logits_LV
+        return ids_L[:, None].tolist(), scores_LV[np.arange(lines), ids_L][:, None].tolist()
 
     def likeliest(self, line: int) -> int:
         """The best token of one line."""
-        if self.top_k[0]:
+        if self.is_ranked and self.top_k[0]:
             return int(self._read("top_ids", line, 1)[0, 0])
-        return int(self.distribution(line).argmax())
+        return int(self._first_V[line].argmax())
 
     def distribution(self, line: int) -> np.ndarray:
-        """float32 (V,), in main memory."""
-        row_V: np.ndarray
-        row_V = self._first_V[line] if line < len(self._first_V) else self._read("logprobs", line, 1)[0]
+        """float32 (V,), in main memory, of a line that was ranked."""
+        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
+        row_V: np.ndarray = self._read("logprobs", line, 1)[0]
         return row_V
 
     def normaliser(self, line: int) -> float:
+        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
         return float(self._read("normaliser", line, 1)[0, 0])
 
     def _read(self, name: str, first: int, lines: int) -> np.ndarray:

@@ -211,7 +211,9 @@ class OnnxRunner:
         self._model, self._memory = model, memory
         self._shared = self._computing = _Computing(model.sessions)
         self._lone = _Computing({**model.sessions, **model.lone_sessions}) if model.lone_sessions else None
+        self._ranking: Any = model.sessions.get("rank")
         self._align = model.sessions.get("align")
+        self._rankings: dict[tuple[int, int], Any] = {}  # bindings by lines; void when a buffer moves
         inputs = {role: frozenset(graph.inputs) for role, graph in model.variant.graphs.items()}
         self._inputs = inputs.get("decode", frozenset())
         self._has_places = "places" in inputs.get("encode", ())
@@ -276,6 +278,7 @@ class OnnxRunner:
         taken = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
+        self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
         return TurnOutputs(
             self._outputs,
             len(plan.tokens),
@@ -300,10 +303,12 @@ class OnnxRunner:
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
         lines = len(plan.tokens) + plan.further + sum([len(draft.tokens) for draft in plan.drafts])
         is_decoding = bool(lines or plan.blocks)
-        if self._outputs.ensure(max(self._states.rows, lines) if is_decoding else 0, plan.top_k) or moved:
+        lines = max(self._states.rows, lines) if is_decoding else 0
+        if self._outputs.ensure(lines, plan.top_k, is_scored=plan.is_scored) or moved:
             self._forget_bindings()
 
     def _forget_bindings(self) -> None:
+        self._rankings.clear()
         for computing in (self._shared, self._lone):
             if computing is not None:
                 computing.steps.clear()
@@ -424,7 +429,6 @@ class OnnxRunner:
             "lengths": np.array(ends, np.int32),
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
             "source_lengths": self._source_lengths[first.row : first.row + len(blocks)],
-            "top_k": self._outputs.top_k,
             "positions": np.zeros((1, 2), np.int64),
         }
         # Nobody asks what follows, but the graph has to say something: what is written there is written over.
@@ -443,7 +447,6 @@ class OnnxRunner:
                 "starts": np.array([draft.start], np.int64),
                 "lengths": np.array([draft.start + count], np.int32),
                 "total_length": np.array(self._states.capacities["self_kv"], np.int32),
-                "top_k": self._outputs.top_k,
                 "positions": np.stack([np.zeros(count, np.int64), np.arange(count)], 1),
             }
             binding = self._bind(draft.row, 1, lines=(line, count))
@@ -464,6 +467,8 @@ class OnnxRunner:
         self._compute_step(rows, 0)
         taken: list[int] = []
         while len(taken) < plan.further:
+            if self._memory.device != "cpu":
+                self._rank(len(taken), rows)
             token = self._outputs.likeliest(len(taken))
             if token in self.ends:
                 break
@@ -483,14 +488,26 @@ class OnnxRunner:
                 steps.clear()
             step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
             self._rows.bind(step.binding, rows, self._inputs)
-            self._bind_feeds(step.binding, {"total_length": self._total_length, "top_k": self._outputs.top_k})
+            self._bind_feeds(step.binding, {"total_length": self._total_length})
         if self._uncaptured is not None:
             self._count(step)
         self._computing.decode.run_with_iobinding(step.binding, step.options or self._uncaptured)
 
+    def _rank(self, first: int, lines: int) -> None:
+        """Has the lines [first, first + lines) ranked, if they are to be."""
+        if not lines or not self._outputs.is_ranked:
+            return
+        binding = self._rankings.get((first, lines))
+        if binding is None:
+            if len(self._rankings) >= MOST_BINDINGS:
+                self._rankings.clear()
+            binding = self._rankings[first, lines] = self._ranking.io_binding()
+            self._outputs.bind_ranking(binding, first, lines)
+        self._ranking.run_with_iobinding(binding)
+
     def _count(self, step: _Step) -> None:
         """Has a step captured that comes again and again: what is bound for it stays where it is, and what it reads of
-        main memory stays as it is, the capacity and the number of best tokens."""
+        main memory stays as it is, the capacity."""
         step.runs += 1
         if step.runs == STEPS_UNTIL_CAPTURE and self._graphs < MOST_GRAPHS:
             self._graphs += 1

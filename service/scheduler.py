@@ -457,6 +457,7 @@ class Scheduler:
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
+            is_scored=any(sequence.search.is_scored for sequence in self.live),
         )
 
     def _drafts(self, reading: frozenset[Sequence]) -> list[Draft]:

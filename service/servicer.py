@@ -52,7 +52,6 @@ from service.messages import (
     options_of,
     pooling_of,
     score,
-    tells_hypotheses,
 )
 from service.metrics import Metrics, Rpc
 from service.options import DecodingOptions
@@ -555,7 +554,7 @@ async def _greet(call: Call, context: Any) -> None:
 async def _details(finished: Finished, prepared: Request, model: ServedModel, request: Any) -> dict[str, Any]:
     """What is told beside the best answer's text, for those who asked. request: the client's message."""
     told = functools.partial(details, finished, prepared, model, text=request.text, has_tokens=request.include_tokens)
-    return await _told(model, prepared, told) if tells_hypotheses(prepared.options) else told()
+    return await _told(model, prepared, told) if prepared.options.tells_hypotheses else told()
 
 
 async def _told(model: ServedModel, request: Request, tell: Callable[[], _Message]) -> _Message:

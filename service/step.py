@@ -95,6 +95,7 @@ class StepPlan(NamedTuple):
     longest, longest_source: positions that some row needs when the turn is over.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
     top_k: how many of the likeliest tokens are wanted of each row.
+    is_scored: their log-probabilities are wanted too; if not, then one of each.
     """
 
     rows: int
@@ -114,6 +115,7 @@ class StepPlan(NamedTuple):
     longest_source: int = 0
     room: Extent = Extent()
     top_k: int = 1
+    is_scored: bool = True
 
     @property
     def kept(self) -> int:
@@ -127,8 +129,9 @@ class StepPlan(NamedTuple):
 class Distributions(Protocol):
     """What the model says of each row's next token; valid until the next run.
 
-    top_ids, top_logprobs: for each row at least the wanted number of likeliest tokens, best first, of equal ones the
-    lowest id first.
+    top_ids, top_logprobs: for each row at least the wanted number of tokens with the largest logits, best first, of
+    equal ones the lowest id first. Where nobody wants scores, the logits stand for log-probabilities, and only
+    `behind`, `attend` and `see` tell more.
     taken: the inputs of the steps that the only row made by itself.
     join_s: seconds of encoding and prefill; step_s: seconds of one step; draft_s: of each draft.
     """

@@ -85,10 +85,11 @@ def doubtful(source, fed, vocab_size):
 class ScriptedOutputs:
     """See service.step.Distributions. Attention looks at one source position after another."""
 
-    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None, taken=()):
+    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None, taken=(), is_scored=True):
         self.logprobs_RV, self.sources, self.join_s, self.step_s = logprobs_RV, sources, join_s, step_s
         self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts or with steps of their own
         self.taken = list(taken)
+        self.is_scored = is_scored
         self.draft_s = [] if taken else [0.003] * len(self.behind_RTV)
         self.top_k = top_k
         ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
@@ -100,12 +101,16 @@ class ScriptedOutputs:
         for said_V in self.behind_RTV[row]:
             logprobs_RV = np.full((row + 1, len(said_V)), np.nan)
             logprobs_RV[row] = said_V
-            yield ScriptedOutputs(logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s)
+            yield ScriptedOutputs(
+                logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s, is_scored=self.is_scored
+            )
 
     def logprobs(self, row):
+        assert self.is_scored, "nobody wanted log-probabilities in this turn"
         return self.logprobs_RV[row]
 
     def normaliser(self, row):
+        assert self.is_scored, "nobody wanted log-probabilities in this turn"
         return 3.0
 
     def attend(self, row, tokens):
@@ -215,7 +220,8 @@ class ScriptedRunner:
         logprobs_RV = logprobs_RV.reshape(len(said), words)
         sources = [source for source, _ in self.rows]
         join_s, step_s = 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
-        return ScriptedOutputs(logprobs_RV, sources, plan.top_k, join_s, step_s, behind, taken)
+        top_k = plan.top_k if plan.is_scored else 1
+        return ScriptedOutputs(logprobs_RV, sources, top_k, join_s, step_s, behind, taken, plan.is_scored)
 
     def _further(self, plan, said, behind):
         """The only row goes on by itself: the inputs of its steps, and what follows each of them, into `behind`."""

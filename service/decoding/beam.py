@@ -48,7 +48,7 @@ class BeamSearch:
         self._width = options.beam_size // options.num_beam_groups
         self._places = options.places // options.num_beam_groups
         self._groups: list[_Group] = []
-        self.is_greedy = False
+        self.is_greedy, self.is_scored = False, True
         self._looked_at = max(2, 1 + len(expander.ends))  # candidates a place
         self.top_k = max(self._looked_at * options.beam_size, options.top_logprobs)
 

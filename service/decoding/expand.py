@@ -50,6 +50,7 @@ class Expander:
         self.options = request.options
         self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
+        self.is_scored = True  # log-probabilities are there, and kept
 
     def start(self) -> Hypothesis:
         states = tuple([rule.start() for rule in self.rules])
@@ -91,7 +92,7 @@ class Expander:
         """
         token, row = self.forced(hypothesis), hypothesis.row
         if token is not None:
-            return [(token, float(model.logprobs(row)[token]))]
+            return [(token, float(model.logprobs(row)[token]) if self.is_scored else math.nan)]
         scores_V = self.scores(hypothesis, model)
         if scores_V is None and not also:
             return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
@@ -113,7 +114,8 @@ class Expander:
         """Appends a token to the hypothesis. Its score is left to the search."""
         row = hypothesis.row
         hypothesis.reason = self.end(hypothesis, token)
-        hypothesis.logprobs.append(float(model.logprobs(row)[token]))
+        if self.is_scored:
+            hypothesis.logprobs.append(float(model.logprobs(row)[token]))
         if self._told:
             told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))

@@ -29,6 +29,7 @@ class Independent:
             options.is_sampling or request.prefix or request.rules or options.top_logprobs or expander.stops
         )
         self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
+        self.is_scored = expander.is_scored = not self.is_greedy or options.tells_hypotheses
         self.top_k = max(1, options.top_logprobs, K_WANTED if options.is_sampling else options.num_hypotheses)
 
     def start(self) -> Hypothesis:
@@ -55,7 +56,8 @@ class Independent:
         row = hypothesis.row
         token = model.top_ids[row][0]
         hypothesis.tokens.append(token)
-        hypothesis.logprobs.append(model.top_logprobs[row][0])
+        if self.is_scored:
+            hypothesis.logprobs.append(model.top_logprobs[row][0])
         sequence.agreed = hypothesis.tokens
         sequence.produced += 1
         if token in self._expander.ends:
@@ -116,7 +118,7 @@ class Independent:
             return
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
-            hypothesis.score = sum(hypothesis.logprobs)
+            hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
             self._expander.normalise(hypothesis, sequence.rows[0], model)
         sequence.hypotheses = []
         sequence.answer(answers)

@@ -12,7 +12,7 @@ class Look:
     own (`service.answer`)."""
 
     top_k = 1
-    is_greedy = False
+    is_greedy = is_scored = False
 
     def start(self) -> Hypothesis:
         return Hypothesis()

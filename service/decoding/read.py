@@ -13,7 +13,7 @@ class Read:
     are a prefix; where there is none, a turn is nothing but the encoder."""
 
     top_k = 1
-    is_greedy = False
+    is_greedy = is_scored = False
 
     def start(self) -> Hypothesis:
         return Hypothesis()

@@ -27,10 +27,12 @@ class Search(Protocol):
 
     top_k: how many of a row's likeliest tokens it wants to see.
     is_greedy: it has one hypothesis, which takes the likeliest token wherever none is forced; no rules change that.
+    is_scored: it wants log-probabilities.
     """
 
     top_k: int
     is_greedy: bool
+    is_scored: bool
 
     def start(self) -> Hypothesis:
         """The hypothesis that has no tokens yet."""

@@ -28,7 +28,8 @@ from tests.bench.sentences import sentence_pairs
 
 ROWS = 48
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "greedy": {},
+    "greedy": {"token_logprobs": True},
+    "greedy, text alone": {},
     "beam 4": {"beam_size": 4, "num_hypotheses": 4},
     "beam 8": {"beam_size": 8},
     "diverse beam": {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_hypotheses": 4},
@@ -55,7 +56,9 @@ def decode(runner: OnnxRunner, requests: list[Request], rng: random.Random | Non
         broken = check_invariants(scheduler)
         assert not broken, broken
     return {
-        sequence.request.request_id: [(a.tokens, a.logprobs, a.normalised) for a in sequence.answers]
+        sequence.request.request_id: [
+            (a.tokens, a.logprobs, a.normalised if a.logprobs else None) for a in sequence.answers
+        ]
         for sequence in sequences
     }
 

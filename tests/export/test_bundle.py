@@ -51,7 +51,10 @@ def a_manifest(**changes):
             role="decode",
             file="fp32/decode.onnx",
             inputs=("tokens", "cross_key.0", "past.self_key.0"),
-            outputs=("logprobs", "present.self_key.0"),
+            outputs=("logits", "present.self_key.0"),
+        ),
+        "rank": GraphSpec(
+            role="rank", file="fp32/rank.onnx", inputs=("logits", "top_k"), outputs=("logprobs", "top_ids")
         ),
     }
     manifest = Manifest(
@@ -71,7 +74,7 @@ def a_manifest(**changes):
 
 def fill(directory):
     (directory / "fp32").mkdir()
-    for name in ("fp32/encode.onnx", "fp32/decode.onnx", "tokenizer.json"):
+    for name in ("fp32/encode.onnx", "fp32/decode.onnx", "fp32/rank.onnx", "tokenizer.json"):
         (directory / name).write_bytes(name.encode() * 7)
     return a_manifest()
 
@@ -239,10 +242,10 @@ def test_a_frame_with_languages_is_read_back(written):
     assert framing.languages == {"de": 4}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 6, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 7, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 5, found .*; fix: export .* again"):
+    with pytest.raises(VersionError, match=r"unknown format_version; expected 6, found .*; fix: export .* again"):
         load_manifest(written)
 
 
@@ -353,7 +356,7 @@ def _set(*keys, value):
             r"state cross_key\.0 must have a stride of 1, or more of ",
         ),
         (_set("variants", 0, "states", 0, "kind", value="kv"), r"variants\[0\].states\[0\].kind must be 'self_kv' or"),
-        (_set("variants", 0, "graphs", "encode", "role", value="decode"), "graphs must be exactly decode and encode"),
+        (_set("variants", 0, "graphs", "encode", "role", value="decode"), "must be exactly decode and encode and rank"),
         (_set("variants", 0, "graphs", "encode", "file", value="x.onnx"), "files does not list 'x.onnx'"),
         (_set("files", "tokenizer.json", "sha256", value="A" * 64), "64 lower-case hexadecimal digits"),
         (_set("files", "tokenizer.json", "bytes", value=-1), "a size of at least 0"),
@@ -368,7 +371,7 @@ def test_a_manifest_of_another_form_is_refused(written, change, message):
         load_manifest(written)
 
 
-def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "align")):
+def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "rank", "align")):
     """What a bundle with attention says, with graphs of these roles."""
     graphs = manifest["variants"][0]["graphs"]
     graphs["align"] = {**graphs["encode"], "role": "align", "outputs": ["cross_attention"]}
@@ -402,14 +405,17 @@ def test_a_bundle_may_tell_of_attention(written):
     [
         (lambda m: with_attention(m, default_layer=2), "attention must be of a source, and its default_layer one of"),
         (lambda m: with_attention(m, default_layer=0), "attention must be of a source, and its default_layer one of"),
-        (lambda m: with_attention(m, roles=("encode", "decode")), "exactly align and decode and encode, got encode, d"),
-        (lambda m: [with_attention(m), m.update(attention=None)], "exactly decode and encode, got encode, decode, ali"),
+        (
+            lambda m: with_attention(m, roles=("encode", "decode", "rank")),
+            "align and decode and encode and rank, got en",
+        ),
+        (lambda m: [with_attention(m), m.update(attention=None)], "decode and encode and rank, got encode, decode, ra"),
         (_set("attention", value={"layers": 1}), "attention.heads is missing"),
         (_set("attention", value={"layers": 1, "heads": 2, "default_layer": "1"}), "attention.default_layer must be i"),
         (lambda m: with_every_attention(m, kinds=("cross", "encoder")), "attend must tell cross, encoder, got ('enc"),
         (lambda m: with_every_attention(m, kinds=("cross", "cross")), "seen must hold each kind once, with 1 layer"),
         (lambda m: with_every_attention(m, kinds=("cross", "both")), "seen[1].kind must be 'encoder' or 'decoder' or"),
-        (lambda m: [with_every_attention(m), m.update(seen=[])], "exactly decode and encode, got encode, decode, att"),
+        (lambda m: [with_every_attention(m), m.update(seen=[])], "decode and encode and rank, got encode, decode, ra"),
         (_set("attention", value=True), "Attention | None, got True"),
         (_set("shortlist", value="shortlist.json"), "files does not list 'shortlist.json'"),
         (_set("shortlist", value=None), "shortlist must be str, got None"),

@@ -61,7 +61,7 @@ class Copying:
         logprobs = np.log(np.full((len(blocks), vocab), others, np.float32))
         logprobs[range(len(blocks)), best] = np.log(self.probability)
         ids = np.argsort(-logprobs, axis=1, kind="stable")[:, :top_k]
-        return Prediction(logprobs, np.zeros(len(blocks)), np.take_along_axis(logprobs, ids, 1), ids)
+        return Prediction(logprobs, logprobs, np.zeros(len(blocks)), np.take_along_axis(logprobs, ids, 1), ids)
 
     def step(self, blocks, starts, buffers, cross, *, top_k=1):
         def run():

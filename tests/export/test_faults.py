@@ -228,14 +228,25 @@ def logits_of_the_padding(graph):
 
 def logits_in_another_order(graph):
     """What only a batch shows: the rows of the answer are turned round."""
+    (head,) = [node for node in graph.node if "logits" in node.output]
+    head.output[0] = "upright"
+    graph.node.extend(turned_round(graph, "upright", "logits"))
+
+
+def ranked_in_another_order(graph):
     (softmax,) = nodes(graph, "LogSoftmax")
-    upright, softmax.input[0] = softmax.input[0], "reversed"
+    insert(graph, softmax, *turned_round(graph, "logits", "reversed"))
+    softmax.input[0] = "reversed"
+
+
+def turned_round(graph, upright, turned):
+    """Nodes that give the rows of `upright` in the other order."""
     shape = helper.make_node("Shape", [upright], ["shape"])
     rows = helper.make_node("Gather", ["shape", constant(graph, "nought", np.int64(0))], ["rows"], axis=0)
     words = helper.make_node("Gather", ["shape", constant(graph, "unit", np.array([1]))], ["words"], axis=0)
     count = helper.make_node("Expand", ["rows", "words"], ["count"])
-    turn = helper.make_node("ReverseSequence", [upright, "count"], ["reversed"], batch_axis=1, time_axis=0)
-    insert(graph, softmax, shape, rows, words, count, turn)
+    turn = helper.make_node("ReverseSequence", [upright, "count"], [turned], batch_axis=1, time_axis=0)
+    return shape, rows, words, count, turn
 
 
 def softmax_in_half_precision(graph):
@@ -266,8 +277,8 @@ def normaliser_with_the_other_sign(graph):
 
 
 def after_best(graph, name, *new):
-    """Puts nodes behind TopK, between it and its output `name`, which the last of them writes."""
-    (best,) = nodes(graph, "TopK")
+    """Puts nodes behind whatever writes the output `name`, which the last of them writes now."""
+    (best,) = [node for node in graph.node if name in node.output]
     best.output[list(best.output).index(name)] = f"raw_{name}"
     for node in reversed(new):
         graph.node.insert(list(graph.node).index(best) + 1, node)
@@ -281,9 +292,7 @@ def best_ids_off_by_one(graph):
 def best_off_by_one_column(graph):
     """The second best is called the best: the ids of one column more, without the first."""
     ids = helper.make_node("Slice", ["raw_top_ids", *slice_arguments(graph)], ["top_ids"])
-    values = helper.make_node("Slice", ["raw_top_logprobs", "from", "to", "axis"], ["top_logprobs"])
     after_best(graph, "top_ids", ids)
-    after_best(graph, "top_logprobs", values)
     (best,) = nodes(graph, "TopK")
     insert(graph, best, helper.make_node("Add", ["top_k", "from"], ["more"]))
     best.input[1] = "more"
@@ -299,14 +308,18 @@ def best_in_no_order(graph):
     best.attribute.append(helper.make_attribute("sorted", 0))
 
 
-def best_by_logits(graph):
-    (best,), (softmax,) = nodes(graph, "TopK"), nodes(graph, "LogSoftmax")
-    best.input[0] = softmax.input[0]
+def best_of_the_log_probabilities_of_another_place(graph):
+    """The ids are right; the values told beside them are logits."""
+    (gather,) = nodes(graph, "GatherElements")
+    gather.input[0] = "logits"
 
 
 def best_of_the_first_row_for_all(graph):
-    zeros = helper.make_node("Sub", ["starts", "starts"], ["firsts"])
-    after_best(graph, "top_ids", zeros, helper.make_node("Gather", ["raw_top_ids", "firsts"], ["top_ids"], axis=0))
+    size = helper.make_node("Shape", ["logits"], ["size"], end=1)
+    nought = helper.make_tensor("nought", TensorProto.INT64, [1], [0])
+    zeros = helper.make_node("ConstantOfShape", ["size"], ["firsts"], value=nought)
+    gather = helper.make_node("Gather", ["raw_top_ids", "firsts"], ["top_ids"], axis=0)
+    after_best(graph, "top_ids", size, zeros, gather)
 
 
 def best_of_equals_the_later(graph):
@@ -433,16 +446,17 @@ TRANSLATION = [
     ("decode", norm_with_another_epsilon, STEPS),
     ("decode", weights_rounded_to_half_precision, STEPS),
     ("decode", logits_in_another_order, ALONE),
-    ("decode", softmax_in_half_precision, ALONE),
-    ("decode", softmax_over_the_rows, ALONE),
-    ("decode", softmax_over_the_rows, SUMS),
-    ("decode", normaliser_of_two_words, NORMALISER),
-    ("decode", normaliser_with_the_other_sign, NORMALISER),
-    ("decode", best_ids_off_by_one, BEST),
-    ("decode", best_off_by_one_column, BEST),
-    ("decode", best_in_no_order, BEST),
-    ("decode", best_by_logits, BEST),
-    ("decode", best_of_the_first_row_for_all, BEST),
+    ("rank", softmax_in_half_precision, ALONE),
+    ("rank", softmax_over_the_rows, ALONE),
+    ("rank", softmax_over_the_rows, SUMS),
+    ("rank", normaliser_of_two_words, NORMALISER),
+    ("rank", normaliser_with_the_other_sign, NORMALISER),
+    ("rank", best_ids_off_by_one, BEST),
+    ("rank", best_off_by_one_column, BEST),
+    ("rank", best_in_no_order, BEST),
+    ("rank", best_of_the_log_probabilities_of_another_place, BEST),
+    ("rank", ranked_in_another_order, ALONE),
+    ("rank", best_of_the_first_row_for_all, BEST),
 ]
 GENERATION = [
     ("decode", positions_off_by_one, PREFILL),
@@ -456,8 +470,8 @@ GENERATION = [
     ("decode", only_behind_the_last_token, "several positions of a block against PyTorch"),
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
     ("decode", vocabulary_cut_short, PREFILL),
-    ("decode", normaliser_of_two_words, NORMALISER),
-    ("decode", best_off_by_one_column, BEST),
+    ("rank", normaliser_of_two_words, NORMALISER),
+    ("rank", best_off_by_one_column, BEST),
 ]
 
 
@@ -612,7 +626,7 @@ RECURRENT = [
     ("decode", state_and_attention_in_another_order, STEPS),
     ("decode", forget_gates_always_open, STEPS),
     ("decode", states_of_the_first_row_for_all, ALONE),
-    ("decode", softmax_over_the_rows, SUMS),
+    ("rank", softmax_over_the_rows, SUMS),
     ("align", align_without_carrying, ATTENTION),
     ("align", align_from_other_first_states, ATTENTION),
     ("align", align_without_the_padding_mask, "attention stays within the source"),
@@ -919,7 +933,7 @@ def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):
     samples, variant = sample_inputs(model.config), save_variant(model, tmp_path, "fp32")
     checks = verify_graphs(tmp_path, variant, model, samples).checks
     assert [check.name for check in checks if not check.passed] == []
-    file = tmp_path / variant.graphs["decode"].file
+    file = tmp_path / variant.graphs["rank"].file
     graph = onnx.load(file)
     best_of_equals_the_later(graph.graph)
     onnx.save(graph, file)

@@ -62,18 +62,17 @@ class CachedRow:
         }
 
     def run(self, tokens: Array, start: int) -> tuple[Array, float]:
-        """Reads int64 tokens (T,) at positions start … start + T - 1 → log-probabilities (V,) of the next, seconds."""
+        """Reads int64 tokens (T,) at positions start … start + T - 1 → logits (V,) of the next, seconds."""
         binding, end = self._session.io_binding(), start + len(tokens)
         for name, array in self._inputs(tokens, start, end).items():
             binding.bind_cpu_input(name, array)
         for name, cache in self._caches.items():
             binding.bind_ortvalue_input(f"past.{name}", cache)
             binding.bind_ortvalue_output(f"present.{name}", cache)
-        for name in ("logprobs", "normaliser", "top_logprobs", "top_ids"):
-            binding.bind_output(name, "cpu")
+        binding.bind_output("logits", "cpu")
         taken_s = seconds(lambda: self._session.run_with_iobinding(binding))
-        logprobs_1V: Array = binding.get_outputs()[len(self._caches)].numpy()
-        return logprobs_1V[0], taken_s
+        logits_1V: Array = binding.get_outputs()[len(self._caches)].numpy()
+        return logits_1V[0], taken_s
 
     def ms(self, tokens: Array, start: int) -> float:
         """Milliseconds of the same."""
@@ -85,6 +84,5 @@ class CachedRow:
             "starts": np.array([start], np.int64),
             "lengths": np.array([end], np.int32),
             "total_length": np.array(end, np.int32),
-            "top_k": np.array([0], np.int64),
             "positions": np.array([[0, len(tokens) - 1]], np.int64),
         }

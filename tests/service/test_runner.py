@@ -38,6 +38,9 @@ from tests.tiny import tiny_config, tiny_model
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
 
 
+SCORED = DecodingOptions(token_logprobs=True)
+
+
 @pytest.fixture(params=BUNDLES)
 def path(request):
     return request.getfixturevalue(request.param)
@@ -49,7 +52,7 @@ def model(path):
 
 
 def requests_for(model, count, seed=1):
-    """Mixed lengths; prompts of one token and of many, also for a model with a source."""
+    """Mixed lengths; prompts of one token and of many, also for a model with a source. Log-probabilities are wanted."""
     rng, limits = random.Random(seed), model.manifest.limits
 
     def tokens(most):
@@ -61,7 +64,13 @@ def requests_for(model, count, seed=1):
         prompt = (1, *tokens(rng.choice([1, 4, 40])))
         room = limits.max_target_len - len(prompt) + 1
         made.append(
-            Request(request_id=str(number), source=source, prompt=prompt, max_tokens=rng.randrange(1, room + 1))
+            Request(
+                request_id=str(number),
+                source=source,
+                prompt=prompt,
+                max_tokens=rng.randrange(1, room + 1),
+                options=SCORED,
+            )
         )
     return made
 
@@ -112,8 +121,9 @@ def assert_same_bits(one, other):
 # ---- right
 
 
-def test_tokens_are_those_of_the_uncached_reference(model):
-    requests = requests_for(model, 12)
+@pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
+def test_tokens_are_those_of_the_uncached_reference(model, options):
+    requests = [replace(request, options=options) for request in requests_for(model, 12)]
     runner = model.runner(max_rows=4)
     assert [decode_alone(runner, request) for request in requests] == reference(model, requests)
 
@@ -224,7 +234,7 @@ def prompts_that_begin_alike(model, count, seed):
     for number in range(count):
         end = tuple(rng.randrange(4, words) for _ in range(rng.randrange(9)))
         prompt = (1, *rng.choice(beginnings)[: rng.randrange(10, 49)], *end)
-        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 8)))
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 8), options=SCORED))
     return made
 
 
@@ -267,8 +277,9 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 # ---- steps that a row makes by itself
 
 
-def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model):
-    requests = [replace(request, is_streamed=False) for request in requests_for(model, 12, seed=7)]
+@pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
+def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options):
+    requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     told = []
     for lone_steps in (1, 4):
         runner, runs = model.runner(max_rows=2), 0
@@ -285,6 +296,7 @@ def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model):
     assert [tokens for _, tokens, _ in plain] == reference(model, requests)
     assert [answer for _, *answer in bursts] == [answer for _, *answer in plain]
     assert bursts[-1][0] < 0.6 * plain[-1][0], "turns"
+    assert all(len(logprobs) == (len(tokens) if options is SCORED else 0) for _, tokens, logprobs in bursts)
 
 
 # ---- drafts
@@ -297,7 +309,8 @@ def repetitive_requests(model, count, seed):
     for number in range(count):
         part = tuple(rng.randrange(4, words) for _ in range(rng.randrange(1, 7)))
         prompt = (1, *(part * 8)[: rng.randrange(1, 24)])
-        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 66 - len(prompt))))
+        most = rng.randrange(1, 66 - len(prompt))
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=most, options=SCORED))
     return made
 
 
@@ -370,6 +383,7 @@ def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader
 
 STRATEGIES: list[dict[str, Any]] = [
     {},
+    {"token_logprobs": True},
     {"beam_size": 2},
     {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6},
     {"beam_size": 6, "num_hypotheses": 2, "num_beam_groups": 2, "diversity_penalty": 0.7},
@@ -387,7 +401,10 @@ def decode_together(runner, requests, **config):
     for sequence in sequences:
         scheduler.submit(sequence)
     drain(scheduler, runner)
-    return [[(answer.tokens, answer.logprobs, answer.normalised) for answer in s.answers] for s in sequences]
+    return [
+        [(answer.tokens, answer.logprobs, answer.normalised if answer.logprobs else None) for answer in s.answers]
+        for s in sequences
+    ]
 
 
 def mixed_requests(model, count, seed):
@@ -430,11 +447,9 @@ def test_beams_are_those_of_the_uncached_reference(model):
 
 
 def test_a_target_is_scored_as_the_reference_does_and_as_it_was_when_decoded(model):
-    requests = mixed_requests(model, 8, seed=5)[1:2]
+    requests = mixed_requests(model, 8, seed=5)[2:3]
     ((tokens, logprobs, _),) = decode_together(model.runner(max_rows=8), requests, max_rows=8)[0]
-    scored = replace(
-        requests[0], options=DecodingOptions(), prefix=tuple(tokens), max_tokens=len(tokens), request_id="score"
-    )
+    scored = replace(requests[0], options=SCORED, prefix=tuple(tokens), max_tokens=len(tokens), request_id="score")
     ((again, rescored, normalised),) = decode_together(model.runner(max_rows=8), [scored], max_rows=8)[0]
     assert (again, rescored) == (tokens, logprobs)
     assert normalised == pytest.approx(sum(logprobs) / len(logprobs))
@@ -478,9 +493,9 @@ def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_b
     manifest = load_bundle(tiny_attention_bundle)
     model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
     held = model.weight_bytes
-    assert sorted(opened) == ["align.onnx", "decode.onnx", "encode.onnx"]
+    assert sorted(opened) == ["align.onnx", "decode.onnx", "encode.onnx", "rank.onnx"]
     assert model.open_attend() is model.open_attend()
-    assert opened[3:] == ["attend.onnx"]
+    assert opened[4:] == ["attend.onnx"]
     assert model.weight_bytes == held + manifest.files["fp32/attend.onnx"].bytes
 
 

@@ -53,6 +53,7 @@ class Few:
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
+    "scored greedy": {"token_logprobs": True},
     "beam": {"beam_size": 4, "num_hypotheses": 2},
     "wide beam": {"beam_size": 7, "early_stopping": "never"},
     "groups": {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
@@ -108,7 +109,7 @@ def draw_prompt(rng, has_source):
 def result(sequence):
     if sequence.request.reading:
         return sequence.encoded.vector.tolist()
-    return [(answer.tokens, answer.logprobs, answer.normalised) for answer in sequence.answers]
+    return [(answer.tokens, answer.logprobs, repr(answer.normalised)) for answer in sequence.answers]
 
 
 def runner_for(has_source):

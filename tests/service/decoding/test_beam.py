@@ -132,7 +132,9 @@ def test_beams_of_all_kinds_share_steps_with_everything_else():
     rng = random.Random(4)
     requests = []
     for n in range(120):
-        options = rng.choice([*CASES, {}, {}, {"num_sequences": 3, "seed": n}])
+        options = rng.choice(
+            [*CASES, {"token_logprobs": True}, {"token_logprobs": True}, {"num_sequences": 3, "seed": n}]
+        )
         requests.append(
             request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=rng.randrange(4, 20), **options)
         )

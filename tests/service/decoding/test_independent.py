@@ -44,13 +44,28 @@ def greedily(asked, tokens=()):
 
 def test_greedy_search_takes_the_likeliest_token():
     for n in range(20):
-        asked = request(source=(n % 13 + 3, 2))
+        asked = request(source=(n % 13 + 3, 2), token_logprobs=True)
         (sequence,) = run(asked)
         (answer,) = sequence.answers
         assert answer.tokens == greedily(asked)
         expected = [float(distribution(asked, answer.tokens[:place])[t]) for place, t in enumerate(answer.tokens)]
         assert answer.logprobs == pytest.approx(expected)
         assert answer.normalised == pytest.approx(sum(expected) / len(expected))
+
+
+@pytest.mark.parametrize("prefix", [(), (7, 8)])
+def test_without_scores_the_answer_is_the_same_and_nobody_asks_for_a_distribution(prefix):
+    """The scripted model refuses to tell one then."""
+    for n in range(20):
+        source = (n % 13 + 3, 2)
+        (plain,), (scored,) = (
+            run(request(source=source, prefix=prefix, **more)) for more in ({}, {"token_logprobs": True})
+        )
+        assert not plain.search.is_scored
+        assert plain.answers[0].tokens == scored.answers[0].tokens
+        assert (plain.answers[0].logprobs, plain.answers[0].reason) == ([], scored.answers[0].reason)
+        assert math.isnan(plain.answers[0].score)
+        assert math.isnan(plain.answers[0].normalised)
 
 
 @pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}, {"num_sequences": 2, "temperature": 1.0, "seed": 3}])
@@ -73,7 +88,7 @@ def test_a_prefix_is_forced_and_then_continued():
 
 def test_a_target_is_scored_token_by_token():
     target = (7, 8, 9, EOS)
-    asked = request(prefix=target, max_tokens=4, length_penalty=0.5)
+    asked = request(prefix=target, max_tokens=4, length_penalty=0.5, token_logprobs=True)
     (sequence,) = run(asked)
     (answer,) = sequence.answers
     assert answer.tokens == list(target)
@@ -184,7 +199,7 @@ def test_a_rule_that_breaks_costs_only_its_own_request(caplog):
 
 
 def test_length_penalties():
-    asked = {"length_penalty": 2.0, "max_tokens": 4, "prefix": (5, 6, 7, 8)}
+    asked = {"length_penalty": 2.0, "max_tokens": 4, "prefix": (5, 6, 7, 8), "token_logprobs": True}
     average = run(request(**asked))[0].answers[0]
     gnmt = run(request(**asked, length_normalization="gnmt"))[0].answers[0]
     assert average.normalised == pytest.approx(sum(average.logprobs) / 4**2)
