@@ -6,7 +6,7 @@ answers each with one line; `Worker` is the other end of that. An order names th
 many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
 
     glossa        rows, engines, lone_threads, join_tokens, idle_join_tokens    over its graphs, without gRPC
-    client        streams                             a server's address is its model; gRPC
+    client, lean  streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
 
@@ -299,7 +299,29 @@ def client(address: str) -> Callable[[Order, Workload], Lengths]:
     return do
 
 
-ENGINES = {engine.__name__: engine for engine in (glossa, ctranslate2, transformers, client)}
+def lean(address: str) -> Callable[[Order, Workload], Lengths]:
+    """The same in frames by hand, which hardly takes processor time."""
+    from protos.glossa.v1 import glossa_pb2
+    from tests.bench.lean_client import LeanConnection
+
+    connection = LeanConnection(address)
+
+    def do(order: Order, work: Workload) -> Lengths:
+        texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
+        decoding = glossa_pb2.DecodingOptions(max_tokens=work.max_tokens, beam_size=order["beam"])
+        if not order.get("streams"):
+            asked = [glossa_pb2.TranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
+            answers = connection.call("/glossa.v1.TranslationService/Translate", asked)
+            return [glossa_pb2.TranslateResponse.FromString(answer).usage.generated_tokens for answer in answers]
+        asked = [glossa_pb2.StreamTranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
+        answers = connection.call("/glossa.v1.TranslationService/StreamTranslate", asked)
+        ends = [glossa_pb2.StreamTranslateResponse.FromString(answer).final for answer in answers]
+        return [end.usage.generated_tokens for end in ends]
+
+    return do
+
+
+ENGINES = {engine.__name__: engine for engine in (glossa, ctranslate2, transformers, client, lean)}
 
 
 def resident_mb() -> float:
