@@ -1,10 +1,9 @@
 """What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
 
     overhead   all sentences at once through a real server and a client in another process, unary and streaming every
-               token, against the engines without gRPC, which read as much beside a step as a server's do (and, not
-               judged, as much as offline work does). The client has no machine of its own here: one is grpc for
-               Python, and takes as much time as the server, the other one (`lean_client`) hardly any. The processor
-               time of both is told.
+               token, against the engines without gRPC, which read as much beside a step as a server's do. The client
+               has no machine of its own here: one is grpc for Python, and takes as much time as the server, the other
+               one (`lean_client`) hardly any. The processor time of both is told.
     memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
                and after both have answered the same load
 
@@ -60,10 +59,7 @@ def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tupl
             return float(answer["sentences"] / answer["seconds"])
 
         reading = {"join_tokens": SERVED.join_tokens, "idle_join_tokens": SERVED.idle_join_tokens}
-        jobs = {
-            "in-process": lambda: engine.rate(count=count, rows=ROWS, **reading),
-            "in-process, reads more at once": lambda: engine.rate(count=count, rows=ROWS),
-        }
+        jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS, **reading)}
         figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in kinds}}, repetitions)  # type: ignore[misc]
     verdicts, told = [], dict[str, Any](figures)
     for name, (how, _) in kinds.items():

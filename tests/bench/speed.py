@@ -60,7 +60,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
         Part("overhead", f"grpc_overhead overhead {form} --repetitions 3", "gRPC and Python with all rows busy"),
-        Part("grpc-alone", "grpc_alone --repetitions 3", "What gRPC alone takes for a streamed message"),
+        Part("grpc-alone", "grpc_alone --repetitions 2", "What gRPC alone takes for a streamed message"),
         Part("memory", f"grpc_overhead memory {form} --repetitions 3", "Memory", peer),
         Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
         Part("profile-fp32", "profile_step --form fp32", "Where a step goes, fp32"),
