@@ -11,7 +11,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,17 @@ from typing import Any
 import numpy as np
 
 from export.bundle import AttentionKind, BundleError, Limits, Manifest, StateKind, Variant, verify_files
+from service.batches import (
+    blocks_together,
+    encoded_by_row,
+    filled,
+    neighbours,
+    places_in,
+    source_batches,
+    source_width,
+)
 from service.crowd import Crowd
-from service.encoding import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
+from service.encoding import Encoded
 from service.errors import StartupError
 from service.memory import Block, CudaMemory, HostMemory, Memory
 from service.outputs import OutputBuffers, TurnOutputs
@@ -42,20 +51,6 @@ from service.sessions import (
 )
 from service.states import KeptBlocks, StateBuffer, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, StepPlan, padded
-
-READ_BATCH = 8
-"""First blocks of prompts that are read at once."""
-
-SOURCE_MULTIPLE = 4
-"""Sources are padded to a multiple of this: then further padding changes no bit of a row (encoders in fp32, static and
-by row, 240 rows with up to 12 more positions: 0 differ), and sources of different lengths can share a batch."""
-
-ENCODER_TOKENS = 256
-"""Of a batch, padding included. Larger batches are not faster (6 layers, d512, 32 tokens in fp32 on one Zen 4 core:
-17.4 ms a sentence alone, 15.7 in pairs, 14.5 in batches of 8, 14.8 of 32)."""
-
-PADDING_SHARE, PADDING_TOKENS = 0.25, 16
-"""How much padding a batch may have beside its own tokens: a run of its own costs a small model more than that."""
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
@@ -265,12 +260,12 @@ class OnnxRunner:
             self._copy(plan)
         self._memory.settle()
         self._encoded.clear()
-        for joins in _source_batches(plan.joins):
+        for joins in source_batches(plan.joins):
             self._encode_sources(joins)
         for load in plan.loads:
             self._kept_blocks.load(self._states, load)
         self._memory.settle()
-        for blocks in _blocks_together(plan.blocks):
+        for blocks in blocks_together(plan.blocks):
             self._read(blocks)
         for save in plan.saves:
             self._kept_blocks.save(self._states, save, slots=plan.slots)
@@ -325,18 +320,18 @@ class OnnxRunner:
     def _encode_sources(self, joins: Sequence[Join]) -> None:
         """Runs the encoder over sources, the longest of them last, copies what it wrote to their rows, and keeps what
         it was asked to tell."""
-        width, count = _source_width(joins[-1]), len(joins)
+        width, count = source_width(joins[-1]), len(joins)
         told = sorted({name for join in joins if join.reading for name in join.reading.outputs})
-        encoding = self._encoding_for(count, width, told, _places(joins, width) if self._has_places else None)
+        encoding = self._encoding_for(count, width, told, places_in(joins, width) if self._has_places else None)
         rows = [join.row for join in joins]
-        encoding.source[:] = _block([join.source for join in joins], width)
+        encoding.source[:] = filled([join.source for join in joins], width)
         encoding.lengths[:] = self._source_lengths[rows] = [len(join.source) for join in joins]
         if self._memory.device != "cpu":
             encoding.bind_sources()  # other devices copy what is bound when it is bound
         encoding.session.run_with_iobinding(encoding.binding)
         outputs = encoding.binding.get_outputs()[-len(told) :] if told else ()
-        self._encoded |= _encoded(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
-        for first, stop in _neighbours(rows):
+        self._encoded |= encoded_by_row(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
+        for first, stop in neighbours(rows):
             valid = len(joins[stop - 1].source)
             for state in self._crosses:
                 state.take(
@@ -424,7 +419,7 @@ class OnnxRunner:
         # The operator takes a block that has a past to be as long as it is wide: its padding counts.
         ends = [len(block.tokens) if block.start == 0 else block.start + width for block in blocks]
         feeds: dict[str, np.ndarray] = {
-            "tokens": _block([block.tokens for block in blocks], width),
+            "tokens": filled([block.tokens for block in blocks], width),
             "starts": np.array([block.start for block in blocks], np.int64),
             "lengths": np.array(ends, np.int32),
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
@@ -534,82 +529,6 @@ class OnnxRunner:
                 _bind_input(binding, name, array)
 
 
-def _blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]]:
-    """First blocks of one padded length in neighbouring rows come together; a block with a past comes alone, because
-    the operator takes no others."""
-    together: list[PromptBlock] = []
-    for block in blocks:
-        if together and not (
-            block.start == 0
-            and block.row == together[-1].row + 1
-            and padded(len(block.tokens)) == padded(len(together[0].tokens))
-            and len(together) < READ_BATCH
-        ):
-            yield together
-            together = []
-        together.append(block)
-    if together:
-        yield together
-
-
-def _neighbours(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The places [first, stop) of rows that follow each other without a gap."""
-    first = 0
-    for stop in range(1, len(rows) + 1):
-        if stop == len(rows) or rows[stop] != rows[stop - 1] + 1:
-            yield first, stop
-            first = stop
-
-
-def _source_width(join: Join) -> int:
-    return padded(len(join.source), SOURCE_MULTIPLE)
-
-
-def _source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:
-    """Joins with a source, which come ordered by its length, in batches of bounded size and padding."""
-    batch: list[Join] = []
-    own = 0  # tokens, each source padded for itself
-    for join in joins:
-        width = _source_width(join)
-        whole = width * (len(batch) + 1)
-        if batch and whole > min(ENCODER_TOKENS, (1 + PADDING_SHARE) * (own + width) + PADDING_TOKENS):
-            yield batch
-            batch, own = [], 0
-        if width:
-            batch.append(join)
-            own += width
-    if batch:
-        yield batch
-
-
-def _places(joins: Iterable[Join], width: int) -> np.ndarray:
-    """All places that are to be told, as `encode` counts them in a batch of this width; the first one, if there are
-    none: the graph wants one."""
-    pairs = [(row, place) for row, join in enumerate(joins) if join.reading for place in join.reading.places]
-    return np.array([row * width + place for row, place in pairs] or [0], np.int64)
-
-
-def _encoded(joins: Iterable[Join], outputs: Mapping[str, np.ndarray]) -> dict[int, Encoded]:
-    """What each of the joins that have a reading was to be told, by row. outputs: those that any of them wanted."""
-    encoded, first = {}, 0
-    for place, join in enumerate(joins):
-        reading, length = join.reading, len(join.source)
-        if reading is None:
-            continue
-        wanted, count = reading.outputs, len(reading.places)
-        vector = outputs[POOLED][place].copy() if POOLED in wanted else None
-        if STATES in wanted and reading.pooling is not None:
-            vector = vector_of(reading.pooling, outputs[STATES][place, :length])
-        encoded[join.row] = Encoded(
-            vector=vector,
-            fillings=likeliest(outputs[PLACES][first : first + count], reading.top_k) if count else (),
-            label_logits=outputs[LABELS][place].copy() if LABELS in wanted else None,
-            token_weights=outputs[WEIGHTS][place, :length].copy() if WEIGHTS in wanted else None,
-        )
-        first += count
-    return encoded
-
-
 class _Computing:
     """Sessions, and what is bound for them."""
 
@@ -651,10 +570,3 @@ class _Encoding:
 
 def _bind_input(binding: Any, name: str, array: np.ndarray) -> None:
     binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-
-def _block(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
-    block = np.zeros((len(rows), width), np.int64)
-    for place, tokens in enumerate(rows):
-        block[place, : len(tokens)] = tokens
-    return block

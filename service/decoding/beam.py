@@ -22,8 +22,9 @@ from service.decoding.phrases import Progress, allocate
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
-Candidate = tuple[float, int, int]
-"""Negated score, rank of the hypothesis it continues, token: sorted, the best comes first, and ties are decided."""
+Candidate = tuple[float, int, int, float]
+"""Negated score, rank of the hypothesis it continues, token, and its score alone: sorted, the best comes first, and
+ties are decided."""
 
 
 class _Group:
@@ -87,11 +88,12 @@ class BeamSearch:
         """One step of one group. `taken`: how often earlier groups chose a token."""
         candidates = self._candidates(group, model, taken)
         phrases, progress = self._phrases, self._progress(group, candidates)
-        going, ending, complete = list[Candidate](), list[Candidate](), 0
+        going: list[Candidate] = []
+        ending: list[Candidate] = []
+        complete, end = 0, self._expander.end
         for candidate in candidates:
-            _, rank, token = candidate
             is_complete = phrases is None or phrases.is_done(progress[candidate])
-            if self._expander.end(group.live[rank], token) is None:
+            if end(group.live[candidate[1]], candidate[2]) is None:
                 going.append(candidate)
             elif is_complete and complete < self._width:
                 ending.append(candidate)
@@ -113,15 +115,15 @@ class BeamSearch:
             found = self._expander.best(hypothesis, model, count + len(taken), helpful[rank])
             so_far = hypothesis.score
             if taken:
-                candidates += [(penalty * taken[token] - score - so_far, rank, token) for token, score in found]
+                candidates += [(penalty * taken[token] - score - so_far, rank, token, score) for token, score in found]
             else:
-                candidates += [(-score - so_far, rank, token) for token, score in found]
+                candidates += [(-score - so_far, rank, token, score) for token, score in found]
         candidates.sort()
         if self._phrases is None:
             return candidates[:count]
         kept, seen = list[Candidate](), set[int]()
         for place, candidate in enumerate(candidates):
-            _, rank, token = candidate
+            _, rank, token, _ = candidate
             if place < count or rank not in seen or token in helpful[rank]:
                 kept.append(candidate)
             seen.add(rank)
@@ -139,9 +141,9 @@ class BeamSearch:
         return {candidate: self._phrases.after(states[candidate[1]], candidate[2]) for candidate in candidates}
 
     def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
-        negated, rank, token = candidate
+        negated, rank, token, score = candidate
         child = group.live[rank].fork()
-        self._expander.extend(child, token, model)
+        self._expander.extend(child, token, model, score)
         child.score = -negated
         return child
 

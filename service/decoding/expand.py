@@ -51,6 +51,7 @@ class Expander:
         self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
         self.is_scored = True  # log-probabilities are there, and kept
+        self._is_plain = not (request.rules or request.prefix)  # scores are log-probabilities, and no token is forced
 
     def start(self) -> Hypothesis:
         states = tuple([rule.start() for rule in self.rules])
@@ -90,7 +91,10 @@ class Expander:
 
         also: tokens that are listed behind them if they are possible, however unlikely.
         """
-        token, row = self.forced(hypothesis), hypothesis.row
+        row = hypothesis.row
+        if self._is_plain and not also:
+            return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
+        token = self.forced(hypothesis)
         if token is not None:
             return [(token, float(model.logprobs(row)[token]) if self.is_scored else math.nan)]
         scores_V = self.scores(hypothesis, model)
@@ -110,12 +114,14 @@ class Expander:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions) -> None:
-        """Appends a token to the hypothesis. Its score is left to the search."""
+    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions, score: float | None = None) -> None:
+        """Appends a token to the hypothesis, whose score is left to the search. score: of the token, as `best` told."""
         row = hypothesis.row
         hypothesis.reason = self.end(hypothesis, token)
         if self.is_scored:
-            hypothesis.logprobs.append(float(model.logprobs(row)[token]))
+            if score is None or not self._is_plain:
+                score = float(model.logprobs(row)[token])
+            hypothesis.logprobs.append(score)
         if self._told:
             told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))
