@@ -239,7 +239,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for verdict in told.get("verdicts", []):
             met = "met" if verdict["met"] else "MISSED"
             print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
-        results["seconds"] = kept.get("seconds", 0.0) + time.monotonic() - began_s
+        results["seconds"] = sum(one.get("seconds", 0.0) for one in results["parts"].values())
         options.keep.parent.mkdir(parents=True, exist_ok=True)
         options.keep.write_text(json.dumps(results, ensure_ascii=False, indent=1))
     if options.bundle:
