@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.bundle import TOKENIZER, Golden, Manifest, write_bundle
+from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS, Form
 from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
@@ -182,9 +183,12 @@ def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[list
 
 
 def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
-    """Writes what `directory` does not have yet."""
+    """Writes what `directory` does not have yet, or has in a format that nobody reads any more."""
     paths = {form: directory / BUNDLE.format(form=form) for form in forms}
     peer = directory / PEER
+    for path in paths.values():
+        if path.exists() and not _is_readable(path):
+            shutil.rmtree(path)
     if peer.exists() and all(path.exists() for path in paths.values()):
         return
     model, tokenizer = random_llama(shape), random_tokenizer(shape.words)
@@ -194,6 +198,14 @@ def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
     for form, path in paths.items():
         if not path.exists():
             save_bundle(model, tokenizer, path, FORMS[form], traced)
+
+
+def _is_readable(bundle: Path) -> bool:
+    try:
+        load_manifest(bundle)
+    except VersionError:
+        return False
+    return True
 
 
 def main() -> None:
