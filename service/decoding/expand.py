@@ -51,7 +51,7 @@ class Expander:
         self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
         self.is_scored = True  # log-probabilities are there, and kept
-        self._is_plain = not (request.rules or request.prefix)  # scores are log-probabilities, and no token is forced
+        self.is_plain = not (request.rules or request.prefix)  # scores are log-probabilities, and no token is forced
 
     def start(self) -> Hypothesis:
         states = tuple([rule.start() for rule in self.rules])
@@ -91,13 +91,12 @@ class Expander:
 
         also: tokens that are listed behind them if they are possible, however unlikely.
         """
-        row = hypothesis.row
-        if self._is_plain and not also:
-            return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
-        token = self.forced(hypothesis)
-        if token is not None:
-            return [(token, float(model.logprobs(row)[token]) if self.is_scored else math.nan)]
-        scores_V = self.scores(hypothesis, model)
+        row, scores_V = hypothesis.row, None
+        if not self.is_plain:
+            token = self.forced(hypothesis)
+            if token is not None:
+                return [(token, float(model.logprobs(row)[token]) if self.is_scored else math.nan)]
+            scores_V = self.scores(hypothesis, model)
         if scores_V is None and not also:
             return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
         if scores_V is None:
@@ -119,7 +118,7 @@ class Expander:
         row = hypothesis.row
         hypothesis.reason = self.end(hypothesis, token)
         if self.is_scored:
-            if score is None or not self._is_plain:
+            if score is None or not self.is_plain:
                 score = float(model.logprobs(row)[token])
             hypothesis.logprobs.append(score)
         if self._told:

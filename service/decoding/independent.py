@@ -25,9 +25,7 @@ class Independent:
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # in the order of the answers, once there are as many as wanted
-        self._is_plain = not (
-            options.is_sampling or request.prefix or request.rules or options.top_logprobs or expander.stops
-        )
+        self._is_plain = expander.is_plain and not (options.is_sampling or options.top_logprobs or expander.stops)
         self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
         self.is_scored = expander.is_scored = not self.is_greedy or options.tells_hypotheses
         self.top_k = max(1, options.top_logprobs, K_WANTED if options.is_sampling else options.num_hypotheses)

@@ -89,8 +89,8 @@ class Ours:
 
         began_s = time.perf_counter()
         for number, ask in enumerate(asks):
-            name, prompt, tokens = str(number), ask.prompt, ask.tokens  # whole answers, as the peer's
-            request = Request(request_id=name, prompt=prompt, max_tokens=tokens, is_streamed=False)
+            # Whole answers, as the peer's.
+            request = Request(request_id=str(number), prompt=ask.prompt, max_tokens=ask.tokens, is_streamed=False)
             self._pool.submit(request, loop, sink)
         await done.wait()
         seconds = time.perf_counter() - began_s

@@ -11,7 +11,6 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterable
-from types import TracebackType
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -24,7 +23,7 @@ MESSAGE_HEADER = struct.Struct(">?I")  # compressed, length
 
 
 class CallFailed(RuntimeError):
-    """A call did not end with a message and status 0, or the connection is lost."""
+    """A call ended without a message, as refused ones do, or the connection is lost."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -51,14 +50,6 @@ class LeanConnection:
         window = struct.pack(">I", MOST - 65_535)
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window))
         self._window = MOST  # bytes that the server may still send, at least
-
-    def __enter__(self) -> LeanConnection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
 
     def call(self, path: str, messages: Iterable[bytes]) -> list[bytes]:
         """Sends each message to the method at `path`, as many at once as the server takes. Returns the last message of
