@@ -501,11 +501,13 @@ class TrainConfig(_Config):
     save_every_steps: int = 500
     validate_every_steps: int = 500
     log_every_steps: int = 10  # of the training loss in metrics.csv and on the progress line
-    bf16: bool = True  # autocast; weights and optimiser stay float32
+    bf16: bool | Literal["auto"] = "auto"  # autocast; weights and optimiser stay float32. auto: where that is fast
     seed: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.bf16 != "auto" and not isinstance(self.bf16, bool):
+            raise ConfigError("bf16", f"must be true, false or auto, got {self.bf16!r}")
         for name in (
             "batch_tokens",
             "accumulate",
@@ -569,7 +571,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "demo": Preset(
-        description="English to German on the embedded scene grammar: two minutes on two cores",
+        description="English to German on the embedded scene grammar: two to four minutes on two cores",
         model=ModelConfig(
             d_model=128, d_ff=512, num_encoder_layers=2, num_decoder_layers=2, max_source_len=64, max_target_len=64
         ),
@@ -577,7 +579,7 @@ PRESETS: Mapping[str, Preset] = {
             tokenizer="words",
             vocab_size=4000,
             batch_tokens=2048,
-            minutes=2,
+            steps=1000,
             learning_rate=4e-3,
             warmup_steps=200,
             label_smoothing=0.0,

@@ -10,7 +10,7 @@ Shapes: N positions, M d_model, V vocabulary, C positions of one chunk.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from model.experts import ExpertFeedForward
 from model.transformer import GenerativeModel, Model, SourceModel
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
+BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # of x86 and Arm processors, as torch names them
 
 
 class Loss(NamedTuple):
@@ -29,6 +30,19 @@ class Loss(NamedTuple):
 
     smoothed: Tensor  # the objective; carries the gradient
     plain: Tensor  # negative log-likelihood in nats, without smoothing or gradient
+
+
+def takes_bf16(wanted: bool | Literal["auto"], device: torch.device) -> bool:
+    """Whether products are to be computed in bfloat16. "auto": where the device has instructions for it.
+
+    Without them torch does it number by number: 1 GFLOP/s beside 53 in float32 on a Zen 3 core.
+    """
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in BF16_INSTRUCTIONS)
 
 
 def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, *, smoothing: float = 0.0) -> Loss:

@@ -29,7 +29,7 @@ from model.disk import DIGESTS, Disk, write_file
 from model.encoder import Encoder
 from model.encoder_data import encoder_batches
 from model.evaluate import loss_per_token
-from model.loss import batch_loss
+from model.loss import batch_loss, takes_bf16
 from model.optimiser import learning_rate, make_optimiser
 from model.progress import Display, Figures, PlainDisplay, clock
 from model.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
@@ -178,6 +178,7 @@ class _Run:
         self.config, self.tokenizer, self.out, self.display, self.disk = config, tokenizer, out, display, disk
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.bf16 = takes_bf16(config.bf16, self.device)
         self.examples, self.held_out = data, validation
         make = batches_of if model_config.has_decoder else encoder_batches
         self.batches = make(data, tokenizer, model_config, config)
@@ -191,7 +192,8 @@ class _Run:
             display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         display.message(
-            f"model: {parameters:,} parameters, vocabulary {tokenizer.vocab_size:,}, on {self.device}"
+            f"model: {parameters:,} parameters, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
+            f"products in {'bfloat16' if self.bf16 else 'float32'}"
             + (f"; going on after step {self.progress.step}" if self.progress.step else "")
         )
 
@@ -247,7 +249,7 @@ class _Run:
                 self.model,
                 batch,
                 smoothing=config.label_smoothing,
-                bf16=config.bf16,
+                bf16=self.bf16,
                 balance_weight=config.balance_weight,
             )
             (loss.smoothed / tokens).backward()  # type: ignore[no-untyped-call]

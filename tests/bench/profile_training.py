@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from model.config import load_preset
 from model.data import Examples, batches_of, read_tsv
-from model.loss import batch_loss
+from model.loss import batch_loss, takes_bf16
 from model.optimiser import make_optimiser
 from model.report import processor_name
 from model.tokenizer import Tokenizer
@@ -72,10 +72,11 @@ def main():
     optimiser = make_optimiser(model, preset.train)
     plan = batches.plan(0)
     settings = preset.train
+    bf16 = takes_bf16(settings.bf16, torch.device("cpu"))
 
     def step(number):
         batch = batches.load(plan[number % len(plan)])
-        loss = batch_loss(model, batch, smoothing=settings.label_smoothing, bf16=settings.bf16)
+        loss = batch_loss(model, batch, smoothing=settings.label_smoothing, bf16=bf16)
         (loss.smoothed / batch.tokens).backward()
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimiser.step()

@@ -8,7 +8,7 @@ import torch
 
 from model.config import ModelConfig, TrainConfig
 from model.data import Batch
-from model.loss import batch_loss
+from model.loss import batch_loss, takes_bf16
 from model.optimiser import make_optimiser
 from model.transformer import GenerativeModel, build
 from tests.bench.measure import seconds
@@ -19,9 +19,10 @@ def step_job(config: ModelConfig, train: TrainConfig, batch: Batch) -> Callable[
     torch.manual_seed(1)
     model: GenerativeModel = build(config).train()
     optimiser = make_optimiser(model, train)
+    bf16 = takes_bf16(train.bf16, torch.device("cpu"))
 
     def step() -> None:
-        loss = batch_loss(model, batch, bf16=train.bf16)
+        loss = batch_loss(model, batch, bf16=bf16)
         (loss.smoothed / batch.tokens).backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 from model import loss
 from model.config import ModelConfig
 from model.data import Batch
-from model.loss import batch_loss, drop_padding, projected_cross_entropy
+from model.loss import BF16_INSTRUCTIONS, batch_loss, drop_padding, projected_cross_entropy, takes_bf16
 from model.transformer import build
 
 
@@ -99,6 +99,28 @@ def test_the_loss_of_a_batch_does_not_depend_on_padding(architecture):
     )
     expected = F.cross_entropy(logits[0], torch.tensor(rows[0][1]), reduction="sum")
     torch.testing.assert_close(alone[0].plain, expected)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capabilities", "taken"),
+    [
+        (True, {}, True),
+        (False, {"avx512_bf16": True}, False),
+        ("auto", {"avx512_bf16": True}, True),
+        ("auto", {"avx512_bf16": False, "amx_bf16": True}, True),
+        ("auto", {"architecture": "aarch64", "bf16": True}, True),
+        ("auto", {"avx2": True, "avx512_f": True, "avx512_bf16": False}, False),
+    ],
+)
+def test_bfloat16_is_for_processors_that_have_it(wanted, capabilities, taken, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert takes_bf16(wanted, torch.device("cpu")) is taken
+
+
+def test_this_torch_tells_what_the_processor_can():
+    assert isinstance(torch.cpu.get_capabilities()["architecture"], str)
+    if torch.cpu.get_capabilities()["architecture"] == "x86_64":
+        assert set(BF16_INSTRUCTIONS[:2]) <= set(torch.cpu.get_capabilities())
 
 
 def test_bfloat16_is_used_when_asked_for():
