@@ -11,10 +11,10 @@ residuals stay float32. Forms, and what each is for:
     b32, b128   the same with 4-bit weights in blocks of 32 or 128, in the decoder; the encoder, whose products have
                 many rows, is that of "row"
 
-A product of integers is exact whatever its kernel, its threads and the number of rows (on x86 with VNNI or AMX; without
-them two products may saturate 16 bits), so "row" and "static" answer a request alone and in a batch with the same bits,
-as fp32 does. `MatMulNBits` does so for blocks up to 32 (4-bit) and 64
-(8-bit); with larger ones rows differ between even and odd batches.
+A product of integers is exact whatever its kernel, its threads and the number of rows (on x86 without VNNI because of
+`bundle.SESSION_CONFIG`), so "row" and "static" answer a request alone and in a batch with the same bits, as fp32 does.
+`MatMulNBits` does so for blocks up to 64 (8-bit) and, where there is AVX-512, up to 32 (4-bit). With larger ones rows
+differ between even and odd batches; without AVX-512 a single row differs from the same row among others.
 
 Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
 `DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
@@ -70,6 +70,7 @@ class Form:
 
     @property
     def is_batch_invariant(self) -> bool:
+        """Unless this processor has another kernel: `verify.keeps_rows_apart` tries it."""
         return self.block <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
 
     def quantization(self) -> Quantization | None:

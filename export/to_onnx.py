@@ -41,6 +41,7 @@ from export.bundle import (
     Framing,
     GraphSpec,
     Manifest,
+    Quantization,
     Role,
     Task,
     Tokens,
@@ -56,7 +57,7 @@ from export.optimize import makers_of, name_weights, optimize, round_up_tables
 from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import framed_texts, sample_inputs
 from export.shortlist import learn_shortlist
-from export.verify import Served, checkpoint_digest, limits_of, make_report, verify_variants
+from export.verify import Served, checkpoint_digest, keeps_rows_apart, limits_of, make_report, verify_variants
 from model.checkpoint import load_checkpoint
 from model.config import ANY_LANGUAGES, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
@@ -470,8 +471,16 @@ def save_variant(
         precision=form.precision,
         graphs=specs,
         states=states_of(model.config, "int8" if form.has_int8_cache else dtype),
-        quantization=form.quantization(),
+        quantization=_quantization(form),
     )
+
+
+def _quantization(form: Form) -> Quantization | None:
+    """What is promised of a form, as far as this processor keeps it."""
+    promised = form.quantization()
+    if promised is None or keeps_rows_apart(form):
+        return promised
+    return dataclasses.replace(promised, batch_invariant=False)
 
 
 def save_shortlist(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ from export.checks import (
     round_up,
 )
 from export.encoder_checks import EncoderSuite, golden_vector, mean_state, vector_difference
+from export.quantize import Form, quantize
 from export.rounded import Roundings, SeenProduct, product_values, read_roundings
 from export.samples import Ids, Samples, sample_inputs
 from model.checkpoint import load_checkpoint
@@ -337,6 +338,28 @@ class Served:
                 feeds[counts] = lengths(rows)
         names = self.variant.graphs["attend"].outputs
         return dict(zip(names, self.sessions["attend"].run(list(names), feeds), strict=True))
+
+
+@cache
+def keeps_rows_apart(form: Form) -> bool:
+    """Whether a product in blocks gives a row the same bits alone and among others on this processor; tried, because
+    processors without AVX-512 have kernels of their own. The other forms compute exact sums everywhere."""
+    if not form.block:
+        return True
+    tensor = onnx.helper.make_tensor_value_info
+    random = np.random.default_rng(1)
+    weight_KN, x_BK = (random.standard_normal(shape).astype(np.float32) for shape in ((512, 64), (4, 512)))
+    product = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "weight"], ["y"])],
+        "product",
+        [tensor("x", onnx.TensorProto.FLOAT, ["B", 512])],
+        [tensor("y", onnx.TensorProto.FLOAT, ["B", 64])],
+        [onnx.numpy_helper.from_array(weight_KN, "weight")],
+    )
+    model = onnx.helper.make_model(product, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    session = _session(quantize(model, "decode", form).SerializeToString())
+    (together_BN,) = session.run(["y"], {"x": x_BK})
+    return all(np.array_equal(session.run(["y"], {"x": x_BK[:rows]})[0], together_BN[:rows]) for rows in (1, 2, 3))
 
 
 def _capacity_of(buffers: Arrays) -> int:

@@ -136,6 +136,7 @@ class ServedModel:
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
     open_attention: Callable[[], object] | None = None  # makes an engine ready to tell attention; may take long
     draft_tokens: int = 0  # that its engines may guess ahead; above 0, near-ties may come out either way
+    keeps_rows_apart: bool = True  # on this machine
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
@@ -144,7 +145,10 @@ class ServedModel:
     @property
     def quantization(self) -> Quantization | None:
         """How the graphs that run compute with fewer bits; None: they do not."""
-        return self._variant.quantization if self._variant else None
+        quantization = self._variant.quantization if self._variant else None
+        if quantization is None or self.keeps_rows_apart:
+            return quantization
+        return dataclasses.replace(quantization, batch_invariant=False)
 
     @property
     def figures(self) -> FormFigures | None:

@@ -1,4 +1,5 @@
-"""Does this machine compute what the bundle was verified with? One decode, repeated before a service is ready."""
+"""Does this machine compute what the bundle was verified with? One decode, repeated before a service is ready: alone,
+and beside copies of itself."""
 
 from __future__ import annotations
 
@@ -10,37 +11,65 @@ from export.bundle import GoldenVector, Manifest
 from service.decoding.search import advance, search_for
 from service.encoding import Encoded, Reading
 from service.errors import RequestError, StartupError
+from service.options import DecodingOptions
 from service.request import Request
 from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Sequence
 from service.step import Runner
 
+COPIES, APART_TOKENS = 3, 2
+"""Of the golden decode, side by side, and how much of it. A kernel that computes one row otherwise than several does so
+in every step."""
+
 
 def decode_alone(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request without an engine. The runner must have no rows, and has none afterwards."""
-    return _answered(runner, request).answers[0].tokens
+    return _answered(runner, request)[0].answers[0].tokens
 
 
 def read_alone(runner: Runner, request: Request) -> Encoded:
     """What the encoder says of one request, in the same way."""
-    encoded = _answered(runner, request).encoded
+    encoded = _answered(runner, request)[0].encoded
     assert encoded is not None
     return encoded
 
 
-def _answered(runner: Runner, request: Request) -> Sequence:
-    scheduler = Scheduler(SchedulerConfig(max_rows=1), runner.limits, runner.layout)
-    sequence = Sequence(request, search_for(request, ends=runner.ends))
-    scheduler.check(request)
-    scheduler.submit(sequence)
-    while sequence.end is None:
+def keeps_rows_apart(runner: Runner, manifest: Manifest) -> bool:
+    """Whether the golden decode comes out the same beside copies of itself as alone, in every bit of its tokens and
+    log-probabilities. True of models without a decoder, whose products are exact or float32."""
+    if not manifest.golden.output:
+        return True
+    request = Request(
+        request_id="apart",
+        source=manifest.golden.source,
+        prompt=manifest.golden.prompt,
+        max_tokens=APART_TOKENS,
+        options=DecodingOptions(token_logprobs=True),
+    )
+    alone, *together = (
+        (answer.tokens, answer.logprobs)
+        for count in (1, min(COPIES, runner.max_rows))
+        for sequence in _answered(runner, *[request] * count)
+        for answer in sequence.answers
+    )
+    return all(answer == alone for answer in together)
+
+
+def _answered(runner: Runner, *requests: Request) -> list[Sequence]:
+    scheduler = Scheduler(SchedulerConfig(max_rows=len(requests)), runner.limits, runner.layout)
+    sequences = [Sequence(request, search_for(request, ends=runner.ends)) for request in requests]
+    for sequence in sequences:
+        scheduler.check(sequence.request)
+        scheduler.submit(sequence)
+    while any(sequence.end is None for sequence in sequences):
         plan = scheduler.plan(0.0)
         model = runner.run(plan.step)
         advance(scheduler.commit(plan), model)
     runner.reset()
-    if isinstance(sequence.end, RequestError):
-        raise StartupError(f"self-check failed: {sequence.end}; fix: export the bundle again")
-    return sequence
+    for sequence in sequences:
+        if isinstance(sequence.end, RequestError):
+            raise StartupError(f"self-check failed: {sequence.end}; fix: export the bundle again")
+    return sequences
 
 
 def golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:

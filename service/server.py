@@ -45,7 +45,7 @@ from service.options import MAX_WIDTH
 from service.pool import EnginePool
 from service.runner import LONE_BYTES, OnnxModel, OnnxRunner
 from service.scheduler import SchedulerConfig
-from service.selfcheck import golden_decode
+from service.selfcheck import golden_decode, keeps_rows_apart
 from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
 from service.sessions import CPU, give_back_memory
 
@@ -115,6 +115,7 @@ def open_model(
         engines = (settings.engines or cpus) if choice.provider == CPU else 1
         runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
         _check_answers(model, runners[0])
+        is_apart = keeps_rows_apart(runners[0], manifest)
     except (BundleError, TokenizerError, StartupError) as error:
         raise StartupError(f"model {name}: {error}") from error
     except Exception as error:  # what a device's libraries raise has no common class
@@ -165,6 +166,7 @@ def open_model(
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
         draft_tokens=draft_tokens,
+        keeps_rows_apart=is_apart,
         open_attention=model.open_attend if manifest.seen else None,
     )
 
@@ -297,6 +299,8 @@ class Server:
             if provider.fallback:
                 fields = {"model": model.name, "provider": provider.name, "requested": provider.requested}
                 logs.event("fallback", {**fields, "reason": provider.reason}, level=logs.WARNING)
+            if not model.keeps_rows_apart:
+                logs.event("answers may depend on the batch", {"model": model.name}, level=logs.WARNING)
         logs.event(
             "serving",
             {

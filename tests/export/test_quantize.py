@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
+from export import to_onnx
 from export.calibrate import calibrate
 from export.quantize import FORMS, quantize, symmetric_blocks, symmetric_columns
 from export.to_onnx import save_variant, trace_model
-from export.verify import Served, limits_of
+from export.verify import Served, keeps_rows_apart, limits_of
 from tests.tiny import tiny_config, tiny_model
 
 SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]
@@ -195,10 +196,20 @@ def test_logits_are_near_those_of_fp32(architecture, form, tmp_path):
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder"])
 @pytest.mark.parametrize("form", [name for name in QUANTIZED if FORMS[name].is_batch_invariant])
 def test_a_row_is_the_same_alone_and_among_others(architecture, form, tmp_path):
+    """On every processor, but in 4 bits on those whose kernels say otherwise of a single product, too."""
     graphs = served(architecture, form, tmp_path)
     together = logits(graphs, range(4))
-    for row in range(4):
-        assert np.array_equal(logits(graphs, [row])[0], together[row]), row
+    same = [np.array_equal(logits(graphs, [row])[0], together[row]) for row in range(4)]
+    assert all(same) == keeps_rows_apart(FORMS[form]), same
+    assert FORMS[form].weight_bits == 4 or all(same), same
+
+
+@pytest.mark.parametrize(("apart", "told"), [(True, True), (False, False)])
+def test_a_bundle_promises_no_more_than_this_processor_keeps(apart, told, tmp_path, monkeypatch):
+    monkeypatch.setattr(to_onnx, "keeps_rows_apart", lambda form: apart)
+    variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, FORMS["b32"])
+    assert variant.quantization is not None
+    assert (variant.quantization.form, variant.quantization.batch_invariant) == ("b32", told)
 
 
 def test_which_forms_keep_rows_apart():

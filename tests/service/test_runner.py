@@ -29,7 +29,7 @@ from service.pool import EnginePool
 from service.request import Request
 from service.runner import LONE_ROWS, MOST_GRAPHS, OnnxModel, OnnxRunner
 from service.scheduler import Scheduler, SchedulerConfig, check_invariants
-from service.selfcheck import decode_alone, golden_decode
+from service.selfcheck import decode_alone, golden_decode, keeps_rows_apart
 from service.sequence import Sequence
 from service.sessions import CPU, CUDA, LAZY_ROLES, open_lone_sessions, open_session
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, bytes_at, drain
@@ -981,6 +981,27 @@ def test_a_golden_decode_that_comes_out_differently_is_refused(model):
     wrong = replace(golden, output=(*golden.output[:-1], (golden.output[-1] + 1) % 20 + 3))
     with pytest.raises(StartupError, match=r"self-check failed: .*fix: "):
         golden_decode(model.runner(max_rows=1), replace(model.manifest, golden=wrong))
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 8])
+def test_rows_are_kept_apart_here(model, max_rows):
+    runner = model.runner(max_rows=max_rows)
+    assert keeps_rows_apart(runner, model.manifest)
+    assert decode_alone(runner, requests_for(model, 1)[0]) == reference(model, requests_for(model, 1))[0]
+
+
+def test_a_last_bit_that_depends_on_the_rows_is_noticed(model, monkeypatch):
+    """As kernels do that compute a single row in another order."""
+    rank = OnnxRunner._rank
+
+    def off_by_a_bit(runner, first, lines):
+        if lines == 1:
+            logits_LV = runner._outputs._read("logits", first, lines)
+            logits_LV[0, 0] += 0.001
+        rank(runner, first, lines)
+
+    monkeypatch.setattr(OnnxRunner, "_rank", off_by_a_bit)
+    assert not keeps_rows_apart(model.runner(max_rows=4), model.manifest)
 
 
 def test_sessions_run_in_several_threads_at_once(model):

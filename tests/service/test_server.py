@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import socket
 import ssl
 import urllib.error
@@ -15,7 +16,8 @@ from service.metrics import Metrics
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, open_model, server_options, version
 from service.step import StepPlan
-from tests.edge import TIMINGS, health, running, settings
+from tests import edge
+from tests.edge import TIMINGS, health, running, served, settings
 
 TEXT = "the small red house"
 
@@ -183,6 +185,16 @@ async def test_fallback_is_logged_with_its_reason(caplog):
         record = next(record for record in caplog.records if record.getMessage() == "fallback")
     assert record.levelname == "WARNING"
     assert record.fields["reason"] == "no GPU; add one"
+
+
+async def test_rows_that_are_not_kept_apart_are_logged(caplog, monkeypatch):
+    monkeypatch.setattr(edge, "served", lambda *args: dataclasses.replace(served(*args), keeps_rows_apart=False))
+    async with running():
+        records = [record for record in caplog.records if "depend on the batch" in record.getMessage()]
+    assert [(record.levelname, record.fields) for record in records] == [
+        ("WARNING", {"model": "en-de"}),
+        ("WARNING", {"model": "en"}),
+    ]
 
 
 async def test_message_and_metadata_beyond_the_limits_are_refused():
