@@ -22,20 +22,21 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from export.quantize import FORMS
-from tests.bench.measure import Spread, Verdict, interleaved, machine, report
+from tests.bench.measure import Spread, Verdict, interleaved, machine, report, widest_isa
 from tests.bench.peer_server import glossa_server
 from tests.bench.speed_models import SpeedModel, add_model_options, chosen_model
 from tests.bench.speed_worker import HUGE_PAGES, Worker
 
+ISA = {"CT2_FORCE_CPU_ISA": widest_isa()}
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "as it comes": {},
-    "AVX512": {"CT2_FORCE_CPU_ISA": "AVX512"},
-    "AVX512, huge pages": {"CT2_FORCE_CPU_ISA": "AVX512", **HUGE_PAGES},
-    "oneDNN, AVX512": {"CT2_USE_MKL": "0", "CT2_FORCE_CPU_ISA": "AVX512"},
-    "MKL, AVX512": {"CT2_USE_MKL": "1", "CT2_FORCE_CPU_ISA": "AVX512"},
+    widest_isa(): ISA,
+    f"{widest_isa()}, huge pages": {**ISA, **HUGE_PAGES},
+    f"oneDNN, {widest_isa()}": {"CT2_USE_MKL": "0", **ISA},
+    f"MKL, {widest_isa()}": {"CT2_USE_MKL": "1", **ISA},
 }
 INTEL_ONLY = "MKL, AVX512"  # on AMD never the default, and a tenth as fast as the others with int8
-QUICK = ("as it comes", "AVX512, huge pages")
+QUICK = ("as it comes", f"{widest_isa()}, huge pages")
 KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
 FORMS_OF = {
     "alone": ["8b64", "static+kv", "b32", "b128", "fp32"],

@@ -6,6 +6,7 @@ tree, one after another, again and again (`interleaved`), and a ratio is one of 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import platform
@@ -89,6 +90,7 @@ def seconds(job: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
+@functools.cache
 def machine() -> dict[str, Any]:
     """The processor as lscpu describes it, and those of its abilities that matter here."""
     fields = {}
@@ -104,6 +106,11 @@ def machine() -> dict[str, Any]:
         "flags": [flag for flag in FLAGS if flag in there],
         "kernel": platform.release(),
     }
+
+
+def widest_isa() -> str:
+    """The widest vectors of this processor that CTranslate2 can be told to use, as it calls them."""
+    return "AVX512" if "avx512f" in machine()["flags"] else "AVX2"
 
 
 def versions() -> dict[str, str]:
