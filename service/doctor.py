@@ -31,7 +31,7 @@ ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distribution
 RUNTIME_BYTES = 150 << 20
 BYTES_PER_BUNDLE_BYTE = 2.5
 
-EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # sums of int8 products do not saturate on the way
+FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # one instruction for sums of int8 products
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
 
 
@@ -118,9 +118,9 @@ def _processor(root: Path) -> Check:
     if platform.machine() in ("x86_64", "AMD64") and "avx2" not in known:
         fix = "serve on a processor with AVX2; without it matrix products are several times slower"
         return Check(name="processor", status="warn", value=value, fix=fix)
-    if platform.machine() in ("x86_64", "AMD64") and not known & EXACT_INT8:
-        fix = "serve with --precision fp32, or on a processor with VNNI; without it sums of int8 products can saturate"
-        return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is inexact", fix=fix)
+    if platform.machine() in ("x86_64", "AMD64") and not known & FAST_INT8:
+        fix = "serve on a processor with VNNI or AMX, where int8 is faster; what is computed is the same"
+        return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is slow", fix=fix)
     return Check(name="processor", status="ok", value=value)
 
 

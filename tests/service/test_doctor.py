@@ -111,7 +111,7 @@ def test_a_processor_that_rounds_sums_of_int8_is_told(machine, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     write(machine, "proc/cpuinfo", "model name: Old 1\nflags: fpu sse2 avx2\n")
     check = look(machine, "processor")
-    assert (check.status, check.value) == ("warn", "Old 1: avx2, no VNNI: int8 is inexact")
+    assert (check.status, check.value) == ("warn", "Old 1: avx2, no VNNI: int8 is slow")
     write(machine, "proc/cpuinfo", "model name: New 1\nflags: fpu sse2 avx2 avx_vnni\n")
     assert look(machine, "processor").status == "ok"
 
