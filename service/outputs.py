@@ -120,7 +120,8 @@ class OutputBuffers:
         """The best token of one line."""
         if self.is_ranked and self.top_k[0]:
             return int(self._read("top_ids", line, 1)[0, 0])
-        return int(self._first_V[line].argmax())
+        first_V = self._first_V
+        return int((first_V[line] if line < len(first_V) else self._read("logits", line, 1)[0]).argmax())
 
     def distribution(self, line: int) -> np.ndarray:
         """float32 (V,), in main memory, of a line that was ranked."""

@@ -25,6 +25,7 @@ from service.engine import Engine, EngineConfig
 from service.errors import InternalFailure, StartupError
 from service.memory import CudaMemory, HostBlock, HostMemory
 from service.options import DecodingOptions
+from service.outputs import FEW_LINES
 from service.pool import EnginePool
 from service.request import Request
 from service.runner import LONE_ROWS, MOST_GRAPHS, OnnxModel, OnnxRunner
@@ -277,11 +278,12 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 # ---- steps that a row makes by itself
 
 
+@pytest.mark.parametrize("steps_at_once", [4, 2 * FEW_LINES])
 @pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
-def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options):
+def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options, steps_at_once):
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     told = []
-    for lone_steps in (1, 4):
+    for lone_steps in (1, steps_at_once):
         runner, runs = model.runner(max_rows=2), 0
         for request in requests:
             scheduler = Scheduler(SchedulerConfig(max_rows=2, lone_steps=lone_steps), runner.limits, runner.layout)
