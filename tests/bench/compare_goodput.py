@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from export.quantize import FORMS
-from tests.bench.measure import Spread, Verdict, machine, report, widest_isa
+from tests.bench.compare_speed_ctranslate2 import ENVIRONMENTS, ROOMY
+from tests.bench.measure import Spread, Verdict, machine, report
 from tests.bench.peer_server import ctranslate2_server, glossa_server
 from tests.bench.speed_models import SpeedModel, add_model_options, chosen_model
 from tests.bench.speed_worker import HUGE_PAGES
 
 BAR = 2.0
 TEXTS = 2000
-ENVIRONMENT = {"CT2_FORCE_CPU_ISA": widest_isa(), **HUGE_PAGES}
 
 
 def find_max(address: str, texts: Path, options: argparse.Namespace, seed: int, max_tokens: int) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, A
         made: dict[str, AbstractContextManager[tuple[str, int]]] = {
             "Glossa": glossa_server(bundle, HUGE_PAGES),
             f"CTranslate2, {processors} x 1 threads": ctranslate2_server(
-                bundle, theirs, workers=processors, environment=ENVIRONMENT
+                bundle, theirs, workers=processors, environment=ENVIRONMENTS[ROOMY]
             ),
         }
         if not options.quick:
             made[f"CTranslate2, 1 x {processors} threads"] = ctranslate2_server(
-                bundle, theirs, workers=1, threads=processors, environment=ENVIRONMENT
+                bundle, theirs, workers=1, threads=processors, environment=ENVIRONMENTS[ROOMY]
             )
         return made
 

@@ -27,16 +27,18 @@ from tests.bench.peer_server import glossa_server
 from tests.bench.speed_models import SpeedModel, add_model_options, chosen_model
 from tests.bench.speed_worker import HUGE_PAGES, Worker
 
-ISA = {"CT2_FORCE_CPU_ISA": widest_isa()}
+ISA = widest_isa()
+FORCED = {"CT2_FORCE_CPU_ISA": ISA}
+ROOMY = f"{ISA}, huge pages"
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "as it comes": {},
-    widest_isa(): ISA,
-    f"{widest_isa()}, huge pages": {**ISA, **HUGE_PAGES},
-    f"oneDNN, {widest_isa()}": {"CT2_USE_MKL": "0", **ISA},
-    f"MKL, {widest_isa()}": {"CT2_USE_MKL": "1", **ISA},
+    ISA: FORCED,
+    ROOMY: {**FORCED, **HUGE_PAGES},
+    f"oneDNN, {ISA}": {"CT2_USE_MKL": "0", **FORCED},
+    f"MKL, {ISA}": {"CT2_USE_MKL": "1", **FORCED},
 }
 INTEL_ONLY = "MKL, AVX512"  # on AMD never the default, and a tenth as fast as the others with int8
-QUICK = ("as it comes", f"{widest_isa()}, huge pages")
+QUICK = ("as it comes", ROOMY)
 KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
 FORMS_OF = {
     "alone": ["8b64", "static+kv", "b32", "b128", "fp32"],

@@ -78,6 +78,7 @@ def test_a_file_can_describe_everything(tmp_path):
         ("preset: demmo", "did you mean 'demo'"),
         ("preset: demo\nembedded: pair", "embedded: must be one of"),
         ("preset: demo\nmodel: {d_model: many}", "d_model: must be a whole number, got 'many'"),
+        ("preset: demo\ntrain: {bf16: fast}", "bf16: must be true, false or auto, got 'fast'"),
         ("preset: demo\nmodel: 3", "model: must be a mapping, got 3"),
         ("preset: [demo]", "unknown key"),
         ("train: {}", "steps: set exactly one of steps and minutes"),

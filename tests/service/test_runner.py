@@ -992,17 +992,17 @@ def test_rows_are_kept_apart_here(model, max_rows):
     assert decode_alone(runner, requests_for(model, 1)[0]) == reference(model, requests_for(model, 1))[0]
 
 
-def test_a_last_bit_that_depends_on_the_rows_is_noticed(model, monkeypatch):
-    """As kernels do that compute a single row in another order."""
+def test_logits_that_depend_on_how_many_rows_there_are_are_noticed(model, monkeypatch):
+    """As those of kernels that compute a single row in another order."""
     rank = OnnxRunner._rank
 
-    def off_by_a_bit(runner, first, lines):
+    def off_alone(runner, first, lines):
         if lines == 1:
             logits_LV = runner._outputs._read("logits", first, lines)
             logits_LV[0, 0] += 0.001
         rank(runner, first, lines)
 
-    monkeypatch.setattr(OnnxRunner, "_rank", off_by_a_bit)
+    monkeypatch.setattr(OnnxRunner, "_rank", off_alone)
     assert not keeps_rows_apart(model.runner(max_rows=4), model.manifest)
 
 

@@ -1,5 +1,5 @@
 import asyncio
-import dataclasses
+import functools
 import socket
 import ssl
 import urllib.error
@@ -16,7 +16,6 @@ from service.metrics import Metrics
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, open_model, server_options, version
 from service.step import StepPlan
-from tests import edge
 from tests.edge import TIMINGS, health, running, served, settings
 
 TEXT = "the small red house"
@@ -188,7 +187,7 @@ async def test_fallback_is_logged_with_its_reason(caplog):
 
 
 async def test_rows_that_are_not_kept_apart_are_logged(caplog, monkeypatch):
-    monkeypatch.setattr(edge, "served", lambda *args: dataclasses.replace(served(*args), keeps_rows_apart=False))
+    monkeypatch.setattr("tests.edge.served", functools.partial(served, keeps_rows_apart=False))
     async with running():
         records = [record for record in caplog.records if "depend on the batch" in record.getMessage()]
     assert [(record.levelname, record.fields) for record in records] == [
