@@ -32,6 +32,7 @@ class Answer:
         "admitted_s",
         "arrived_s",
         "first_s",
+        "has_begun",
         "join_s",
         "loop",
         "sequence",
@@ -49,6 +50,7 @@ class Answer:
         self.sequence, self.loop, self.sink = sequence, loop, sink
         self.arrived_s = arrived_s
         self.admitted_s = self.first_s = arrived_s
+        self.has_begun = False  # a turn has said something of it
         self.join_s = 0.0  # how long the encoding or prefill took that this request was part of
         self._new_text, self._text = new_text, new_text()
         self._pieces: list[str] = []  # texts sent

@@ -284,8 +284,7 @@ class Engine:
             self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
         steps = 1 + len(model.taken)
         if plan.step.tokens:
-            for _ in range(steps):
-                self._metrics.stepped(model.step_s, len(plan.step.tokens))
+            self._metrics.stepped(model.step_s, len(plan.step.tokens), steps)
         if drafted:
             self._metrics.speculated(drafted, right)
             self._metrics.next_tokens(0.0, right)  # they came with others
@@ -310,9 +309,12 @@ class Engine:
         repeated = 0
         for sequence in advanced:
             answer = self._answers[sequence]
-            if sequence.steps == 1:
-                answer.first_s = now_s
-                metrics.first_token(now_s - answer.arrived_s)
+            if not answer.has_begun:
+                answer.has_begun = True
+                answer.first_s = now_s - len(model.taken) * model.step_s
+                metrics.first_token(answer.first_s - answer.arrived_s)
+                if model.taken:
+                    metrics.next_tokens(model.step_s, len(model.taken))
             else:
                 repeated += 1
             if isinstance(sequence.end, RequestError):

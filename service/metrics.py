@@ -289,9 +289,9 @@ class EngineReport:
         self._prefix_hits.inc(hits)
         self._reused.inc(reused)
 
-    def stepped(self, seconds: float, rows: int) -> None:
-        self._step.observe(seconds)
-        self._rows.observe(rows)
+    def stepped(self, seconds: float, rows: int, steps: int = 1) -> None:
+        self._step.observe_many(seconds, steps)
+        self._rows.observe_many(rows, steps)
 
     def speculated(self, drafted: int, accepted: int) -> None:
         self._drafted.inc(drafted)

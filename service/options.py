@@ -7,8 +7,8 @@ is refused by `service.catalog`. Nothing here decodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from service.errors import InvalidRequest
@@ -192,8 +192,9 @@ def check(options: DecodingOptions) -> None:
     """Raises InvalidRequest for what is out of range or contradicts itself, whatever the model."""
     if options is DEFAULTS:  # most requests
         return
-    _check_values(options)
-    _check_beam(options)
+    changed = _changed(options)
+    _check_values(options, changed)
+    _check_beam(options, changed)
     _check_sampling(options)
     _check_constraints(options)
     _check_told(options)
@@ -201,10 +202,11 @@ def check(options: DecodingOptions) -> None:
 
 def check_scoring(options: DecodingOptions) -> None:
     """The same for a target that is given, of which only the score can be chosen."""
-    for name in _changed(options):
+    changed = _changed(options)
+    for name in changed:
         if name not in OF_SCORES:
             raise _refused(name, "must be left out: a target that is given is not searched for")
-    _check_values(options)
+    _check_values(options, changed)
     _check_told(options)
 
 
@@ -212,16 +214,17 @@ def _refused(name: str, problem: str) -> InvalidRequest:
     return InvalidRequest(f"options.{name}", problem)
 
 
-def _changed(options: DecodingOptions) -> Iterator[str]:
+def _changed(options: DecodingOptions) -> list[str]:
     """Names of the options that are not at their defaults."""
-    return (item.name for item in fields(options) if getattr(options, item.name) != getattr(DEFAULTS, item.name))
+    defaults = vars(DEFAULTS)
+    return [name for name, value in vars(options).items() if value != defaults[name]]
 
 
-def _check_values(options: DecodingOptions) -> None:
+def _check_values(options: DecodingOptions, changed: Iterable[str]) -> None:
     """Each option by itself."""
-    for name, allowed in RANGES.items():
-        value = getattr(options, name)
-        if value is not None and not allowed.has(value):
+    for name in changed:
+        allowed, value = RANGES.get(name), getattr(options, name)
+        if allowed is not None and value is not None and not allowed.has(value):
             raise _refused(name, f"must be {allowed}, got {_shown(value)}")
     if options.temperature is not None and 0 < options.temperature < LEAST_TEMPERATURE:
         raise _refused("temperature", f"must be 0 or {LEAST_TEMPERATURE:g}..100, got {options.temperature:g}")
@@ -259,11 +262,11 @@ def _check_texts(name: str, texts: tuple[str, ...], most: int) -> None:
             raise _refused(f"{name}[{place}]", f"must be 1..{MAX_PHRASE_BYTES} bytes, got {size}")
 
 
-def _check_beam(options: DecodingOptions) -> None:
+def _check_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
     if 0 < options.max_tokens < options.min_tokens:
         raise _refused("min_tokens", f"must be 0..{options.max_tokens}, as max_tokens is, got {options.min_tokens}")
     if options.beam_size == 1:
-        for name in _changed(options):
+        for name in changed:
             if name in OF_BEAMS:
                 raise _refused(
                     name, f"must be left out without a beam, got {_shown(getattr(options, name))}; set beam_size"

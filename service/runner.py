@@ -459,9 +459,10 @@ class OnnxRunner:
         inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
         self._total_length[...] = self._states.capacities["self_kv"]
         self._memory.settle()
+        until_s = time.perf_counter() + plan.further_s
         self._compute_step(rows, 0)
         taken: list[int] = []
-        while len(taken) < plan.further:
+        while len(taken) < plan.further and time.perf_counter() < until_s:
             if self._memory.device != "cpu":
                 self._rank(len(taken), rows)
             token = self._outputs.likeliest(len(taken))
@@ -476,15 +477,19 @@ class OnnxRunner:
     def _compute_step(self, rows: int, line: int) -> None:
         """Runs `decode` with the inputs of the first rows; what it says is written to lines from `line` on."""
         self._rows.write()
-        key, steps = (rows, line, *self._states.capacities.values()), self._computing.steps
+        is_captured = self._uncaptured is not None  # with the line it writes to
+        key, steps = (rows, line if is_captured else 0, *self._states.capacities.values()), self._computing.steps
         step = steps.get(key)
         if step is None:
             if len(steps) >= MOST_BINDINGS:
                 steps.clear()
-            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
+            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)), line)
             self._rows.bind(step.binding, rows, self._inputs)
             self._bind_feeds(step.binding, {"total_length": self._total_length})
-        if self._uncaptured is not None:
+        elif step.line != line:
+            self._outputs.bind(step.binding, line, rows)
+            step.line = line
+        if is_captured:
             self._count(step)
         self._computing.decode.run_with_iobinding(step.binding, step.options or self._uncaptured)
 
@@ -535,17 +540,18 @@ class _Computing:
     def __init__(self, sessions: Sessions) -> None:
         self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
-        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows, line and capacities; void when a buffer moves
+        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows, captured line, capacities; void when a buffer moves
         self.encodings: dict[tuple[int, int], _Encoding] = {}  # by sources and width; void when the scratch moves
 
 
 class _Step:
-    """What is bound for a step. runs: how many there were, where it may be captured. options: once it is."""
+    """What is bound for a step. line: the first one that it writes to. runs: how many there were, where it may be
+    captured. options: once it is."""
 
-    __slots__ = ("binding", "options", "runs")
+    __slots__ = ("binding", "line", "options", "runs")
 
-    def __init__(self, binding: Any) -> None:
-        self.binding, self.runs = binding, 0
+    def __init__(self, binding: Any, line: int) -> None:
+        self.binding, self.line, self.runs = binding, line, 0
         self.options: Any = None
 
 

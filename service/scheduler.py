@@ -55,7 +55,10 @@ class SchedulerConfig:
     block: int = 128
     prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside state_bytes; 0: none are kept
     draft_tokens: int = 0  # of a draft at most, for decoders that read blocks; 0: nothing is drafted
-    lone_steps: int = 4  # of a turn, for one greedy row whose answer is not streamed, with nobody waiting for its turn
+    # Steps of a turn, and about how long they may take together, for one greedy row whose answer is not streamed, with
+    # nobody waiting for its turn. Whoever comes meanwhile waits for them.
+    lone_steps: int = 16
+    lone_s: float = 0.01
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block", "lone_steps"):
@@ -63,7 +66,7 @@ class SchedulerConfig:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.block % PAD_MULTIPLE:
             raise ValueError(f"block: must be a multiple of {PAD_MULTIPLE}, got {self.block}")
-        for name in ("prefix_bytes", "draft_tokens"):
+        for name in ("prefix_bytes", "draft_tokens", "lone_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 
@@ -436,7 +439,7 @@ class Scheduler:
         tokens = []
         if steps := self.has_decoder and len(reading) + len(drafts) < len(self.live):
             tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
-        further = self._further() if steps and not reading else 0
+        further = self._further(starts[0]) if steps and not reading else 0
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         return StepPlan(
@@ -452,6 +455,7 @@ class Scheduler:
             reading=frozenset([row for sequence in reading for row in sequence.rows]),
             drafts=tuple(drafts),
             further=further,
+            further_s=self.config.lone_s,
             held=held,
             longest=max([start + 1 + further for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
@@ -474,15 +478,15 @@ class Scheduler:
                 drafts.append(Draft(hypothesis.row, sequence.cached, (hypothesis.tokens[-1], *sequence.draft)))
         return drafts
 
-    def _further(self) -> int:
-        """Steps behind the next one that nobody need look at: a turn costs as much whatever it is for, a tenth and more
-        of a step of one row. Whoever comes meanwhile waits for them, and a stream must not come in bursts."""
+    def _further(self, start: int) -> int:
+        """Steps behind the one at position `start` that nobody need look at: a turn costs as much whatever it is for, a
+        tenth and more of a step of one row. A stream must not come in bursts."""
         if len(self.rows) != 1 or self.waiting or self.speculation is not None:
             return 0
         (sequence,) = self.live
         request = sequence.request
-        is_free = sequence.search.is_greedy and sequence.steps >= max(1, len(request.prefix))
-        if request.is_streamed or not is_free:
+        is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
+        if request.is_streamed or not (is_free and sequence.search.is_greedy):
             return 0
         return max(0, min(self.config.lone_steps - 1, request.max_tokens - sequence.steps - 1))
 

@@ -90,7 +90,7 @@ class StepPlan(NamedTuple):
         what it caches is written over by the next block.
     drafts: at most one of a row. A row with one takes part in the step of the others, if there is one, as always.
     further: steps that the only row makes by itself behind the first, at most: the likeliest token of each is the input
-        of the next, until it is one that ends answers.
+        of the next, until it is one that ends answers. further_s: seconds after which none of them is begun.
     held: rows that hold something before the turn.
     longest, longest_source: positions that some row needs when the turn is over.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
@@ -110,6 +110,7 @@ class StepPlan(NamedTuple):
     reading: frozenset[int] = frozenset()
     drafts: tuple[Draft, ...] = ()
     further: int = 0
+    further_s: float = 0.0
     held: int = 0
     longest: int = 0
     longest_source: int = 0

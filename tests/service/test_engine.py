@@ -513,7 +513,7 @@ def test_metrics_are_told(manual):
         engine.turn()
     assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
     assert metrics.of("joined") == [[0.001]]
-    assert metrics.of("stepped") == [[0.002, 2], [0.002, 2], [0.002, 1]]
+    assert metrics.of("stepped") == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
     assert metrics.of("first_token") == [[0.25], [0.25]]
     assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
     assert metrics.of("generated") == [[2], [2], [1]]
@@ -589,17 +589,20 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
 def test_steps_of_one_turn_are_counted_one_by_one(manual):
     metrics = RecordingMetrics()
     runner = ScriptedRunner(rule=never_ends)
-    engine, loop = manual(runner, metrics=metrics)
+    scheduler = SchedulerConfig(max_rows=4, lone_steps=4)
+    engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
     runner.before_run = lambda: engine._clock.advance(0.25)
     sink = Sink()
     engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
-    for _ in range(3):
+    for _ in range(2):
         engine.turn()
     loop.run()
     assert sink.finals[0].generated_tokens == 6
-    assert metrics.of("stepped") == [[0.002, 1]] * 6
-    assert metrics.of("next_tokens") == [[0.0625, 4], [0.25, 1]]
-    assert metrics.of("generated") == [[1], [4], [1]]
+    assert metrics.of("stepped") == [[0.002, 1, 4], [0.002, 1, 2]]
+    assert metrics.of("first_token") == [[pytest.approx(0.25 - 3 * 0.002)]], "it was there before the others"
+    assert sink.finals[0].timings.first_token_s == pytest.approx(0.25 - 3 * 0.002)
+    assert metrics.of("next_tokens") == [[0.002, 3], [0.125, 2]]
+    assert metrics.of("generated") == [[4], [2]]
     assert engine.snapshot.steps == engine.snapshot.tokens == 6
 
 
@@ -607,6 +610,8 @@ def test_a_stop_string_inside_such_a_turn_ends_the_answer_there(manual):
     engine, loop = manual(ScriptedRunner(rule=spell(*"abcdefgh")))
     (final,) = told_by(engine, loop, request(max_tokens=20, stop=("cd",), is_streamed=False)).events
     assert (final.text, final.reason, final.generated_tokens) == ("ab", FinishReason.STOP_STRING, 4)
+    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("b",), is_streamed=False)).events
+    assert (final.text, final.reason, final.generated_tokens) == ("a", FinishReason.STOP_STRING, 2)
 
 
 # ---- drafts

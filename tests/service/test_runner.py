@@ -286,7 +286,8 @@ def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, optio
     for lone_steps in (1, steps_at_once):
         runner, runs = model.runner(max_rows=2), 0
         for request in requests:
-            scheduler = Scheduler(SchedulerConfig(max_rows=2, lone_steps=lone_steps), runner.limits, runner.layout)
+            settings = SchedulerConfig(max_rows=2, lone_steps=lone_steps, lone_s=60.0)
+            scheduler = Scheduler(settings, runner.limits, runner.layout)
             scheduler.submit(sequence := sequence_for(runner, request))
             while not scheduler.is_idle:
                 plan = scheduler.plan(0.0)
@@ -299,6 +300,16 @@ def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, optio
     assert [answer for _, *answer in bursts] == [answer for _, *answer in plain]
     assert bursts[-1][0] < 0.6 * plain[-1][0], "turns"
     assert all(len(logprobs) == (len(tokens) if options is SCORED else 0) for _, tokens, logprobs in bursts)
+
+
+def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model):
+    (request,) = requests_for(model, 1, seed=7)
+    for seconds, taken in ((0.0, 0), (60.0, 2)):
+        runner = model.runner(max_rows=1)
+        settings = SchedulerConfig(max_rows=1, lone_steps=3, lone_s=seconds)
+        scheduler = Scheduler(settings, runner.limits, runner.layout)
+        scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
+        assert len(runner.run(scheduler.plan(0.0).step).taken) == taken
 
 
 # ---- drafts

@@ -389,6 +389,8 @@ def test_limits_below_one_are_refused(field):
 def test_blocks_are_of_a_length_that_does_not_change_bits():
     with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
         SchedulerConfig(block=40)
+    with pytest.raises(ValueError, match="lone_s: must be at least 0, got -0.5"):
+        SchedulerConfig(lone_s=-0.5)
     with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
         SchedulerConfig(prefix_bytes=-1)
 
@@ -476,18 +478,18 @@ def further(bench):
 
 
 def test_an_answer_alone_that_nobody_streams_goes_several_steps_in_a_turn():
-    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench = Bench(ScriptedRunner(rule=never_ends), lone_steps=4, lone_s=0.25)
     (row,) = bench.submit(whole(max_tokens=10))
-    assert further(bench) == [0, 3, 3, 0]
+    assert further(bench) == [3, 3, 1]
     assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
     assert row.produced == row.steps == 10
     assert all(plan.longest == plan.starts[0] + 1 + plan.further for plan in bench.runner.plans)
+    assert {plan.further_s for plan in bench.runner.plans} == {0.25}
 
 
 def test_an_end_token_ends_the_steps_of_a_turn():
     bench = Bench(ScriptedRunner(rule=lambda source, fed, vocab_size: EOS if len(fed) == 3 else 9))
     (row,) = bench.submit(whole(max_tokens=30))
-    bench.turn()
     bench.turn()
     assert tokens_of(row) == [9, 9, EOS]
     assert (row.end, row.cached) == (FinishReason.END_OF_SEQUENCE, 3)
@@ -500,9 +502,7 @@ def test_a_stream_and_two_rows_and_whoever_waits_go_step_by_step():
         assert not any(further(bench))
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
     bench.submit(whole("a", max_tokens=9), whole("b", max_tokens=9))
-    turns = further(bench)
-    assert turns[:9] == [0] * 9
-    assert max(turns[9:]) == 3, "nobody waits for the second one"
+    assert further(bench) == [*[0] * 9, 8], "nobody waits for the second one"
 
 
 @pytest.mark.parametrize(
@@ -520,12 +520,22 @@ def test_what_the_likeliest_token_does_not_decide_goes_step_by_step(more):
     assert not any(further(bench))
 
 
+def test_a_row_goes_on_by_itself_behind_its_prefix():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench.submit(whole(max_tokens=6, prefix=(5, 6)))
+    assert further(bench) == [0, 0, 3]
+
+
 def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
-    bench = reader(ScriptedRunner(has_source=False, max_block=0, rule=never_ends), block=16)
-    (row,) = bench.submit(generation(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
-    assert max(further(bench)) == 3
-    assert not any(plan.further for plan in bench.runner.plans if plan.blocks)
-    assert row.steps == 9
+    for runner, before in (
+        (ScriptedRunner(has_source=False, max_block=0, rule=never_ends), [0, 0]),  # blocks
+        (ScriptedRunner(rule=never_ends), [0] * 40),  # steps
+    ):
+        bench = Bench(runner, block=16, join_tokens=16, idle_join_tokens=16)
+        make = generation if not runner.limits.max_source_len else request
+        (row,) = bench.submit(make(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
+        assert further(bench) == [*before, 8]
+        assert row.steps == 9
 
 
 # ---- drafts
