@@ -20,7 +20,7 @@ import numpy as np
 from export.bundle import AttentionKind
 from service.encoding import Encoded
 from service.memory import Block, Memory
-from service.step import Distributions, Draft
+from service.step import Distributions, Draft, Scored
 
 FEW_LINES = 8
 """They are looked at one by one. Behind a step that read many megabytes of weights no instruction is in a cache any
@@ -57,11 +57,15 @@ class OutputBuffers:
         """Bytes of all outputs."""
         return sum(block.size for block in list(self._blocks.values()))
 
+    def must_rank(self, *, is_scored: bool) -> bool:
+        """Whether the lines of a turn in which log-probabilities are wanted, or not, are ranked."""
+        return is_scored or self._memory.device != "cpu"
+
     def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> bool:
         """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. True:
         addresses or shapes changed."""
         is_device = self._memory.device != "cpu"
-        self.is_ranked = is_scored or is_device
+        self.is_ranked = self.must_rank(is_scored=is_scored)
         changed = self._allocate("logits", lines)
         if changed and not is_device:
             self._first_V = list(self._read("logits", 0, min(lines, FEW_LINES)))
@@ -116,12 +120,13 @@ class OutputBuffers:
         ids_L, scores_LV = logits_LV.argmax(1), self._read("logprobs", 0, lines) if self.is_ranked else logits_LV
         return ids_L[:, None].tolist(), scores_LV[np.arange(lines), ids_L][:, None].tolist()
 
-    def likeliest(self, line: int) -> int:
-        """The best token of one line."""
+    def likeliest(self, line: int) -> Scored:
+        """The best token of one line, and its logit, or its log-probability where the graph found it."""
         if self.is_ranked and self.top_k[0]:
-            return int(self._read("top_ids", line, 1)[0, 0])
-        first_V = self._first_V
-        return int((first_V[line] if line < len(first_V) else self._read("logits", line, 1)[0]).argmax())
+            return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
+        logits_V = self._first_V[line] if line < len(self._first_V) else self._read("logits", line, 1)[0]
+        token = int(logits_V.argmax())
+        return token, logits_V.item(token)
 
     def distribution(self, line: int) -> np.ndarray:
         """float32 (V,), in main memory, of a line that was ranked."""
@@ -141,8 +146,9 @@ class OutputBuffers:
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
-    rows: of the step, 0 if there was none. drafts: whose lines follow. taken, draft_s, attend, see: as there. encoded:
-    by row, of rows that joined in the turn with a reading.
+    rows: of the step, 0 if there was none. drafts: whose lines follow. taken: as there, each with its score. In a turn
+    that is ranked every step has a line; otherwise the last one, and of the others no more is known than that.
+    draft_s, attend, see: as there. encoded: by row, of rows that joined in the turn with a reading.
     """
 
     def __init__(
@@ -157,19 +163,24 @@ class TurnOutputs:
         step_s: float,
         drafts: Sequence[Draft] = (),
         draft_s: list[float] | None = None,
-        taken: list[int] | None = None,
+        taken: Sequence[Scored] = (),
     ) -> None:
         self._outputs, self._drafts = outputs, drafts
         self._attend, self._see, self._encoded = attend, see, encoded
         self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
-        self.taken = taken or []
-        self._rows, self._lines = rows, rows + len(self.taken) + sum([len(draft.tokens) for draft in drafts])
+        self.taken = [token for token, _ in taken]
+        self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
+        if outputs.is_ranked:
+            self._lines += len(taken)
         self.top_ids, self.top_logprobs = outputs.best(self._lines)
+        if taken and not outputs.is_ranked:
+            self.top_ids = [[token] for token, _ in taken] + self.top_ids
+            self.top_logprobs = [[score] for _, score in taken] + self.top_logprobs
 
     def behind(self, row: int) -> Iterator[Distributions]:
         if self.taken:
             yield self
-            yield from (Behind(self, row, line) for line in range(1, self._lines))
+            yield from (Behind(self, row, line) for line in range(1, len(self.top_ids)))
         line = self._rows
         for draft in self._drafts:
             if draft.row == row:

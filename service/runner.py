@@ -50,7 +50,7 @@ from service.sessions import (
     run_options,
 )
 from service.states import KeptBlocks, StateBuffer, StateBuffers, StateLayout, outputs_by_state
-from service.step import Draft, Join, PromptBlock, StepPlan, padded
+from service.step import Draft, Join, PromptBlock, Scored, StepPlan, padded
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
@@ -273,7 +273,8 @@ class OnnxRunner:
         taken = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
-        self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
+        if self._outputs.is_ranked:
+            self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
         return TurnOutputs(
             self._outputs,
             len(plan.tokens),
@@ -296,7 +297,9 @@ class OnnxRunner:
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
-        lines = len(plan.tokens) + plan.further + sum([len(draft.tokens) for draft in plan.drafts])
+        lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
+        if self._outputs.must_rank(is_scored=plan.is_scored):
+            lines += plan.further
         is_decoding = bool(lines or plan.blocks)
         lines = max(self._states.rows, lines) if is_decoding else 0
         if self._outputs.ensure(lines, plan.top_k, is_scored=plan.is_scored) or moved:
@@ -451,8 +454,9 @@ class OnnxRunner:
             seconds.append(time.perf_counter() - started_s)
         return seconds
 
-    def _step(self, plan: StepPlan) -> list[int]:
-        """One step of all rows, and what the only one goes on with by itself: returns the inputs of those steps."""
+    def _step(self, plan: StepPlan) -> list[Scored]:
+        """One step of all rows, and what the only one goes on with by itself: returns the inputs of those steps. What
+        each of them says is kept, in a line of its own, if it is to be ranked."""
         rows, inputs = len(plan.tokens), self._rows
         inputs["tokens"][:rows, 0] = plan.tokens
         inputs["starts"][:rows] = plan.starts
@@ -461,41 +465,39 @@ class OnnxRunner:
         self._memory.settle()
         until_s = time.perf_counter() + plan.further_s
         self._compute_step(rows, 0)
-        taken: list[int] = []
+        taken: list[Scored] = []
+        line = 0
         while len(taken) < plan.further and time.perf_counter() < until_s:
             if self._memory.device != "cpu":
-                self._rank(len(taken), rows)
-            token = self._outputs.likeliest(len(taken))
+                self._rank(line, rows)
+            token, score = self._outputs.likeliest(line)
             if token in self.ends:
                 break
-            taken.append(token)
+            taken.append((token, score))
+            line += self._outputs.is_ranked
             start = plan.starts[0] + len(taken)
             inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
-            self._compute_step(rows, len(taken))
+            self._compute_step(rows, line)
         return taken
 
     def _compute_step(self, rows: int, line: int) -> None:
         """Runs `decode` with the inputs of the first rows; what it says is written to lines from `line` on."""
         self._rows.write()
-        is_captured = self._uncaptured is not None  # with the line it writes to
-        key, steps = (rows, line if is_captured else 0, *self._states.capacities.values()), self._computing.steps
+        key, steps = (rows, line, *self._states.capacities.values()), self._computing.steps
         step = steps.get(key)
         if step is None:
             if len(steps) >= MOST_BINDINGS:
                 steps.clear()
-            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)), line)
+            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
             self._rows.bind(step.binding, rows, self._inputs)
             self._bind_feeds(step.binding, {"total_length": self._total_length})
-        elif step.line != line:
-            self._outputs.bind(step.binding, line, rows)
-            step.line = line
-        if is_captured:
+        if self._uncaptured is not None:
             self._count(step)
         self._computing.decode.run_with_iobinding(step.binding, step.options or self._uncaptured)
 
     def _rank(self, first: int, lines: int) -> None:
-        """Has the lines [first, first + lines) ranked, if they are to be."""
-        if not lines or not self._outputs.is_ranked:
+        """Has the lines [first, first + lines) ranked."""
+        if not lines:
             return
         binding = self._rankings.get((first, lines))
         if binding is None:
@@ -540,18 +542,17 @@ class _Computing:
     def __init__(self, sessions: Sessions) -> None:
         self.decode: Any = sessions.get("decode")
         self.encode: Any = sessions.get("encode")
-        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows, captured line, capacities; void when a buffer moves
+        self.steps: dict[tuple[int, ...], _Step] = {}  # by rows, line and capacities; void when a buffer moves
         self.encodings: dict[tuple[int, int], _Encoding] = {}  # by sources and width; void when the scratch moves
 
 
 class _Step:
-    """What is bound for a step. line: the first one that it writes to. runs: how many there were, where it may be
-    captured. options: once it is."""
+    """What is bound for a step. runs: how many there were, where it may be captured. options: once it is."""
 
-    __slots__ = ("binding", "line", "options", "runs")
+    __slots__ = ("binding", "options", "runs")
 
-    def __init__(self, binding: Any, line: int) -> None:
-        self.binding, self.line, self.runs = binding, line, 0
+    def __init__(self, binding: Any) -> None:
+        self.binding, self.runs = binding, 0
         self.options: Any = None
 
 

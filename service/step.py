@@ -22,6 +22,10 @@ def padded(length: int, multiple: int = PAD_MULTIPLE) -> int:
     return -(-length // multiple) * multiple
 
 
+Scored = tuple[int, float]
+"""A token and its score."""
+
+
 class Copy(NamedTuple):
     """Row `target` becomes a copy of row `source`, of whose positions `start` .. `stop` it does not hold yet.
 

@@ -16,10 +16,7 @@ import numpy as np
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
-from service.step import Distributions
-
-Scored = tuple[int, float]
-"""A token and its score."""
+from service.step import Distributions, Scored
 
 
 class NotFinite(ArithmeticError):

@@ -52,8 +52,8 @@ def bound(outputs, first, lines):
     return binding.bound
 
 
-def turn(outputs, rows):
-    told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}}
+def turn(outputs, rows, **more):
+    told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}, **more}
     return TurnOutputs(outputs, rows, **told, encoded={}, join_s=0.0, step_s=0.0)
 
 
@@ -89,7 +89,7 @@ def test_of_equal_tokens_the_lowest_id_is_the_best():
     logits_1V = outputs._read("logits", 0, 1)
     logits_1V[:] = 0.0
     assert turn(outputs, 1).top_ids == [[0]]
-    assert outputs.likeliest(0) == 0
+    assert outputs.likeliest(0)[0] == 0
 
 
 @pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
@@ -98,10 +98,24 @@ def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
     told = turn(outputs, rows)
     assert told.top_ids == [[token] for token in logits_RV.argmax(1)]
     assert told.top_logprobs == [[logit] for logit in logits_RV.max(1)]
-    assert [outputs.likeliest(row) for row in range(min(rows, FEW_LINES))] == logits_RV.argmax(1)[:FEW_LINES].tolist()
+    likeliest = [outputs.likeliest(row) for row in range(rows)]
+    assert likeliest == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
     for ask in (told.logprobs, told.normaliser):
         with pytest.raises(AssertionError, match="nobody wanted log-probabilities"):
             ask(0)
+
+
+def test_of_steps_that_a_row_made_by_itself_only_the_last_has_a_line_unless_they_are_ranked():
+    outputs, logits_1V, _ = filled(HostMemory(), 1, 1, is_scored=False)
+    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    last = int(logits_1V[0].argmax())
+    assert told.taken == [5, 6]
+    assert [behind.top_ids[0] for behind in told.behind(0)] == told.top_ids == [[5], [6], [last]]
+    assert told.top_logprobs == [[1.5], [2.5], [logits_1V[0, last]]]
+    outputs, logits_3V, logprobs_3V = filled(HostMemory(), 3, 1)
+    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    assert told.top_ids == [[token] for token in logits_3V.argmax(1)]
+    assert [behind.logprobs(0).tolist() for behind in told.behind(0)] == logprobs_3V.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
@@ -114,7 +128,8 @@ def test_what_is_no_number_is_told_without_scores_too(rows):
 def test_on_a_device_rows_are_ranked_whoever_wants_it():
     outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
     told = turn(outputs, 3)
-    assert [best[0] for best in told.top_ids] == [outputs.likeliest(row) for row in range(3)]
+    likeliest = [outputs.likeliest(row) for row in range(3)]
+    assert [(ids[0], scores[0]) for ids, scores in zip(told.top_ids, told.top_logprobs, strict=True)] == likeliest
     assert [best[0] for best in told.top_logprobs] == logprobs_RV.max(1).tolist()
 
 

@@ -389,7 +389,7 @@ def test_limits_below_one_are_refused(field):
 def test_blocks_are_of_a_length_that_does_not_change_bits():
     with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
         SchedulerConfig(block=40)
-    with pytest.raises(ValueError, match="lone_s: must be at least 0, got -0.5"):
+    with pytest.raises(ValueError, match=r"lone_s: must be at least 0, got -0\.5"):
         SchedulerConfig(lone_s=-0.5)
     with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
         SchedulerConfig(prefix_bytes=-1)
