@@ -34,7 +34,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from export.bundle import Quantization, Role
 from export.calibrate import Ranges
-from export.optimize import makers_of, remove_unused
+from export.optimize import makers_of, remove_unused, sum_in_norms
 from export.pack_sources import pack_sources
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -129,6 +129,8 @@ def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = 
     rewriter.quantize_products()
     if role == "encode":
         model = pack_sources(model)
+    if form.activations == "block":
+        model = sum_in_norms(model)
     if not any(opset.domain == MICROSOFT for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return remove_unused(model)

@@ -464,7 +464,8 @@ class OnnxRunner:
         self._total_length[...] = self._states.capacities["self_kv"]
         self._memory.settle()
         until_s = time.perf_counter() + plan.further_s
-        self._compute_step(rows, 0)
+        step = self._step_for(rows, 0)
+        self._compute(step)
         taken: list[Scored] = []
         line = 0
         while len(taken) < plan.further and time.perf_counter() < until_s:
@@ -474,15 +475,16 @@ class OnnxRunner:
             if token in self.ends:
                 break
             taken.append((token, score))
-            line += self._outputs.is_ranked
+            if self._outputs.is_ranked:
+                line += 1
+                step = self._step_for(rows, line)
             start = plan.starts[0] + len(taken)
             inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
-            self._compute_step(rows, line)
+            self._compute(step)
         return taken
 
-    def _compute_step(self, rows: int, line: int) -> None:
-        """Runs `decode` with the inputs of the first rows; what it says is written to lines from `line` on."""
-        self._rows.write()
+    def _step_for(self, rows: int, line: int) -> _Step:
+        """What is bound for a step of the first rows; what it says is written to lines from `line` on."""
         key, steps = (rows, line, *self._states.capacities.values()), self._computing.steps
         step = steps.get(key)
         if step is None:
@@ -491,6 +493,11 @@ class OnnxRunner:
             step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
             self._rows.bind(step.binding, rows, self._inputs)
             self._bind_feeds(step.binding, {"total_length": self._total_length})
+        return step
+
+    def _compute(self, step: _Step) -> None:
+        """Runs `decode` with the inputs of the step's rows."""
+        self._rows.write()
         if self._uncaptured is not None:
             self._count(step)
         self._computing.decode.run_with_iobinding(step.binding, step.options or self._uncaptured)

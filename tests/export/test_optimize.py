@@ -93,6 +93,51 @@ def test_attention_that_cannot_be_packed_is_left_alone(changes):
     assert any(line.startswith("Split") for line in lines(model))
 
 
+RESIDUAL = """
+    a = com.microsoft.MatMulNBits<K=8, N=8, bits=4, block_size=16>(x, weight, scale)
+    s = Add(x, a)
+    n = RMSNormalization<axis=-1, epsilon=0.5, stash_type=1>(s, gain)
+    y = Add(s, n)
+"""
+
+
+def test_a_residual_sum_is_computed_by_the_norm_behind_it():
+    model = optimize.sum_in_norms(a_model(RESIDUAL))
+    assert lines(model) == [
+        "MatMulNBits(x,weight,scale) -> a",
+        "SkipSimplifiedLayerNormalization(x,a,gain) -> n,,,s",
+        "Add(s,n) -> y",
+    ]
+    assert helper.get_node_attr_value(model.graph.node[1], "epsilon") == 0.5
+    assert len(model.graph.node[1].attribute) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"com.microsoft.MatMulNBits<K=8, N=8, bits=4, block_size=16>(x, weight, scale)": "Relu(x)"},
+        {"axis=-1": "axis=0"},
+        {"RMSNormalization": "LayerNormalization"},
+        {"Add(x, a)": "Sub(x, a)"},
+    ],
+)
+def test_other_sums_and_norms_are_left_alone(changes):
+    nodes = RESIDUAL
+    for old, new in changes.items():
+        assert old in nodes
+        nodes = nodes.replace(old, new)
+    before = lines(model := a_model(nodes))
+    assert lines(optimize.sum_in_norms(model)) == before
+
+
+def test_of_two_norms_of_one_sum_one_computes_it():
+    nodes = RESIDUAL.replace("y = Add(s, n)", "m = RMSNormalization<axis=-1>(s, other) y = Add(m, n)")
+    assert lines(optimize.sum_in_norms(a_model(nodes)))[1:3] == [
+        "SkipSimplifiedLayerNormalization(x,a,gain) -> n,,,s",
+        "RMSNormalization(s,other) -> m",
+    ]
+
+
 def test_equal_constants_become_one():
     ones = np.ones((2, 2), np.float32)
     model = a_model("a = Add(x, b) y = Mul(a, c)", b=ones, c=ones.copy())
