@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,11 +143,21 @@ class CTranslate2Pool:
 
 
 @contextlib.contextmanager
-def glossa_server(bundle: Path, environment: Mapping[str, str] | None = None) -> Iterator[tuple[str, int]]:
-    """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id."""
-    flags = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    program = Path(sys.modules["glossa"].__file__ or "glossa.py")
-    with _listening([str(program), "serve", f"model={bundle}", "--drain-delay-s", "0", *flags], environment) as found:
+def glossa_server(
+    bundle: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    checkout: Path | None = None,
+    flags: Sequence[str] = (),
+) -> Iterator[tuple[str, int]]:
+    """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
+
+    checkout: of which this is to be the command; that of this process, if not given. flags: more of them.
+    """
+    roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    program = checkout / "glossa.py" if checkout else Path(sys.modules["glossa"].__file__ or "glossa.py")
+    command = [str(program), "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
+    with _listening(command, environment) as found:
         yield found
 
 
