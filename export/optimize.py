@@ -105,11 +105,13 @@ def sum_in_norms(model: ModelProto) -> ModelProto:
         if add is None or add.op_type != "Add" or _attribute(node, "axis", -1) != -1:
             continue
         if any(name in makers and makers[name].op_type == "MatMulNBits" for name in add.input):
-            both = [node.output[0], "", "", add.output[0]]
             fused = helper.make_node(
-                "SkipSimplifiedLayerNormalization", [*add.input, node.input[1]], both, domain="com.microsoft"
+                "SkipSimplifiedLayerNormalization",
+                [*add.input, node.input[1]],
+                [node.output[0], "", "", add.output[0]],
+                domain="com.microsoft",
+                epsilon=next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5),
             )
-            fused.attribute.extend(attribute for attribute in node.attribute if attribute.name == "epsilon")
             add.CopyFrom(fused)
             kept.pop()
     return _with_nodes(model, kept)

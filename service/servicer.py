@@ -548,8 +548,8 @@ def _check_streamable(options: DecodingOptions) -> None:
 
 
 async def _greet(call: Call, context: Any) -> None:
-    """Tells the id of a stream with its first message, and not before: a client retries only what has not begun. An
-    answer that is one message has it in the trailing metadata alone: it would be sent by itself, in 0.4 ms."""
+    """Tells the id of a stream with its first message, and not before: a client retries only what has not begun. Unary
+    answers have it in the trailing metadata alone: grpc.aio sends initial metadata by itself, which takes 0.4 ms."""
     await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
 
 

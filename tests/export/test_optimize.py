@@ -110,6 +110,9 @@ def test_a_residual_sum_is_computed_by_the_norm_behind_it():
     ]
     assert helper.get_node_attr_value(model.graph.node[1], "epsilon") == 0.5
     assert len(model.graph.node[1].attribute) == 1
+    model = optimize.sum_in_norms(a_model(RESIDUAL.replace("epsilon=0.5, ", "")))
+    told = helper.get_node_attr_value(model.graph.node[1], "epsilon")
+    assert told == pytest.approx(1e-5), "the default of one operator is not that of the other"
 
 
 @pytest.mark.parametrize(
