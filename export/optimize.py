@@ -36,7 +36,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
     kept, renamed = [], dict[str, str]()
     for node in graph.node:
         _rename_inputs(node, renamed)
-        is_cast = node.op_type == "Cast" and _attribute(node, "to", 0) == types.get(node.input[0], -1)
+        is_cast = node.op_type == "Cast" and attributes_of(node).get("to", 0) == types.get(node.input[0], -1)
         maker = makers.get(node.input[0]) if node.input else None
         if node.domain != "" or not (node.op_type == "Identity" or is_cast):
             kept.append(node)
@@ -55,7 +55,7 @@ def gather_rows(model: ModelProto) -> ModelProto:
     graph = model.graph
     makers, constants = makers_of(graph), constants_of(graph)
     for node in graph.node:
-        if node.op_type != "GatherND" or _attribute(node, "batch_dims", 0) != 0:
+        if node.op_type != "GatherND" or attributes_of(node).get("batch_dims", 0) != 0:
             continue
         unsqueeze = makers.get(node.input[1])
         if unsqueeze is None or unsqueeze.op_type != "Unsqueeze":
@@ -83,9 +83,10 @@ def pack_query_key_value(model: ModelProto) -> ModelProto:
         if split is None or split.op_type != "Split" or list(split.output) != list(node.input[:3]):
             continue
         sizes = constants.get(split.input[1]) if len(split.input) > 1 else None
-        heads, kv_heads = _attribute(node, "num_heads", 0), _attribute(node, "kv_num_heads", 0)
+        attributes, axis = attributes_of(node), attributes_of(split).get("axis", 0)
+        heads, kv_heads = attributes.get("num_heads", 0), attributes.get("kv_num_heads", 0)
         in_order = sizes is not None and sizes[1] == sizes[2] and sizes[0] * kv_heads == sizes[1] * heads
-        if in_order and _attribute(split, "axis", 0) in (-1, 2) and all(uses[name] == 1 for name in split.output):
+        if in_order and axis in (-1, 2) and all(uses[name] == 1 for name in split.output):
             node.input[0], node.input[1], node.input[2] = split.input[0], "", ""
     return remove_unused(model)
 
@@ -102,7 +103,8 @@ def sum_in_norms(model: ModelProto) -> ModelProto:
     for node in graph.node:
         kept.append(node)
         add = makers.get(node.input[0]) if node.op_type == "RMSNormalization" else None
-        if add is None or add.op_type != "Add" or _attribute(node, "axis", -1) != -1:
+        attributes = attributes_of(node)
+        if add is None or add.op_type != "Add" or attributes.get("axis", -1) != -1:
             continue
         if any(name in makers and makers[name].op_type == "MatMulNBits" for name in add.input):
             fused = helper.make_node(
@@ -110,7 +112,7 @@ def sum_in_norms(model: ModelProto) -> ModelProto:
                 [*add.input, node.input[1]],
                 [node.output[0], "", "", add.output[0]],
                 domain="com.microsoft",
-                epsilon=next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5),
+                epsilon=attributes.get("epsilon", 1e-5),
             )
             add.CopyFrom(fused)
             kept.pop()
@@ -241,11 +243,6 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    """An attribute that is a whole number."""
-    return next((int(a.i) for a in node.attribute if a.name == name), default)
-
-
 def _digest(array: np.ndarray) -> bytes:
     """Stands for the values of an array, so that nobody holds all weights of a model once more to compare them."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
@@ -254,6 +251,11 @@ def _digest(array: np.ndarray) -> bytes:
 def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
     """The node that gives each value, by its name; inner graphs included."""
     return {name: node for node in with_inner(graph.node) for name in node.output if name}
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Those that are given, by name."""
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:

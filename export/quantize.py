@@ -34,7 +34,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from export.bundle import Quantization, Role
 from export.calibrate import Ranges
-from export.optimize import makers_of, remove_unused, sum_in_norms
+from export.optimize import attributes_of, makers_of, remove_unused, sum_in_norms
 from export.pack_sources import pack_sources
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
@@ -491,10 +491,6 @@ class _Rewriter:
         value.name = name
         self.graph.output.append(value)
         return name
-
-
-def attributes_of(node: NodeProto) -> dict[str, Any]:
-    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def symmetric_columns(weight_KN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,6 @@ class Answer:
         "admitted_s",
         "arrived_s",
         "first_s",
-        "has_begun",
         "join_s",
         "loop",
         "sequence",
@@ -49,8 +48,8 @@ class Answer:
     ) -> None:
         self.sequence, self.loop, self.sink = sequence, loop, sink
         self.arrived_s = arrived_s
-        self.admitted_s = self.first_s = arrived_s
-        self.has_begun = False  # a turn has said something of it
+        self.admitted_s = arrived_s
+        self.first_s: float | None = None  # when a turn first said something of it
         self.join_s = 0.0  # how long the encoding or prefill took that this request was part of
         self._new_text, self._text = new_text, new_text()
         self._pieces: list[str] = []  # texts sent
@@ -89,6 +88,7 @@ class Answer:
         return [delta]
 
     def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
+        assert self.first_s is not None
         timings = Timings(
             queue_s=self.admitted_s - self.arrived_s,
             prefill_s=self.join_s,

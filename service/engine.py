@@ -309,8 +309,7 @@ class Engine:
         repeated = 0
         for sequence in advanced:
             answer = self._answers[sequence]
-            if not answer.has_begun:
-                answer.has_begun = True
+            if answer.first_s is None:
                 answer.first_s = now_s - len(model.taken) * model.step_s
                 metrics.first_token(answer.first_s - answer.arrived_s)
                 if model.taken:

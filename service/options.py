@@ -195,7 +195,7 @@ def check(options: DecodingOptions) -> None:
     changed = _changed(options)
     _check_values(options, changed)
     _check_beam(options, changed)
-    _check_sampling(options)
+    _check_sampling(options, changed)
     _check_constraints(options)
     _check_told(options)
 
@@ -279,9 +279,9 @@ def _check_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
             )
             raise _refused("num_hypotheses", f"must be at most beam_size 1, got {options.num_hypotheses}; {fix}")
         return
-    for name in OF_SAMPLING:
+    for name in changed:
         value = getattr(options, name)
-        if value != getattr(DEFAULTS, name) and not (name == "temperature" and value == 0):
+        if name in OF_SAMPLING and not (name == "temperature" and value == 0):
             raise _refused(
                 name,
                 f"must be left out with beam_size {options.beam_size}: a beam draws no tokens, got {_shown(value)}",
@@ -310,12 +310,14 @@ def _check_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
         )
 
 
-def _check_sampling(options: DecodingOptions) -> None:
+def _check_sampling(options: DecodingOptions, changed: Iterable[str]) -> None:
     if options.temperature == 0:
-        for name in OF_SAMPLING[1:]:
-            if (value := getattr(options, name)) != getattr(DEFAULTS, name):
+        for name in changed:
+            if name in OF_SAMPLING and name != "temperature":
                 raise _refused(
-                    name, f"must be left out with temperature 0: nothing is sampled then, got {_shown(value)}"
+                    name,
+                    "must be left out with temperature 0: nothing is sampled then, "
+                    f"got {_shown(getattr(options, name))}",
                 )
     if options.return_alternatives:
         if options.beam_size > 1:

@@ -136,11 +136,11 @@ class Call:
     @property
     def trailers(self) -> tuple[tuple[str, str], ...]:
         """Trailing metadata: the id, and where the time went."""
-        if self.finished is None:
-            return ((REQUEST_ID, self.request_id),)
-        timings = self.finished.timings
-        decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
-        parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
+        parts: dict[str, float] = {}
+        if self.finished is not None:
+            timings = self.finished.timings
+            decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
+            parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
         return ((REQUEST_ID, self.request_id), *times)
 

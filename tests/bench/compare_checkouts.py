@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from export.bundle import load_manifest
-from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
+from service.client import Client
+from service.load_report import percentile
 from tests.bench.measure import Spread, report
 from tests.bench.peer_server import glossa_server
 from tests.bench.sentences import sentence_pairs
@@ -36,22 +34,17 @@ WARM_UP = 2  # rounds; the first answers open what only lone requests need
 REST_S = 0.01  # threads of whoever answered last look for work for a while
 
 
-def asker(address: str, task: str, options: argparse.Namespace) -> Ask:
-    stubs: dict[str, Any] = {
-        "translation": glossa_pb2_grpc.TranslationServiceStub,
-        "generation": glossa_pb2_grpc.GenerationServiceStub,
-    }
-    method = {"translation": "Translate", "generation": "Generate"}[task]
-    name = f"Stream{method}" if options.stream else method
-    call = getattr(stubs[task](grpc.insecure_channel(address)), name)
-    message = getattr(glossa_pb2, f"{name}Request")
-    decoding = glossa_pb2.DecodingOptions(max_tokens=options.max_tokens, beam_size=options.beam)
-    more = {"include_tokens": True} if options.stream else {}
+def asker(client: Client, task: str, options: argparse.Namespace) -> Ask:
+    whole = {"translation": client.translate, "generation": client.generate}[task]
+    pieces = {"translation": client.stream_translate, "generation": client.stream_generate}[task]
 
     def ask(text: str) -> list[float]:
         began_s = time.perf_counter()
-        answer = call(message(text=text, options=decoding, **more))
-        return [time.perf_counter() - began_s for _ in (answer if options.stream else [answer])]
+        if options.stream:
+            told = pieces(text, max_tokens=options.max_tokens, beam_size=options.beam, include_tokens=True)
+            return [time.perf_counter() - began_s for _ in told]
+        whole(text, max_tokens=options.max_tokens, beam_size=options.beam)
+        return [time.perf_counter() - began_s]
 
     return ask
 
@@ -74,7 +67,7 @@ def main() -> None:
         for checkout in options.checkouts:
             flags = ["--precision", options.precision]
             address, _ = stack.enter_context(glossa_server(options.bundle.resolve(), checkout=checkout, flags=flags))
-            asks.append(asker(address, task, options))
+            asks.append(asker(stack.enter_context(Client(address)), task, options))
         rounds, gaps = [[0.0] * len(asks) for _ in range(options.rounds)], [list[float]() for _ in asks]
         for number in range(-WARM_UP, options.rounds):
             for text in texts:
@@ -89,7 +82,7 @@ def main() -> None:
         told[f"ms an answer, {checkout}"] = Spread.of([times[place] for times in rounds])
         told[f"times as fast as the first, {checkout}"] = Spread.of([times[0] / times[place] for times in rounds])
         if gaps[place]:
-            p50, p90, p99 = (statistics.quantiles(gaps[place], n=100)[share - 1] for share in (50, 90, 99))
+            p50, p90, p99 = (percentile(gaps[place], share) for share in (50, 90, 99))
             told[f"gaps of a stream, ms, {checkout}"] = f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}"
     report(told, [], as_json=options.json)
 

@@ -271,6 +271,13 @@ async def test_request_id_is_echoed_and_trailers_say_where_time_went(edge, chann
     )
 
 
+async def test_a_stream_tells_its_request_id_at_both_ends(channel):
+    call = method(channel, "StreamTranslate")(text=TEXT, metadata=(("x-request-id", "mine-2"),))
+    assert [message async for message in call]
+    for metadata in (await call.initial_metadata(), await call.trailing_metadata()):
+        assert dict(metadata)["x-request-id"] == "mine-2"
+
+
 @pytest.mark.parametrize("given", [None, "x" * 129, "a b", "{evil}"])
 async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
     call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", given),) if given else None)
