@@ -19,9 +19,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from export.bundle import PAD_MULTIPLE, Golden, Quantization, Role
+from export.bundle import PAD_MULTIPLE, WORD_MULTIPLE, Golden, Quantization, Role
 from export.expected import Expected
 from export.rounded import Roundings, SeenProduct, products_off, rounded_model, weights_off
 from export.samples import Ids, Samples
@@ -48,6 +49,8 @@ TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps between 
 PRODUCT_TOLERANCE = 1e-3
 HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 adds
 SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps that other processors decide alike
+# Of logits of a row's own words, against the same states times the checkpoint's weights: seven bits show 0.02.
+WORD_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
 ONE_TOLERANCE = 5e-5  # of the sum of a row's probabilities, in any precision: log-softmax is always computed in float32
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 
@@ -74,6 +77,16 @@ class Prediction(NamedTuple):
     def row(self, i: int) -> Prediction:
         """One row alone: still arrays of rows."""
         return Prediction(*(array[i : i + 1] for array in self))
+
+
+class WordPrediction(NamedTuple):
+    """What a step says of rows that choose among words of their own: the first W of each row's, in their order."""
+
+    states: Array  # float32 (rows, M), which logits are made of
+    logprobs: Array  # float32 (rows, W), -inf behind a row's own words
+    normaliser: Array  # float32 (rows,)
+    top_logprobs: Array  # float32 (rows, N), best first
+    top_ids: Array  # int64 (rows, N)
 
 
 class Graphs(Protocol):
@@ -119,6 +132,20 @@ class Graphs(Protocol):
         with starts of 0, or of a single row. top_k: how many best tokens of each row to name. asked: tokens, each by
         its row and its place in the block, behind which to predict instead, for models that read blocks.
         """
+        ...
+
+    def rank_words(
+        self,
+        words: Sequence[Ids],
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        width: int,
+    ) -> WordPrediction:
+        """What follows one token of each row among the row's own words, in buffers of them that have room for `width`
+        and are full of garbage; `decode` is asked for no logits."""
         ...
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
@@ -399,6 +426,11 @@ class Suite(Checker):
             ("last position against PyTorch", self.last_position, self.tolerance),
             ("greedy answers against the reference", self.greedy, 0.0),
         ]
+        if "words" in self.served.roles:
+            checks += [
+                ("own words against PyTorch", self.own_words, WORD_TOLERANCES[self.precision]),
+                ("own words in a batch as alone", self.own_words_alone, self.alone_tolerance),
+            ]
         if "align" in self.served.roles:
             checks += [
                 ("attention against PyTorch", self.attention, self.tolerance),
@@ -675,6 +707,53 @@ class Suite(Checker):
         prediction = self.served.decode([target[last:]], [last], buffers, self.cross([0]))
         worst.add(f"logprobs at {last}", prediction.logprobs[0], self.expected.logprobs(source, target)[last])
         return worst.error, worst.note
+
+    # -- words of a row's own
+
+    @cached_property
+    def words(self) -> list[Ids]:
+        """Words for each row, some more and some fewer, in ascending order."""
+        draw = np.random.default_rng(1)
+        sizes = [1 + (len(target) * 7 + row * 5) % self.config.vocab_size for row, target in enumerate(self.targets)]
+        return [tuple(sorted(draw.choice(self.config.vocab_size, size, replace=False).tolist())) for size in sizes]
+
+    def _ranked(self, rows: Sequence[int], width: int) -> WordPrediction:
+        """A step at the end of some targets."""
+        targets = [self.targets[row] for row in rows]
+        buffers = self.served.buffers(len(rows), _capacity(self.targets))
+        for place, row in enumerate(rows):
+            self._fill(buffers, place, self.sources[row], self.targets[row][:-1])
+        tokens, starts = [target[-1] for target in targets], [len(target) - 1 for target in targets]
+        words = [self.words[row] for row in rows]
+        return self.served.rank_words(words, tokens, starts, buffers, self.cross(rows), width=width)
+
+    @cached_property
+    def ranked(self) -> WordPrediction:
+        return self._ranked(range(len(self.targets)), round_up(max(map(len, self.words)), WORD_MULTIPLE))
+
+    def own_words(self) -> tuple[float, str]:
+        """Logits against the product of the same states and the checkpoint's weight, and the best words against a
+        sort."""
+        worst, decoder = self.worst(), self.plain_model.decoder
+        for row, own in enumerate(self.words):
+            logprobs = self.ranked.logprobs[row]
+            logits = decoder.unembedding(torch.from_numpy(self.ranked.states[row : row + 1])).detach().numpy()[0]
+            worst.add(f"logits of row {row}", logprobs[: len(own)] + self.ranked.normaliser[row], logits[list(own)])
+            worst.add(f"sum of row {row}", np.exp(logprobs.astype(np.float64)).sum(keepdims=True), np.ones(1))
+            best = np.argsort(-logprobs[: len(own)], kind="stable")[: self.ranked.top_ids.shape[1]]
+            named = self.ranked.top_ids[row, : len(best)], self.ranked.top_logprobs[row, : len(best)]
+            if any(differing(*pair) for pair in zip(named, (np.array(own)[best], logprobs[best]), strict=True)):
+                return float("inf"), f"the best words of row {row} are not those of the sorted row"
+        return worst.error, worst.note
+
+    def own_words_alone(self) -> tuple[float, str]:
+        """With room for more words, too."""
+        pairs, width = list[tuple[Array, Array]](), self.ranked.logprobs.shape[1] + WORD_MULTIPLE
+        for row, own in enumerate(self.words):
+            alone = self._ranked([row], width)
+            pairs.append((self.ranked.logprobs[row, : len(own)], alone.logprobs[0, : len(own)]))
+            pairs.append((self.ranked.normaliser[row : row + 1], alone.normaliser))
+        return self.alone(pairs)
 
     # -- attention
 

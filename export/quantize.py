@@ -266,13 +266,12 @@ class _Rewriter:
         key = (product.x, "")
         if key not in self.quantized:
             magnitude = self.node("Abs", [product.x])
-            axis = self.constant("axes.last", np.array([-1]))
+            # Of no rows, which `decode` may be asked for, and an expert chosen by, the runtime's maximum over the last
+            # axis is as wide as they are, unless the axis is counted from the first one.
+            is_flat = product.nodes[0].op_type == "Gemm"
+            axis = self.constant("axes.1", np.array([1])) if is_flat else self.constant("axes.last", np.array([-1]))
             top = self.node("ReduceMax", [magnitude.output[0], axis], keepdims=1)
             nodes += [magnitude, top]
-            if ".experts." in product.weight_name:  # of no rows the runtime's maximum is as wide as they are
-                first = [self.constant(f"first.{end}", np.array([end])) for end in (0, 1)]
-                top = self.node("Slice", [top.output[0], *first, axis])
-                nodes.append(top)
             share = self.node("Div", [product.x, top.output[0]])
             x_u8 = self.node("QuantizeLinear", [share.output[0], unit, zero])
             nodes += [share, x_u8]

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import torch
 from onnx import ModelProto, TensorProto
@@ -58,6 +59,7 @@ from export.quantize import FORMS, Form, Precision, quantize
 from export.samples import framed_texts, sample_inputs
 from export.shortlist import learn_shortlist
 from export.verify import Served, checkpoint_digest, keeps_rows_apart, limits_of, make_report, verify_variants
+from export.words import ask_rows, word_states, words_graphs
 from model.checkpoint import load_checkpoint
 from model.config import ANY_LANGUAGES, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
@@ -203,7 +205,14 @@ def export_model(
         if parallel:
             origin["shortlist"] = save_shortlist(parallel, tokenizer, config, directory)
         variants = save_variants(
-            model, tokenizer, directory, precisions, forms, inline_limit=inline_limit, attention=attention
+            model,
+            tokenizer,
+            directory,
+            precisions,
+            forms,
+            inline_limit=inline_limit,
+            attention=attention,
+            shortlist=bool(parallel),
         )
         samples = sample_inputs(config, tokenizer, texts)
         checks, golden = verify_variants(directory, variants, model, samples)
@@ -318,14 +327,16 @@ def save_variants(
     *,
     inline_limit: int = INLINE_LIMIT,
     attention: bool = False,
+    shortlist: bool = False,
 ) -> tuple[Variant, ...]:
     """A variant of each precision below `directory`, those of int8 and int4 in the forms that were chosen."""
     quantized = [precision for precision in precisions if precision in AUTOMATIC]
-    traced = trace_model(model, attention=attention) if quantized else None
+    traced = trace_model(model, attention=attention, shortlist=shortlist) if quantized else None
     scratch, variants = directory / "candidates", dict[Precision, Variant]()
 
     def save(form: Form | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
-        return save_variant(model, place, form, inline_limit, attention=attention, ranges=ranges, traced=traced)
+        extras = {"attention": attention, "shortlist": shortlist}
+        return save_variant(model, place, form, inline_limit, **extras, ranges=ranges, traced=traced)
 
     for precision in precisions:
         if precision not in AUTOMATIC:
@@ -413,7 +424,7 @@ class Traced(NamedTuple):
     signatures: Mapping[Role, graphs.Signature]
 
 
-def trace_model(model: Model, *, attention: bool = False) -> Traced:
+def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
     """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
@@ -431,7 +442,16 @@ def trace_model(model: Model, *, attention: bool = False) -> Traced:
             check_encoder_graph(made[role], model)
         else:
             check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
+    if shortlist:
+        ask_rows(made["decode"], last_product(model)[0])
     return Traced(made, signatures)
+
+
+def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
+    """The weight (V, M) and the bias (V,), if there is one, of what turns a decoder's states into logits."""
+    assert not isinstance(model, Encoder)
+    product = model.decoder.unembedding
+    return product.weight.detach().numpy(), None if product.bias is None else product.bias.detach().numpy()
 
 
 def save_variant(
@@ -441,36 +461,43 @@ def save_variant(
     inline_limit: int = INLINE_LIMIT,
     *,
     attention: bool = False,
+    shortlist: bool = False,
     ranges: Ranges | None = None,
     traced: Traced | None = None,
 ) -> Variant:
     """Trace, optimise, quantise and save every graph of a float32 model below `directory`/PRECISION.
 
     form: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for forms that need them.
-    traced: what `trace_model` made of this model before, if anything; fp16 has to be traced anew.
+    traced: what `trace_model` made of this model before, with the same extras; fp16 has to be traced anew.
     """
     form = FORMS[form] if isinstance(form, str) else form
     if form.precision == "fp16":
         model, traced = copy.deepcopy(model).half(), None
-    traced = traced or trace_model(model, attention=attention)
-    specs = dict[str, GraphSpec]()
+    traced = traced or trace_model(model, attention=attention, shortlist=shortlist)
+    made = dict[Role, ModelProto]()
     (directory / form.precision).mkdir(parents=True)
     for role, signature in traced.signatures.items():
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
         graph = quantize(graph, role, form, ranges)
-        graph = signature.finish(graph) if signature.finish else graph
+        made[role] = signature.finish(graph) if signature.finish else graph
+    states_of = graphs_recurrent.states if model.config.is_recurrent else graphs.states
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    states = states_of(model.config, "int8" if form.has_int8_cache else dtype)
+    if shortlist:
+        made |= words_graphs(*last_product(model), is_quantized=form.is_quantized)
+        states += word_states(*last_product(model), is_quantized=form.is_quantized)
+    specs = dict[str, GraphSpec]()
+    for role, graph in made.items():
         inputs = tuple(value.name for value in graph.graph.input)
         file = f"{form.precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
-    states_of = graphs_recurrent.states if model.config.is_recurrent else graphs.states
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return Variant(
         precision=form.precision,
         graphs=specs,
-        states=states_of(model.config, "int8" if form.has_int8_cache else dtype),
+        states=states,
         quantization=_quantization(form),
     )
 

@@ -28,6 +28,7 @@ from export.bundle import (
     Golden,
     Limits,
     Role,
+    StateSpec,
     Variant,
     load_bundle,
     load_shortlist,
@@ -39,6 +40,7 @@ from export.checks import (
     Prediction,
     Suite,
     Verification,
+    WordPrediction,
     answer_greedily,
     common_golden,
     garbage,
@@ -195,16 +197,28 @@ class Served:
         seen = []
         if "encode" in self.roles:
             seen += self._seen("encode", self._encoder_feeds(sources))
+        asked = last_positions([[token] for token in tokens])
+        return [*seen, *self._seen("decode", self._step_feeds(tokens, starts, buffers, cross, asked))]
+
+    def _step_feeds(
+        self,
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        asked: Sequence[tuple[int, int]],
+    ) -> Arrays:
+        """What `decode` reads in one step of some rows."""
         feeds: Arrays = {
             "tokens": np.array(tokens, np.int64)[:, None],
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + 1,
             "total_length": np.array(_capacity_of(buffers), np.int32),
-            **self._asked(last_positions([[token] for token in tokens])),
+            **self._asked(asked),
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
         }
-        return [*seen, *self._seen("decode", self._read_by("decode", feeds))]
+        return self._read_by("decode", feeds)
 
     def _read_by(self, role: Role, feeds: Mapping[str, T]) -> dict[str, T]:
         """Those that a graph takes."""
@@ -245,7 +259,7 @@ class Served:
     def buffers(self, rows: int, capacity: int) -> Arrays:
         arrays: Arrays = {}
         for state in self.variant.states:
-            if state.kind != "cross_kv":
+            if state.kind not in ("cross_kv", "words"):
                 sizes = {"batch": rows, "capacity": state.places(capacity)}
                 shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
                 arrays[state.name] = garbage(shape, state.dtype)
@@ -298,6 +312,8 @@ class Served:
         value = onnxruntime.OrtValue.ortvalue_from_numpy
         states = {name: value(array) for name, array in {**buffers, **cross}.items()}
         told = {name: value(array) for name, array in prediction._asdict().items()}
+        if "words" in self.roles:
+            told["states"] = value(np.full((len(blocks), self._state_width), np.nan, np.float32))
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
         inputs |= {"logits": told["logits"], "top_k": value(np.array([top_k], np.int64))}
@@ -318,10 +334,49 @@ class Served:
         return run, prediction
 
     def _asked(self, positions: Sequence[tuple[int, int]]) -> Arrays:
-        """What `decode` is told of them: nothing where it reads one token of each row."""
+        """What `decode` is told of them: nothing where it reads one token of each row, and tells of all."""
+        if "asked" in self.variant.graphs["decode"].inputs:
+            return {"asked": np.array([row for row, _ in positions], np.int64)}
         if self.limits.max_block == 1:
             return {}
         return {"positions": np.array(positions, np.int64).reshape(-1, 2)}
+
+    @property
+    def _state_width(self) -> int:
+        (spec,) = [state for state in self.variant.states if state.name == "word_weight"]
+        return int(spec.shape[1])
+
+    def rank_words(
+        self,
+        words: Sequence[Ids],
+        tokens: Sequence[int],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        width: int,
+    ) -> WordPrediction:
+        step = self.sessions["decode"].run(["states"], self._step_feeds(tokens, starts, buffers, cross, ()))
+        states: Array = step[0]
+        kept = [state for state in self.variant.states if state.kind == "words"]
+        held = {state.name: garbage(self._word_shape(state, len(words), width), state.dtype) for state in kept}
+        for row, own in enumerate(words):
+            told = self.sessions["words"].run([state.name for state in kept], {"ids": np.array([own], np.int64)})
+            for state, array in zip(kept, told, strict=True):
+                held[state.name][row, ..., : len(own)] = array[0]
+        feeds: Arrays = {
+            "states": states,
+            "word_counts": lengths(words),
+            "word_places": np.arange(width, dtype=np.int32),
+            "top_k": np.array([2], np.int64),
+            **held,
+        }
+        names = ("logprobs", "normaliser", "top_logprobs", "top_ids")
+        return WordPrediction(states, *self.sessions["rank_words"].run(list(names), feeds))
+
+    def _word_shape(self, state: StateSpec, rows: int, width: int) -> list[int]:
+        sizes = {"batch": rows, "words": width}
+        return [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))

@@ -460,7 +460,6 @@ class ServedModel:
             prompt=prompt,
             max_tokens=max_tokens,
             prefix=prefix,
-            shortlist=self.shortlist.allowed(source) if self.shortlist and options.use_shortlist else None,
         )
         grammars = [Grammar(kind, text, self.vocabulary, width=options.width) for kind, text in options.grammars]
         self._check_prefix(options, forced, [*rules, *grammars])
@@ -476,9 +475,16 @@ class ServedModel:
             prefix=forced,
             rules=(*rules, *grammars, phrases) if phrases else (*rules, *grammars),
             phrases=phrases,
+            words=self._words(options, source, prefix),
             seed=_seed(options),
             is_streamed=is_streamed,
         )
+
+    def _words(self, options: DecodingOptions, source: Sequence[int], prefix: Sequence[int]) -> tuple[int, ...]:
+        """What an answer may consist of; (): of anything. What is given is always possible, and so is an end."""
+        if not options.use_shortlist or self.shortlist is None:
+            return ()
+        return tuple(sorted({*self.shortlist.allowed(source), *prefix, *self.vocabulary.ends}))
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens

@@ -13,7 +13,7 @@ Shapes: L lines, V vocabulary, K best tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -143,12 +143,21 @@ class OutputBuffers:
         return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
 
 
+class WordOutputs(Protocol):
+    """What `rank_words` says of rows that choose among words of their own, each in a line: `service.words.OwnWords`."""
+
+    def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...
+    def distribution(self, row: int, line: int) -> np.ndarray: ...
+    def normaliser(self, line: int) -> float: ...
+
+
 class TurnOutputs:
     """What one turn says of its rows. See `service.step.Distributions`.
 
     rows: of the step, 0 if there was none. drafts: whose lines follow. taken: as there, each with its score. In a turn
     that is ranked every step has a line; otherwise the last one, and of the others no more is known than that.
-    draft_s, attend, see: as there. encoded: by row, of rows that joined in the turn with a reading.
+    draft_s, attend, see: as there. encoded: by row, of rows that joined in the turn with a reading. narrow: rows that
+    choose among words of their own, and words: what is said of them.
     """
 
     def __init__(
@@ -164,18 +173,33 @@ class TurnOutputs:
         drafts: Sequence[Draft] = (),
         draft_s: list[float] | None = None,
         taken: Sequence[Scored] = (),
+        narrow: frozenset[int] = frozenset(),
+        words: WordOutputs | None = None,
     ) -> None:
         self._outputs, self._drafts = outputs, drafts
         self._attend, self._see, self._encoded = attend, see, encoded
+        self._narrow, self._words = narrow, words
         self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
         self.taken = [token for token, _ in taken]
         self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
         if outputs.is_ranked:
             self._lines += len(taken)
-        self.top_ids, self.top_logprobs = outputs.best(self._lines)
+        self.top_ids, self.top_logprobs = self._best()
         if taken and not outputs.is_ranked:
             self.top_ids = [[token] for token, _ in taken] + self.top_ids
             self.top_logprobs = [[score] for _, score in taken] + self.top_logprobs
+
+    def _best(self) -> tuple[list[list[int]], list[list[float]]]:
+        """Of all lines."""
+        if self._words is None or not self._narrow:
+            return self._outputs.best(self._lines)
+        own_ids, own_logprobs = self._words.best(self._lines)
+        if len(self._narrow) == self._rows:
+            return own_ids, own_logprobs
+        ids, logprobs = self._outputs.best(self._lines)
+        for row in self._narrow:
+            ids[row], logprobs[row] = own_ids[row], own_logprobs[row]
+        return ids, logprobs
 
     def behind(self, row: int) -> Iterator[Distributions]:
         if self.taken:
@@ -189,11 +213,17 @@ class TurnOutputs:
             line += len(draft.tokens)
 
     def logprobs(self, row: int) -> np.ndarray:
+        """Of a row; of one that made steps by itself, of one of its lines."""
         assert 0 <= row < self._lines, row
+        own = 0 if self.taken else row
+        if self._words is not None and own in self._narrow:
+            return self._words.distribution(own, row)
         return self._outputs.distribution(row)
 
     def normaliser(self, row: int) -> float:
         assert 0 <= row < self._lines, row
+        if self._words is not None and (0 if self.taken else row) in self._narrow:
+            return self._words.normaliser(row)
         return self._outputs.normaliser(row)
 
     def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:

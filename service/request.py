@@ -47,6 +47,7 @@ class Request:
     rules: what changes the model's distribution, in the order of the masks behind the others.
     phrases: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
+    words: the only tokens that may be chosen, or given, in ascending order; none: all.
     reading: what is wanted of the encoder, instead of text.
     is_streamed: the answer is told as it grows; otherwise all of it at its end.
     sees: which attention is wanted of a pass over the source and what the decoder reads.
@@ -63,6 +64,7 @@ class Request:
     prefix: tuple[int, ...] = ()
     rules: tuple[Rule, ...] = ()
     phrases: Phrases | None = None
+    words: tuple[int, ...] = ()
     seed: int = 0
     reading: Reading | None = None
     is_streamed: bool = True

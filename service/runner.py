@@ -51,6 +51,7 @@ from service.sessions import (
 )
 from service.states import KeptBlocks, StateBuffer, StateBuffers, StateLayout, outputs_by_state
 from service.step import Draft, Join, PromptBlock, Scored, StepPlan, padded
+from service.words import OwnWords
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
@@ -219,6 +220,10 @@ class OnnxRunner:
         self._outputs = OutputBuffers(memory, self.limits.vocab_size)
         self._rows = RowInputs(memory, max_rows)
         self._source_lengths = self._rows["source_lengths"]
+        self._words: OwnWords | None = None
+        if "words" in inputs:
+            sessions = model.sessions["words"], model.sessions["rank_words"]
+            self._words = OwnWords(*sessions, memory, self._rows, self._states, self.limits.vocab_size)
         self._total_length = np.zeros((), np.int32)
         self._graphs = 0  # steps that were captured
         self._uncaptured = run_options(None) if model.choice.captures else None
@@ -234,13 +239,17 @@ class OnnxRunner:
         scratch = list(self._scratch.values())
         return {
             "states": sum(buffer.block.size for buffer in self._states.buffers) + self._kept_blocks.size,
-            "outputs": self._outputs.size + sum(block.size for block in scratch),
+            "outputs": self._outputs.size
+            + (self._words.size if self._words else 0)
+            + sum(block.size for block in scratch),
         }
 
     def reset(self) -> None:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""
         self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self.max_rows)
         self._crosses = self._states.of_kind("cross_kv")
+        if self._words is not None:
+            self._words.states = self._states
         self._forget_bindings()
         self.rest()
 
@@ -262,6 +271,9 @@ class OnnxRunner:
         self._encoded.clear()
         for joins in source_batches(plan.joins):
             self._encode_sources(joins)
+        if self._words is not None:
+            for join in plan.joins:
+                self._words.fill(join)
         for load in plan.loads:
             self._kept_blocks.load(self._states, load)
         self._memory.settle()
@@ -273,7 +285,7 @@ class OnnxRunner:
         taken = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
-        if self._outputs.is_ranked:
+        if self._outputs.is_ranked and self._asked(plan):
             self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
         return TurnOutputs(
             self._outputs,
@@ -286,6 +298,8 @@ class OnnxRunner:
             drafts=plan.drafts,
             draft_s=draft_s,
             taken=taken,
+            words=self._words,
+            narrow=plan.narrow,
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -293,20 +307,28 @@ class OnnxRunner:
         for copy in plan.copies:
             if copy.source_len:
                 self._source_lengths[copy.target] = copy.source_len
+                if self._words is not None:
+                    self._words.copy(copy.source, copy.target)
 
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
+        if self._words is not None:
+            lengths["words"] = plan.most_words
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
         lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
         if self._outputs.must_rank(is_scored=plan.is_scored):
             lines += plan.further
         is_decoding = bool(lines or plan.blocks)
         lines = max(self._states.rows, lines) if is_decoding else 0
+        if self._words is not None:
+            moved |= self._words.ensure(max(self._states.rows, lines), plan.top_k)
         if self._outputs.ensure(lines, plan.top_k, is_scored=plan.is_scored) or moved:
             self._forget_bindings()
 
     def _forget_bindings(self) -> None:
         self._rankings.clear()
+        if self._words is not None:
+            self._words.forget()
         for computing in (self._shared, self._lone):
             if computing is not None:
                 computing.steps.clear()
@@ -464,34 +486,44 @@ class OnnxRunner:
         self._total_length[...] = self._states.capacities["self_kv"]
         self._memory.settle()
         until_s = time.perf_counter() + plan.further_s
-        step = self._step_for(rows, 0)
+        asked, own = self._asked(plan), self._words if plan.narrow else None
+        step = self._step_for(rows, 0, asked)
         self._compute(step)
         taken: list[Scored] = []
         line = 0
+        if own is not None:
+            own.rank(rows, line)
         while len(taken) < plan.further and time.perf_counter() < until_s:
-            if self._memory.device != "cpu":
+            if own is None and self._memory.device != "cpu":
                 self._rank(line, rows)
-            token, score = self._outputs.likeliest(line)
+            token, score = self._outputs.likeliest(line) if own is None else own.likeliest(line)
             if token in self.ends:
                 break
             taken.append((token, score))
             if self._outputs.is_ranked:
                 line += 1
-                step = self._step_for(rows, line)
+                step = self._step_for(rows, line, asked)
             start = plan.starts[0] + len(taken)
             inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
             self._compute(step)
+            if own is not None:
+                own.rank(rows, line)
         return taken
 
-    def _step_for(self, rows: int, line: int) -> _Step:
-        """What is bound for a step of the first rows; what it says is written to lines from `line` on."""
-        key, steps = (rows, line, *self._states.capacities.values()), self._computing.steps
+    def _asked(self, plan: StepPlan) -> int:
+        """Of how many rows the logits are wanted: of all, unless each has words of its own."""
+        return 0 if len(plan.narrow) == plan.rows else plan.rows
+
+    def _step_for(self, rows: int, line: int, asked: int) -> _Step:
+        """What is bound for a step of the first rows; what it says of those that it is asked for is written to lines
+        from `line` on."""
+        key, steps = (rows, line, asked, *self._states.capacities.values()), self._computing.steps
         step = steps.get(key)
         if step is None:
             if len(steps) >= MOST_BINDINGS:
                 steps.clear()
-            step = steps[key] = _Step(self._bind(0, rows, lines=(line, rows)))
-            self._rows.bind(step.binding, rows, self._inputs)
+            step = steps[key] = _Step(self._bind(0, rows, lines=(line, asked)))
+            self._rows.bind(step.binding, rows, self._inputs, asked=asked)
             self._bind_feeds(step.binding, {"total_length": self._total_length})
         return step
 
@@ -527,6 +559,8 @@ class OnnxRunner:
         is written to of these, and how many are."""
         binding = self._computing.decode.io_binding()
         for state in self._states.buffers:
+            if state.kind == "words":
+                continue
             shape = state.shape(rows)
             for name, address in state.addresses(first):
                 place = (self._memory.device, 0, state.dtype, shape, address)
@@ -534,6 +568,8 @@ class OnnxRunner:
                 for output in self._kept[name]:
                     binding.bind_output(output, *place)
         self._outputs.bind(binding, *lines)
+        if self._words is not None:
+            self._words.bind_states(binding, rows)
         return binding
 
     def _bind_feeds(self, binding: Any, feeds: Mapping[str, np.ndarray]) -> None:

@@ -154,7 +154,8 @@ class Scheduler:
             )
         if source > limits.max_source_len or (source == 0) != (limits.max_source_len == 0):
             raise InvalidRequest("source", f"must have 1..{limits.max_source_len} tokens, got {source}")
-        if any(not 0 <= token < limits.vocab_size for token in request.source + request.prompt + request.prefix):
+        ids = request.source + request.prompt + request.prefix + request.words
+        if any(not 0 <= token < limits.vocab_size for token in ids):
             raise InvalidRequest("source", f"token ids must be 0..{limits.vocab_size - 1}")
         width = request.options.width
         if width > self.config.max_rows:
@@ -292,7 +293,8 @@ class Scheduler:
                 strangers.append((sequence, hypothesis))
         left = [row for row in free if row not in staying]
         for row, (sequence, hypothesis) in zip(left, strangers, strict=False):
-            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(sequence.request.source)))
+            request = sequence.request
+            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(request.source), len(request.words)))
             staying[row] = sequence, hypothesis
         for row, sequence in zip(left[len(strangers) :], admitted, strict=True):
             staying[row] = sequence, sequence.hypotheses[0]
@@ -442,6 +444,7 @@ class Scheduler:
         further = self._further(starts[0]) if steps and not reading else 0
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
+        narrow = [sequence for sequence in self.live if sequence.request.words]
         return StepPlan(
             rows=len(self.rows),
             copies=tuple(copies),
@@ -459,6 +462,8 @@ class Scheduler:
             held=held,
             longest=max([start + 1 + further for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
+            most_words=max([len(sequence.request.words) for sequence in narrow], default=0),
+            narrow=frozenset([row for sequence in narrow for row in sequence.rows]),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
             is_scored=any(sequence.search.is_scored for sequence in self.live),
@@ -492,7 +497,8 @@ class Scheduler:
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
-        return Join(row, sequence.request.source, sequence.request.reading)
+        request = sequence.request
+        return Join(row, request.source, request.reading, request.words)
 
     def _worst(self) -> Extent:
         """What the live sequences need at most."""
@@ -501,6 +507,7 @@ class Scheduler:
             sum([sequence.width for sequence in self.live]),
             max([extent.target_len for extent in extents], default=0),
             max([extent.source_len for extent in extents], default=0),
+            max([extent.words for extent in extents], default=0),
         )
 
     def _extent_of(self, request: Request, width: int) -> Extent:
@@ -509,13 +516,13 @@ class Scheduler:
         if self.has_prefill:
             last = max(0, len(request.prompt) - 2) // self.block * self.block  # where the last block begins
             longest = max(longest, last + padded(len(request.prompt) - 1 - last))
-        return Extent(width, max(0, longest), len(request.source))
+        return Extent(width, max(0, longest), len(request.source), len(request.words))
 
     def _bytes_of(self, extent: Extent) -> int:
         """Bytes of the buffers that hold so much."""
         if not extent.rows:
             return 0
-        return self.layout.bytes_for(extent.rows, extent.target_len, extent.source_len, max_rows=self.config.max_rows)
+        return self.layout.bytes_for(*extent, max_rows=self.config.max_rows)
 
     def _room(self) -> Extent:
         """What memory is taken for, when more of it is needed: for all rows, if that is allowed, so that rows that come

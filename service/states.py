@@ -1,7 +1,8 @@
 """Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
 
 What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, and what has no growing axis has a fixed size. Nothing here knows an architecture, a session or a scheduler.
+the source, `words` with the words that a row may choose among, and what has no growing axis has a fixed size. Nothing
+here knows an architecture, a session or a scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is taken for all that the live requests
 can come to need: pages that nobody has written cost nothing, while fresh ones cost several times what the copy does (at
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from export.bundle import StateKind, StateSpec, Variant
+from export.bundle import WORD_MULTIPLE, StateKind, StateSpec, Variant
 from service.memory import Block, Memory
 
 if TYPE_CHECKING:
@@ -44,17 +45,23 @@ def capacity_for(length: int) -> int:
     return power * 3 // 4 if length <= power * 3 // 4 else power
 
 
+def word_capacity_for(words: int) -> int:
+    """The same of a row's own words: 0, 64, 128, 192, 256, 384, 512, … Without any there is no room."""
+    return capacity_for(-(-words // WORD_MULTIPLE) * WORD_MULTIPLE) if words else 0
+
+
 def row_capacity_for(rows: int, most: int) -> int:
     """How many rows a buffer has room for: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, …, never above `most`."""
     return min(most, 1 << (rows - 1).bit_length() if rows <= 4 else capacity_for(rows))
 
 
 class Extent(NamedTuple):
-    """So many rows, the longest of them with so many target and source positions."""
+    """So many rows, those with most of them with so many target and source positions, and words of their own."""
 
     rows: int = 0
     target_len: int = 0
     source_len: int = 0
+    words: int = 0
 
     def with_more(self, other: Extent) -> Extent:
         """What both need side by side."""
@@ -62,18 +69,20 @@ class Extent(NamedTuple):
             self.rows + other.rows,
             max(self.target_len, other.target_len),
             max(self.source_len, other.source_len),
+            max(self.words, other.words),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """Bytes of state: per row and target position, per row and source position, per row, and per row and place of what
-    has one place for several target positions: pairs of how many, and the bytes."""
+    """Bytes of state: per row and target position, per row and source position, per row, per row and place of what has
+    one place for several target positions: pairs of how many, and the bytes; and per row and word of its own."""
 
     target_bytes: int
     source_bytes: int = 0
     row_bytes: int = 0
     stride_bytes: tuple[tuple[int, int], ...] = ()
+    word_bytes: int = 0
 
     @classmethod
     def of(cls, states: Iterable[StateSpec]) -> StateLayout:
@@ -86,19 +95,20 @@ class StateLayout:
                 strides[spec.stride] = strides.get(spec.stride, 0) + size
             else:
                 totals[kind] = totals.get(kind, 0) + size
-        own, theirs = totals.pop("self_kv", 0), totals.pop("cross_kv", 0)
-        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())))
+        own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("words", 0)
+        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words)
 
     def bytes_per(self, positions: int) -> int:
         """Bytes of so many target positions of a row."""
         strided = sum(size * -(-positions // stride) for stride, size in self.stride_bytes)
         return self.target_bytes * positions + strided
 
-    def bytes_for(self, rows: int, target_len: int, source_len: int, *, max_rows: int) -> int:
+    def bytes_for(self, rows: int, target_len: int, source_len: int, words: int = 0, *, max_rows: int) -> int:
         """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
         target = self.bytes_per(capacity_for(target_len))
         source = self.source_bytes * capacity_for(source_len)
-        return row_capacity_for(rows, max_rows) * (target + source + self.row_bytes)
+        own = self.word_bytes * word_capacity_for(words)
+        return row_capacity_for(rows, max_rows) * (target + source + own + self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +191,9 @@ class StateBuffer:
         assert self.size_for(rows, capacity) <= self.block.size, (rows, capacity)
         old_pitch, valid = self._pitch, min(capacity, self.capacity)
         self.rows, self.capacity = rows, capacity
-        if live and self._pitch != old_pitch:
-            self._move_lines(live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
+        width = self.pitch_for(valid)
+        if live and width and self._pitch != old_pitch:
+            self._move_lines(live * self.axes.outer, old_pitch, self._pitch, width)
 
     def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
         """Lines 0 .. `lines` of `width` bytes that stood `old` bytes apart stand `new` bytes apart. As many at a time
@@ -339,7 +350,7 @@ class StateBuffers:
         """
         room = row_capacity_for(rows, self.max_rows)
         most = most or Extent()
-        wanted = {kind: capacity_for(length) for kind, length in lengths.items()}
+        wanted = {kind: _capacity(kind, length) for kind, length in lengths.items()}
         if room <= FEW_ROWS:
             roomy = capacity_for(min(most.target_len, FEW_ROWS_CAPACITY))
             wanted["self_kv"] = max(wanted.get("self_kv", 0), roomy)
@@ -348,10 +359,10 @@ class StateBuffers:
         if (room, wanted) == (self.rows, self.capacities):
             return False
         most_rows = row_capacity_for(max(rows, most.rows), self.max_rows)
-        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len}
+        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len, "words": most.words}
         shapes = [(buffer, wanted.get(buffer.kind, 0)) for buffer in self.buffers]
         sizes = [
-            buffer.size_for(most_rows, max(capacity, capacity_for(longest.get(buffer.kind, 0))))
+            buffer.size_for(most_rows, max(capacity, _capacity(buffer.kind, longest.get(buffer.kind, 0))))
             for buffer, capacity in shapes
         ]
         fits = all(buffer.size_for(room, capacity) <= buffer.block.size for buffer, capacity in shapes)
@@ -372,15 +383,21 @@ class StateBuffers:
         """Large enough, and not twice as large as needed; a few rows come and go without that."""
         held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
         rows_suit = room <= self.rows < max(9, 2 * room)
-        return rows_suit and all(size <= have < 2 * size for have, size in held)
+        return rows_suit and all(size <= have < 2 * size or size == have for have, size in held)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Makes rows copies of other ones. A copy never reads what another one writes."""
         own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
         strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
+        words = [(copy.source, copy.target, 0, copy.words) for copy in copies if copy.words]
+        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "words": words}
         for buffer in self.buffers:
-            if wanted := strangers if buffer.kind == "cross_kv" else own:  # in most turns there are none
+            if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
                 buffer.copy(wanted)
+
+
+def _capacity(kind: StateKind, length: int) -> int:
+    return word_capacity_for(length) if kind == "words" else capacity_for(length)
 
 
 class KeptBlocks:

@@ -29,7 +29,8 @@ Scored = tuple[int, float]
 class Copy(NamedTuple):
     """Row `target` becomes a copy of row `source`, of whose positions `start` .. `stop` it does not hold yet.
 
-    source_len: valid positions of its source that must be copied too; 0: the row has the same source already.
+    source_len: valid positions of its source that must be copied too; 0: the row has the same source already. words:
+    the same of the words it chooses among; 0 also where it chooses among all.
     """
 
     source: int
@@ -37,17 +38,20 @@ class Copy(NamedTuple):
     start: int
     stop: int
     source_len: int
+    words: int = 0
 
 
 class Join(NamedTuple):
     """A new row. `source` goes through the encoder; empty for models without one.
 
-    reading: what is asked of the encoder, beside what a decoder needs.
+    reading: what is asked of the encoder, beside what a decoder needs. words: the only ones that the row chooses among,
+    in ascending order; none: all.
     """
 
     row: int
     source: tuple[int, ...]
     reading: Reading | None = None
+    words: tuple[int, ...] = ()
 
 
 class PromptBlock(NamedTuple):
@@ -96,7 +100,8 @@ class StepPlan(NamedTuple):
     further: steps that the only row makes by itself behind the first, at most: the likeliest token of each is the input
         of the next, until it is one that ends answers. further_s: seconds after which none of them is begun.
     held: rows that hold something before the turn.
-    longest, longest_source: positions that some row needs when the turn is over.
+    longest, longest_source, most_words: positions and words that some row needs when the turn is over.
+    narrow: rows with words of their own.
     room: what live rows can come to need, and more if there is memory to spare: new memory is taken for that.
     top_k: how many of the likeliest tokens are wanted of each row.
     is_scored: their log-probabilities are wanted too; if not, then one of each.
@@ -118,6 +123,8 @@ class StepPlan(NamedTuple):
     held: int = 0
     longest: int = 0
     longest_source: int = 0
+    most_words: int = 0
+    narrow: frozenset[int] = frozenset()
     room: Extent = Extent()
     top_k: int = 1
     is_scored: bool = True
@@ -135,8 +142,8 @@ class Distributions(Protocol):
     """What the model says of each row's next token; valid until the next run.
 
     top_ids, top_logprobs: for each row at least the wanted number of tokens with the largest logits, best first, of
-    equal ones the lowest id first. Where nobody wants scores, the logits stand for log-probabilities, and only
-    `behind`, `attend` and `see` tell more.
+    equal ones the lowest id first; of a row with words of its own, to which its distribution is limited, perhaps fewer.
+    Where nobody wants scores, the logits stand for log-probabilities, and only `behind`, `attend` and `see` tell more.
     taken: the inputs of the steps that the only row made by itself.
     join_s: seconds of encoding and prefill; step_s: seconds of one step; draft_s: of each draft.
     """

@@ -162,6 +162,7 @@ class ScriptedRunner:
         self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
         self.rule = rule
         self.rows: list[Any] = []
+        self.words: dict[int, tuple[int, ...]] = {}  # of each row's own
         self.guessed: set[int] = set()  # rows whose last tokens were guesses: any number of them may be taken back
         self.kept: dict[int, list[int]] = {}  # by slot: all tokens up to the end of the block that is kept there
         self.plans: list[Any] = []
@@ -199,7 +200,10 @@ class ScriptedRunner:
             assert join.row <= len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
             self.rows[join.row : join.row + 1] = [(join.source, [])]
+            self.words[join.row] = join.words
         assert len(self.rows) == plan.rows
+        own = {row: self.words[row] for row in range(plan.rows) if self.words.get(row)}
+        assert (plan.narrow, plan.most_words) == (own.keys(), max(map(len, own.values()), default=0))
         self._read(plan)
         steps = self.limits.max_target_len > 0 and len(plan.reading) + len(plan.drafts) < plan.rows
         assert len(plan.tokens) == len(plan.starts) == (plan.rows if steps else 0)
@@ -296,6 +300,11 @@ class ScriptedRunner:
             assert old[: copy.start] == fed[: copy.start], "positions that were not copied are others"
             assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
             rows[copy.target] = (source, fed[: copy.stop])
+            own = self.words.get(copy.source, ())
+            assert copy.words == (len(own) if copy.source_len else 0)
+            if copy.source_len:
+                self.words[copy.target] = own
+            assert self.words.get(copy.target, ()) == own
         self.rows = rows[:kept]
 
 

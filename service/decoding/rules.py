@@ -8,7 +8,7 @@ anything was added. Nothing is masked unless it was asked for: what the model li
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -26,13 +26,11 @@ def build_rules(
     prompt: Sequence[int],
     max_tokens: int,
     prefix: Sequence[int] = (),
-    shortlist: Collection[int] | None = None,
 ) -> tuple[Rule, ...]:
     """The rules of one request, but for its grammar and phrases.
 
-    prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. shortlist: the only tokens
-    that may be chosen; None: no such limit. An end token can always be chosen, except by min_tokens and ignore_eos.
-    Raises InvalidRequest.
+    prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. An end token can always be
+    chosen, except by min_tokens and ignore_eos. Raises InvalidRequest.
     """
     ends = vocabulary.ends
     rules: list[Rule] = []
@@ -52,8 +50,6 @@ def build_rules(
         rules.append(Banned(options.banned, vocabulary))
     if options.allowed_tokens:
         rules.append(Only({*options.allowed_tokens, *ends}))
-    if shortlist is not None:
-        rules.append(Only({*shortlist, *ends}))
     return tuple(rules)
 
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from export.bundle import TOKENIZER, load_bundle
+from export.bundle import TOKENIZER, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.options import DecodingOptions
@@ -38,6 +38,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "top-k": {"top_k": 20, "num_sequences": 3},
     "typical": {"typical_p": 0.8},
     "alternatives": {"num_hypotheses": 3, "return_alternatives": True},
+    "shortlist": {"use_shortlist": True, "token_logprobs": True},  # where the bundle has one
+    "shortlist, beam 4": {"use_shortlist": True, "beam_size": 4},
 }
 
 
@@ -74,6 +76,7 @@ def main() -> None:
     args = ask.parse_args()
     tokenizer, manifest = Tokenizer.load(args.bundle / TOKENIZER), load_bundle(args.bundle)
     bos, eos = manifest.tokens.bos, manifest.tokens.eos
+    shortlist = load_shortlist(args.bundle / manifest.shortlist) if manifest.shortlist else None
     requests = []
     for number, (text, _) in enumerate(sentence_pairs(args.data, args.requests)):
         source = (*tokenizer.encode(text), eos)
@@ -86,6 +89,7 @@ def main() -> None:
                 prompt=(bos,),
                 max_tokens=min(manifest.limits.max_target_len, 3 * len(source) + 10),
                 options=options,
+                words=tuple(sorted({*shortlist.allowed(source), eos})) if options.use_shortlist and shortlist else (),
                 seed=number,
             )
         )

@@ -242,10 +242,10 @@ def test_a_frame_with_languages_is_read_back(written):
     assert framing.languages == {"de": 4}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 7, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 8, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 6, found .*; fix: export .* again"):
+    with pytest.raises(VersionError, match=r"unknown format_version; expected 7, found .*; fix: export .* again"):
         load_manifest(written)
 
 
@@ -430,6 +430,34 @@ def test_attention_and_shortlist_of_another_form_are_refused(written, change, me
 SHORT = {"always": [2, 9], "by_source": {"4": [7, 5], "5": []}}
 
 
+def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(written):
+    def with_shortlist(values, **changed):
+        values["shortlist"] = "shortlist.json"
+        values["files"]["shortlist.json"] = values["files"]["tokenizer.json"]
+        (variant,) = values["variants"]
+        words = {"role": "words", "file": "fp32/rank.onnx", "inputs": ["ids"], "outputs": ["word_ids"]}
+        ranked = {"role": "rank_words", "file": "fp32/rank.onnx", "inputs": ["word_ids"], "outputs": ["top_ids"]}
+        variant["graphs"] |= {"words": words, "rank_words": ranked}
+        state = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+        variant["states"].append(state | changed)
+
+    edit(written, with_shortlist)
+    assert load_manifest(written).variant("fp32").states[-1].kind == "words"
+    edit(written, lambda m: with_shortlist(m, name="word_sizes"))
+    with pytest.raises(ManifestError, match="no graph writes word_sizes or none reads word_sizes"):
+        load_manifest(written)
+    edit(written, lambda m: m.update(shortlist=""))
+    with pytest.raises(ManifestError, match="graphs must be exactly decode and encode and rank, got"):
+        load_manifest(written)
+
+
+def test_words_are_of_a_bundle_with_a_shortlist(written):
+    state = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+    edit(written, lambda m: m["variants"][0]["states"].append(state))
+    with pytest.raises(ManifestError, match="no graph writes word_ids or none reads word_ids"):
+        load_manifest(written)
+
+
 def shortlist_file(tmp_path, values):
     file = tmp_path / "shortlist.json"
     file.write_text(values if isinstance(values, str) else json.dumps(values))
@@ -441,6 +469,8 @@ def test_a_shortlist_says_what_an_answer_may_consist_of(tmp_path):
     assert shortlist == Shortlist(always=(2, 9), by_source={4: (7, 5), 5: ()})
     assert shortlist.allowed([4, 4, 6]) == {2, 9, 7, 5, 4, 6}, "with the source's own tokens, known or not"
     assert shortlist.allowed([]) == {2, 9}
+    assert shortlist.allowed([4, 5], most=5) == {2, 9, 4, 5, 7}, "the best first"
+    assert shortlist.allowed([4, 5], most=1) == {2, 9, 4, 5}
     file = shortlist_file(tmp_path, shortlist.to_json())
     assert load_shortlist(file) == shortlist
 

@@ -1,7 +1,6 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 
 from export.bundle import Attention, Framing, SeenAttention, Shortlist
@@ -200,11 +199,16 @@ async def test_phrases_must_fit_behind_what_the_prefix_has_of_them():
 async def test_a_shortlist_allows_what_it_lists_for_the_source():
     listed = Shortlist(always=(7,), by_source={4: (8, 9)})
     model = dataclasses.replace(ALIGNED, shortlist=listed)
-    (rule,) = (await prepare(model, "cat", use_shortlist=True)).rules
-    source = (await prepare(model, "cat")).source
-    scores_V = np.zeros(model.manifest.limits.vocab_size, np.float32)
-    rule.apply(scores_V, None, ())
-    assert set(np.flatnonzero(np.isfinite(scores_V)).tolist()) == {*listed.allowed(source), 2}
+    request, plain = await prepare(model, "cat", use_shortlist=True), await prepare(model, "cat")
+    assert request.words == tuple(sorted({*listed.allowed(plain.source), 2}))
+    assert (request.rules, plain.words) == ((), ())
+
+
+async def test_what_is_given_is_possible_whatever_a_shortlist_lists():
+    model = dataclasses.replace(ALIGNED, shortlist=Shortlist(always=(7,), by_source={}))
+    for bias in (0.0, 0.5):
+        request = await prepare(model, "cat", use_shortlist=True, prefix_tokens=(9, 6), prefix_bias=bias)
+        assert {6, 7, 9} < set(request.words)
 
 
 @pytest.mark.parametrize(("ratio", "most"), [(5e-324, 1), (0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])

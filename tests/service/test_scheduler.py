@@ -72,6 +72,41 @@ def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole()
     assert (a.rows, c.rows) == ((0,), (1,))
 
 
+def test_words_of_a_row_come_with_it_and_move_with_it():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    own = (2, 3, 9)
+    bench.submit(request("a"), request("b", max_tokens=1), request("c", words=own))
+    step = bench.turn().step
+    assert [join.words for join in step.joins] == [(), (), own]
+    assert (step.narrow, step.most_words) == ({2}, 3)
+    step = bench.turn().step
+    assert step.copies == (Copy(source=2, target=1, start=0, stop=1, source_len=3, words=3),)
+    assert (step.narrow, step.most_words) == ({1}, 3)
+
+
+def test_every_hypothesis_of_a_request_with_words_has_them():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    bench.submit(request("a", words=(2, 3, 9), options=DecodingOptions(beam_size=3)), request("b"))
+    bench.turn()
+    step = bench.turn().step
+    assert step.rows == 4
+    assert len(step.narrow) == 3
+    bench.drain()
+
+
+def test_words_are_reserved_for_and_must_be_in_the_vocabulary():
+    layout = StateLayout(target_bytes=1, word_bytes=10)
+    bench = Bench(ScriptedRunner(layout=layout), state_bytes=64 * 10 + 8)
+    with pytest.raises(InvalidRequest, match="up to 1288 bytes of state, the server allows 648"):
+        bench.submit(request(words=tuple(range(24)) * 3))
+    with pytest.raises(InvalidRequest, match=r"token ids must be 0\.\.23"):
+        bench.submit(request(words=(24,)))
+    a, b = bench.submit(request("a", words=(2, 3)), request("b", words=(2, 4)))
+    assert bench.turn().live == (a,), "there is room for the words of one row"
+    bench.drain()
+    assert b.end is FinishReason.LENGTH or b.end is FinishReason.END_OF_SEQUENCE
+
+
 def test_the_last_row_leaves_without_a_move():
     bench = Bench(ScriptedRunner(rule=never_ends))
     bench.submit(request("a"), request("b", max_tokens=1))

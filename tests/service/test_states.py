@@ -5,15 +5,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import StateSpec
+from export.bundle import StateKind, StateSpec
 from service.memory import CudaMemory, HostMemory
-from service.states import Extent, StateBuffer, StateBuffers, StateLayout, capacity_for, row_capacity_for
+from service.states import (
+    Extent,
+    StateBuffer,
+    StateBuffers,
+    StateLayout,
+    capacity_for,
+    row_capacity_for,
+    word_capacity_for,
+)
 from service.step import Copy
 from tests.fakes import FakeCuda, bytes_of
 
 SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
 CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
 STRIDED = StateSpec(name="self_key.1", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4), stride=3)
+WORDS = StateSpec(name="word_weight", kind="words", dtype="int8", shape=("batch", 6, "words"))
 RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
 
 memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
@@ -58,6 +67,36 @@ def test_a_layout_counts_bytes_by_what_they_grow_with():
     first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
     assert StateLayout.of([first, CROSS]) == StateLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
     assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
+
+
+def test_words_take_room_only_where_a_row_has_its_own():
+    assert [word_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
+        *(0, 64, 64, 128, 192, 256, 384, 768)
+    ]
+    assert all(word_capacity_for(count) % 64 == 0 for count in range(5000))
+    layout = StateLayout.of([SELF, WORDS])
+    assert layout == StateLayout(target_bytes=2 * 4 * 4, word_bytes=6)
+    plain = layout.bytes_for(3, target_len=9, source_len=0, max_rows=8)
+    assert layout.bytes_for(3, target_len=9, source_len=0, words=70, max_rows=8) == plain + 4 * 128 * 6
+
+
+def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
+    states = StateBuffers([SELF, WORDS], HostMemory(), max_rows=4)
+    lengths: dict[StateKind, int] = {"self_kv": 8, "words": 70}
+    states.ensure(3, live=0, lengths=lengths)
+    (buffer,) = states.of_kind("words")
+    assert buffer.shape(3) == (3, 6, 128)
+    values = array(buffer)
+    values[:] = np.arange(4)[:, None, None]
+    states.copy([Copy(2, 0, 0, 4, 0), Copy(2, 1, 0, 4, 3, 70)])
+    assert (values[0] == 0).all()
+    assert (values[1, :, :70] == 2).all()
+    assert (values[1, :, 70:] == 1).all()
+    assert not states.ensure(3, live=3, lengths=lengths | {"words": 65})
+    assert states.capacities["words"] == 128
+    states.ensure(3, live=3, lengths=lengths | {"words": 0})
+    assert buffer.shape(3) == (3, 6, 0)
+    assert not states.ensure(3, live=3, lengths=lengths | {"words": 0}), "nothing to be done"
 
 
 def test_what_has_one_place_for_several_positions_is_counted_by_places():

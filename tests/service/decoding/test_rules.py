@@ -158,7 +158,7 @@ def test_the_replacement_character_cannot_be_banned():
 # ---- all of them
 
 
-def built(prefix=(), shortlist=None, **options):
+def built(prefix=(), **options):
     vocabulary = VOCABULARIES["words"]
     return build_rules(
         DecodingOptions(**options),
@@ -166,7 +166,6 @@ def built(prefix=(), shortlist=None, **options):
         prompt=(1,),
         max_tokens=9,
         prefix=prefix,
-        shortlist=shortlist,
     )
 
 
@@ -178,7 +177,6 @@ def test_without_options_there_are_no_rules():
 def test_every_option_becomes_its_rule_penalties_first():
     rules = built(
         prefix=(5, 6),
-        shortlist=frozenset({5}),
         repetition_penalty=1.2,
         presence_penalty=0.5,
         frequency_penalty=0.5,
@@ -189,7 +187,7 @@ def test_every_option_becomes_its_rule_penalties_first():
         banned=("ab",),
         allowed_tokens=(5, 6),
     )
-    kinds = [RepetitionPenalty, CountPenalty, LogitBias, PrefixBias, NoEnd, NoRepeat, Banned, Only, Only]
+    kinds = [RepetitionPenalty, CountPenalty, LogitBias, PrefixBias, NoEnd, NoRepeat, Banned, Only]
     assert [type(rule) for rule in rules] == kinds
     assert [rule.is_mask for rule in rules] == sorted(rule.is_mask for rule in rules)
 
@@ -200,14 +198,13 @@ def test_an_answer_without_end_never_ends():
     assert all(np.isneginf(applied(rule, np.zeros(size), [5] * count)[EOS]) for count in range(9))
 
 
-def test_every_end_is_always_on_the_shortlist():
+def test_every_end_is_always_allowed():
     vocabulary = Vocabulary.of(TOKENIZERS["words"], ends=(EOS, 9))
-    for options, shortlist in ((DecodingOptions(), frozenset[int]()), (DecodingOptions(allowed_tokens=(EOS,)), None)):
-        (rule,) = build_rules(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9, shortlist=shortlist)
-        assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
+    options = DecodingOptions(allowed_tokens=(EOS,))
+    (rule,) = build_rules(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
+    assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
 
 
-def test_the_end_is_always_on_the_shortlist():
-    for rules in (built(shortlist=frozenset()), built(allowed_tokens=(EOS,))):
-        (rule,) = rules
-        assert np.flatnonzero(applied(rule, np.zeros(len(VOCABULARIES["words"]))) == 0).tolist() == [EOS]
+def test_the_end_is_always_allowed():
+    (rule,) = built(allowed_tokens=(EOS,))
+    assert np.flatnonzero(applied(rule, np.zeros(len(VOCABULARIES["words"]))) == 0).tolist() == [EOS]
