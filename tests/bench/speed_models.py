@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from export.bundle import TOKENIZER, Golden, Manifest, write_bundle
+from export.bundle import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist, write_bundle
 from export.calibrate import calibrate
 from export.quantize import FORMS
 from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
@@ -90,13 +90,17 @@ class SpeedModel:
     def _traced(self) -> Traced:
         return trace_model(self.model)
 
-    def bundle(self, form: str) -> Path:
-        """A bundle with graphs of one form, not verified: that is the exporter's business, and takes minutes."""
-        path = self.path / f"{form}-{_digest([ROOT / name for name in SOURCES])}.bundle"
+    def bundle(self, form: str, shortlist: Shortlist | None = None) -> Path:
+        """A bundle with graphs of one form, not verified: that is the exporter's business, and takes minutes.
+
+        shortlist: always the same one, if there is any.
+        """
+        name = form if shortlist is None else f"shortlist-{form}"
+        path = self.path / f"{name}-{_digest([ROOT / source for source in SOURCES])}.bundle"
         if not path.exists():
-            for stale in self.path.glob(f"{form}-*.bundle"):
+            for stale in self.path.glob(f"{name}-*.bundle"):
                 shutil.rmtree(stale)
-            write_bundle(path, lambda directory: self._fill(directory, form))
+            write_bundle(path, lambda directory: self._fill(directory, form, shortlist))
         return path
 
     def ctranslate2(self, kind: str) -> Path:
@@ -141,17 +145,23 @@ class SpeedModel:
         eos = self.model.config.eos_id
         return tuple((*ids, eos) for ids in self.tokenizer.encode_batch(texts))
 
-    def _fill(self, directory: Path, form: str) -> Manifest:
+    def _fill(self, directory: Path, form: str, shortlist: Shortlist | None) -> Manifest:
         self.tokenizer.save(directory / TOKENIZER)
+        if shortlist is not None:
+            (directory / SHORTLIST).write_text(shortlist.to_json())
         config, source = self.model.config, self.sentences(1).sources[0]
         ranges = calibrate(self.model, self._samples()) if FORMS[form].needs_ranges else None
+        has_one = shortlist is not None
+        traced = trace_model(self.model, shortlist=True) if has_one else self._traced
+        variant = save_variant(self.model, directory, FORMS[form], ranges=ranges, traced=traced, shortlist=has_one)
         unchecked = Manifest(
             architecture=config.architecture,
             task="translation",
             tokens=tokens_of(config),
             framing=framing_of(config),
             limits=limits_of(config),
-            variants=(save_variant(self.model, directory, FORMS[form], ranges=ranges, traced=self._traced),),
+            variants=(variant,),
+            shortlist=SHORTLIST if shortlist is not None else "",
             golden=Golden(source=source, prompt=(config.bos_id,), output=(config.eos_id,)),
             lineage={},
             parity={"passed": True, "checks": [{"name": "none: a bundle for measuring speed", "passed": True}]},
