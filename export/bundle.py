@@ -134,8 +134,8 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
 )
 # Sources and first blocks are padded to a multiple of it, so that the bits of a row do not depend on the rows beside
 # it: kernels compute a remainder of one row in another order.
-WORD_MULTIPLE = 64  # of the room for a row's own words: any other changes the last bits of their softmax
 PAD_MULTIPLE = 16
+WORD_MULTIPLE = 64  # of the room for a row's own words: any other changes the last bits of their softmax
 
 
 class BundleError(Exception):

@@ -51,6 +51,7 @@ HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 
 SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps that other processors decide alike
 # Of logits of a row's own words, against the same states times the checkpoint's weights: seven bits show 0.02.
 WORD_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+FEWEST_WORDS = 16
 ONE_TOLERANCE = 5e-5  # of the sum of a row's probabilities, in any precision: log-softmax is always computed in float32
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 
@@ -130,7 +131,8 @@ class Graphs(Protocol):
 
         cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
         with starts of 0, or of a single row. top_k: how many best tokens of each row to name. asked: tokens, each by
-        its row and its place in the block, behind which to predict instead, for models that read blocks.
+        its row and its place in the block, behind which to predict instead, for models that read blocks; if none,
+        nothing is ranked.
         """
         ...
 
@@ -400,6 +402,7 @@ class Suite(Checker):
             checks = [
                 ("prefill against PyTorch", self.prefill, self.tolerance),
                 ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
+                ("prefill that nobody asks about", self.prefill_unasked, 0.0),
                 ("block after a prefill against PyTorch", self.later_block, self.tolerance),
                 ("several positions of a block against PyTorch", self.several_positions, self.tolerance),
             ]
@@ -559,6 +562,16 @@ class Suite(Checker):
             pair for row, alone in enumerate(self.prefilled_alone) for pair in _pairs(together.row(row), alone)
         )
 
+    def prefill_unasked(self) -> tuple[float, str]:
+        """Prompts of which no logits are wanted: the same caches."""
+        differ = 0
+        for target in self.targets:
+            asked, unasked = (self.served.buffers(1, _capacity([target])) for _ in range(2))
+            self.served.decode([target], [0], asked, {})
+            said = self.served.decode([target], [0], unasked, {}, asked=())
+            differ += said.logits.size + sum(differing(unasked[name], array) for name, array in asked.items())
+        return float(differ), "values of the caches that differ in any bit"
+
     def later_block(self) -> tuple[float, str]:
         """One row in two blocks: the second finds the first in the cache."""
         worst = self.worst()
@@ -712,10 +725,13 @@ class Suite(Checker):
 
     @cached_property
     def words(self) -> list[Ids]:
-        """Words for each row, some more and some fewer, in ascending order."""
-        draw = np.random.default_rng(1)
-        sizes = [1 + (len(target) * 7 + row * 5) % self.config.vocab_size for row, target in enumerate(self.targets)]
-        return [tuple(sorted(draw.choice(self.config.vocab_size, size, replace=False).tolist())) for size in sizes]
+        """Words for each row, some more and some fewer, in ascending order; of very few an error says little."""
+        draw, all_words = np.random.default_rng(1), self.config.vocab_size
+        least = min(FEWEST_WORDS, all_words)
+        sizes = [
+            least + (len(target) * 7 + row * 5) % (all_words - least + 1) for row, target in enumerate(self.targets)
+        ]
+        return [tuple(sorted(draw.choice(all_words, size, replace=False).tolist())) for size in sizes]
 
     def _ranked(self, rows: Sequence[int], width: int) -> WordPrediction:
         """A step at the end of some targets."""
@@ -740,6 +756,8 @@ class Suite(Checker):
             logits = decoder.unembedding(torch.from_numpy(self.ranked.states[row : row + 1])).detach().numpy()[0]
             worst.add(f"logits of row {row}", logprobs[: len(own)] + self.ranked.normaliser[row], logits[list(own)])
             worst.add(f"sum of row {row}", np.exp(logprobs.astype(np.float64)).sum(keepdims=True), np.ones(1))
+            if not np.isneginf(logprobs[len(own) :]).all():
+                return float("inf"), f"row {row} has words that are not its own"
             best = np.argsort(-logprobs[: len(own)], kind="stable")[: self.ranked.top_ids.shape[1]]
             named = self.ranked.top_ids[row, : len(best)], self.ranked.top_logprobs[row, : len(best)]
             if any(differing(*pair) for pair in zip(named, (np.array(own)[best], logprobs[best]), strict=True)):

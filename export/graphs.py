@@ -198,7 +198,7 @@ class EncoderGraph(nn.Module):
     """An encoder alone: source → its states, and of each text what pooler and head say.
 
     places (N,), of models that fill masks: int64, places in the batch as it is, padding included: row * S + position. N
-    is at least 1, also where nobody asks: see `DecodeGraph`. place_logprobs float32 (N, V): log-softmax of the logits
+    is at least 1, also where nobody asks. place_logprobs float32 (N, V): log-softmax of the logits
     there. label_logits float32 (B, L).
     """
 
@@ -270,9 +270,8 @@ class _Decode(nn.Module):
 class DecodeGraph(_Decode):
     """`decode` of a model that continues its prompt: blocks of any length.
 
-    positions int64 (P, 2): the tokens behind which it is asked, each by its row and its place in the block. P is at
-    least 1, also where nobody asks: of no rows at all the runtime's ReduceMax, which forms by row need, makes one of
-    the wrong shape.
+    positions int64 (P, 2): the tokens behind which it is asked, each by its row and its place in the block; none while
+    a prompt is read.
     """
 
     def forward(
@@ -291,7 +290,7 @@ class DecodeGraph(_Decode):
 
 class DecodeTokenGraph(_Decode):
     """`decode` of a model with an encoder, or one that compresses: one token of each row, and what follows all of them
-    (P = B)."""
+    (P = B), unless `words.ask_rows` has it asked."""
 
     def forward(
         self,

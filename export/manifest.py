@@ -14,7 +14,7 @@ import itertools
 import json
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +22,7 @@ FORMAT_VERSION = 7
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
+LEAST_WORDS = 4  # of every source token
 MOST_WORDS = 256  # of an answer: BLEU 23.01 on Tatoeba en-de, 22.93 with 192, 23.03 without a bound (989 at most)
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
@@ -249,17 +250,18 @@ class Shortlist:
     always: tuple[int, ...]
     by_source: dict[int, tuple[int, ...]]  # of a source token, best first
 
-    def allowed(self, source: Sequence[int], most: int = MOST_WORDS) -> frozenset[int]:
-        """What an answer to `source` may consist of: what is always allowed, the source's tokens themselves, because
-        names and numbers are copied, and what these tokens stand for: of all of them the best, then of all of them the
-        second best, …, while there are fewer than `most` altogether."""
-        found = {*self.always, *source}
+    def allowed(self, source: Sequence[int], given: Iterable[int] = (), most: int = MOST_WORDS) -> frozenset[int]:
+        """What an answer to `source` may consist of: what is always allowed or given, the source's tokens themselves,
+        because names and numbers are copied, and what these tokens stand for: of all of them the best, then of all of
+        them the second best, …, while there are fewer than `most` altogether; of long sources LEAST_WORDS of each."""
+        found = {*self.always, *source, *given}
         lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
-        ranked = (target for best in itertools.zip_longest(*lists) for target in best if target is not None)
-        for target in ranked:
-            if len(found) >= most:
-                break
-            found.add(target)
+        for place, ranked in enumerate(itertools.zip_longest(*lists)):
+            for target in ranked:
+                if len(found) >= most and place >= LEAST_WORDS:
+                    return frozenset(found)
+                if target is not None:
+                    found.add(target)
         return frozenset(found)
 
     def to_json(self) -> str:
@@ -495,21 +497,29 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
         if variant.states:
             raise FormError(f"{where}: states must be empty without decode, got {len(variant.states)}")
         return
+    names = {state.name for state in variant.states}
+    if "words" in roles and not (
+        {"word_ids", "word_weight"} <= names and "asked" in decode.inputs and "states" in decode.outputs
+    ):
+        raise FormError(
+            f"{where}: with a shortlist there must be states word_ids and word_weight, and decode must read asked and "
+            f"write states, got {', '.join(sorted(names))}; {', '.join((*decode.inputs, *decode.outputs))}"
+        )
     for state in variant.states:
         if state.stride < 1 or (state.stride > 1 and state.kind != "self_kv"):
             raise FormError(f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}")
         if state.kind == "cross_kv":
             written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
-            names = state.name, state.name
+            ends = state.name, state.name
         elif state.kind == "words":
             graphs = variant.graphs
             written, read = (graphs["words"].outputs, graphs["rank_words"].inputs) if "words" in roles else ((), ())
-            names = state.name, state.name
+            ends = state.name, state.name
         else:
             written, read = decode.outputs, decode.inputs
-            names = f"present.{state.name}", f"past.{state.name}"
-        if names[0] not in written or names[1] not in read:
-            raise FormError(f"{where}: no graph writes {names[0]} or none reads {names[1]}")
+            ends = f"present.{state.name}", f"past.{state.name}"
+        if ends[0] not in written or ends[1] not in read:
+            raise FormError(f"{where}: no graph writes {ends[0]} or none reads {ends[1]}")
         sizes = state.shape[1:]
         if state.kind == "recurrent" and any(isinstance(size, str) for size in sizes):
             raise FormError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")

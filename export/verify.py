@@ -317,7 +317,8 @@ class Served:
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
         inputs |= {"logits": told["logits"], "top_k": value(np.array([top_k], np.int64))}
-        bindings = {role: self.sessions[role].io_binding() for role in ("decode", "rank")}
+        roles = ("decode", "rank") if rows else ("decode",)
+        bindings = {role: self.sessions[role].io_binding() for role in roles}
         for role, binding in bindings.items():
             graph = self.variant.graphs[role]
             for name in graph.inputs:

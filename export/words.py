@@ -110,8 +110,8 @@ def _words(kept: Mapping[str, Array]) -> ModelProto:
 def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
     """A row's state and its words → how probable each of them is among them, and the best: what `rank` makes of logits.
 
-    states float32 (B, M); word_counts int32 (B,): how many of the W are a row's own, at least 1, and whatever is behind
-    them does not matter; word_places int32 (W,): 0, 1, 2, …; the others: see `_words`.
+    states float32 (B, M); word_counts int32 (B,): how many of the W are a row's own, and whatever is behind them does
+    not matter (of a row without any, NaN is said); word_places int32 (W,): 0, 1, 2, …; the others: see `_words`.
 
     logprobs float32 (B, W), -inf behind a row's own words; normaliser float32 (B,). top_ids int64 (B, N): of equal ones
     whichever comes first, and behind a row's own any; top_logprobs float32 (B, N): theirs. Every row is a product of

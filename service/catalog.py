@@ -484,7 +484,7 @@ class ServedModel:
         """What an answer may consist of; (): of anything. What is given is always possible, and so is an end."""
         if not options.use_shortlist or self.shortlist is None:
             return ()
-        return tuple(sorted({*self.shortlist.allowed(source), *prefix, *self.vocabulary.ends}))
+        return tuple(sorted(self.shortlist.allowed(source, given=(*prefix, *self.vocabulary.ends))))
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens

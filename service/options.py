@@ -66,7 +66,7 @@ class DecodingOptions:
     return_alternatives: bool = False  # num_hypotheses different next tokens after the prefix, each continued
     min_alternative_probability: float = 0.0
     allowed_tokens: tuple[int, ...] = ()  # nothing else, but the end token
-    use_shortlist: bool = False  # only what the bundle's shortlist lists for the source
+    use_shortlist: bool = False  # only what the bundle's shortlist lists for the source, and a prefix
     phrases: tuple[str, ...] = ()  # texts that must appear in the answer
     ordered_phrases: bool = False
     regex: str = ""

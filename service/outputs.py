@@ -85,9 +85,9 @@ class OutputBuffers:
         """Makes room for so many lines of one output. True: there was too little."""
         if lines <= self._lines[name]:
             return False
-        self._lines[name] = lines
         if self._blocks[name].size < (size := lines * self._widths[name] * DTYPES[name].itemsize):
             self._blocks[name] = self._memory.allocate(size)
+        self._lines[name] = lines  # not before there is room: it may be refused
         return True
 
     def bind(self, binding: Any, first: int, lines: int) -> None:
@@ -212,17 +212,19 @@ class TurnOutputs:
                     yield Behind(self, row, line + place)
             line += len(draft.tokens)
 
+    def _row_of(self, line: int) -> int:
+        """All lines are of the only row, if it made steps by itself."""
+        return 0 if self.taken else line
+
     def logprobs(self, row: int) -> np.ndarray:
-        """Of a row; of one that made steps by itself, of one of its lines."""
         assert 0 <= row < self._lines, row
-        own = 0 if self.taken else row
-        if self._words is not None and own in self._narrow:
+        if self._words is not None and (own := self._row_of(row)) in self._narrow:
             return self._words.distribution(own, row)
         return self._outputs.distribution(row)
 
     def normaliser(self, row: int) -> float:
         assert 0 <= row < self._lines, row
-        if self._words is not None and (0 if self.taken else row) in self._narrow:
+        if self._words is not None and self._row_of(row) in self._narrow:
             return self._words.normaliser(row)
         return self._outputs.normaliser(row)
 

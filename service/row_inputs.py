@@ -1,4 +1,4 @@
-"""What a step reads of each row: its token, where that stands, how long row and source are.
+"""What a step reads of each row: its token, where that stands, how long row and source are, how many words are its own.
 
 Filled in main memory. A device has a block of its own, which is bound once and written as a whole before each step: a
 graph that was captured reads what it always reads.

@@ -449,10 +449,9 @@ class OnnxRunner:
             "lengths": np.array(ends, np.int32),
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
             "source_lengths": self._source_lengths[first.row : first.row + len(blocks)],
-            "positions": np.zeros((1, 2), np.int64),
+            "positions": np.zeros((0, 2), np.int64),  # nobody asks what follows
         }
-        # Nobody asks what follows, but the graph has to say something: what is written there is written over.
-        binding = self._bind(first.row, len(blocks), lines=(0, 1))
+        binding = self._bind(first.row, len(blocks), lines=(0, 0))
         self._bind_feeds(binding, feeds)
         self._computing.decode.run_with_iobinding(binding, self._uncaptured)
 
@@ -517,7 +516,8 @@ class OnnxRunner:
     def _step_for(self, rows: int, line: int, asked: int) -> _Step:
         """What is bound for a step of the first rows; what it says of those that it is asked for is written to lines
         from `line` on."""
-        key, steps = (rows, line, asked, *self._states.capacities.values()), self._computing.steps
+        capacities, steps = self._states.capacities, self._computing.steps
+        key = rows, line, asked, capacities.get("self_kv", 0), capacities.get("cross_kv", 0)
         step = steps.get(key)
         if step is None:
             if len(steps) >= MOST_BINDINGS:

@@ -84,8 +84,8 @@ class Keep:
 
 
 class StepPlan(NamedTuple):
-    """One turn, done in this order: copies and growth, encoding, kept blocks into rows, prompts, blocks that are to be
-    kept, step, drafts.
+    """One turn, done in this order: copies and growth, encoding, own words, kept blocks into rows, prompts, blocks that
+    are to be kept, step, drafts.
 
     rows: live rows after copies and joins.
     copies: no row is the source of one and the target of another, so their order does not matter.

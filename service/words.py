@@ -72,22 +72,23 @@ class OwnWords:
         self._counts[target] = self._counts[source]
 
     def ensure(self, lines: int, top_k: int) -> bool:
-        """Makes room for so many lines, for at least `top_k` best words of each. True: addresses or shapes changed."""
+        """Makes room for so many lines, for at least `top_k` best words of each. True: states have another place."""
         room = self.states.capacities.get("words", 0)
         top_k = min(top_k_for(max(top_k, 2)), room)
         widths = {**self._widths, "logprobs": room, "top_ids": top_k, "top_logprobs": top_k}
         if lines <= self._lines and widths == self._widths:
             return False
-        self._lines, self._widths = max(lines, self._lines), widths
-        self._top_k[0] = top_k
-        if room != len(self._places):
-            self._places, self._ids = np.arange(room, dtype=np.int32), np.zeros((1, room), np.int64)
+        self.forget()
+        lines, states = max(lines, self._lines), self._blocks[STATES]
         for name, block in self._blocks.items():
-            size = self._lines * widths[name] * _dtype(name).itemsize
+            size = lines * widths[name] * _dtype(name).itemsize
             if block.size < size:
                 self._blocks[name] = self._memory.allocate(size)
-        self.forget()
-        return True
+        if room != len(self._places):
+            self._places, self._ids = np.arange(room, dtype=np.int32), np.zeros((1, room), np.int64)
+        self._top_k[0] = top_k
+        self._lines, self._widths = lines, widths  # not before there is room: it may be refused
+        return self._blocks[STATES] is not states
 
     def bind_states(self, binding: Any, rows: int) -> None:
         """Lets `decode` write the states of the first rows."""

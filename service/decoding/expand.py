@@ -2,7 +2,8 @@
 
 The distribution of a row passes the request's rules: those that are no masks change the logits, which are normalised
 again; masks take tokens away and nothing is normalised. Where no rule applies, the likeliest tokens that the graph
-returned are all that is looked at. What a hypothesis records is always the model's own log-probability.
+returned are all that is looked at. What a hypothesis records is always the model's own log-probability,
+among all words or its row's own.
 """
 
 from __future__ import annotations

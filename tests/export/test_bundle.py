@@ -431,20 +431,29 @@ SHORT = {"always": [2, 9], "by_source": {"4": [7, 5], "5": []}}
 
 
 def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(written):
-    def with_shortlist(values, **changed):
+    def with_shortlist(values):
         values["shortlist"] = "shortlist.json"
         values["files"]["shortlist.json"] = values["files"]["tokenizer.json"]
         (variant,) = values["variants"]
         words = {"role": "words", "file": "fp32/rank.onnx", "inputs": ["ids"], "outputs": ["word_ids"]}
         ranked = {"role": "rank_words", "file": "fp32/rank.onnx", "inputs": ["word_ids"], "outputs": ["top_ids"]}
         variant["graphs"] |= {"words": words, "rank_words": ranked}
-        state = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
-        variant["states"].append(state | changed)
+        for graph, values in (("words", "outputs"), ("rank_words", "inputs")):
+            variant["graphs"][graph][values].append("word_weight")
+        variant["graphs"]["decode"]["inputs"].append("asked")
+        variant["graphs"]["decode"]["outputs"].append("states")
+        ids = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+        weight = {**ids, "name": "word_weight", "dtype": "int8", "shape": ["batch", 4, "words"]}
+        variant["states"] += [ids, weight]
 
     edit(written, with_shortlist)
     assert load_manifest(written).variant("fp32").states[-1].kind == "words"
-    edit(written, lambda m: with_shortlist(m, name="word_sizes"))
+    edit(written, lambda m: m["variants"][0]["states"].append({**m["variants"][0]["states"][-1], "name": "word_sizes"}))
     with pytest.raises(ManifestError, match="no graph writes word_sizes or none reads word_sizes"):
+        load_manifest(written)
+    edit(written, lambda m: m["variants"][0]["states"].pop())
+    edit(written, lambda m: m["variants"][0]["graphs"]["decode"]["inputs"].remove("asked"))
+    with pytest.raises(ManifestError, match="with a shortlist there must be states word_ids and word_weight, and"):
         load_manifest(written)
     edit(written, lambda m: m.update(shortlist=""))
     with pytest.raises(ManifestError, match="graphs must be exactly decode and encode and rank, got"):
@@ -469,8 +478,22 @@ def test_a_shortlist_says_what_an_answer_may_consist_of(tmp_path):
     assert shortlist == Shortlist(always=(2, 9), by_source={4: (7, 5), 5: ()})
     assert shortlist.allowed([4, 4, 6]) == {2, 9, 7, 5, 4, 6}, "with the source's own tokens, known or not"
     assert shortlist.allowed([]) == {2, 9}
-    assert shortlist.allowed([4, 5], most=5) == {2, 9, 4, 5, 7}, "the best first"
-    assert shortlist.allowed([4, 5], most=1) == {2, 9, 4, 5}
+    assert shortlist.allowed([], given=[1]) == {1, 2, 9}
+
+
+def test_a_shortlist_is_bounded_but_lists_some_words_for_every_source_token():
+    by_source = {source: tuple(range(1000 + 50 * source, 1050 + 50 * source)) for source in range(300)}
+    shortlist = Shortlist(always=tuple(range(900, 1000)), by_source=by_source)
+    assert shortlist.allowed([3], most=110) == {*range(900, 1000), 3, *range(1150, 1159)}, "the best first"
+    assert len(shortlist.allowed(range(10))) == len(shortlist.allowed(range(10), given=range(500, 540))) == 256
+    for length in (100, 200, 300):
+        found = shortlist.allowed(range(length))
+        assert len(found) == 100 + length + 4 * length
+        assert all(set(by_source[source][:4]) <= found for source in range(length))
+
+
+def test_a_shortlist_of_a_file_is_written_as_it_is_read(tmp_path):
+    shortlist = load_shortlist(shortlist_file(tmp_path, SHORT), vocab_size=10)
     file = shortlist_file(tmp_path, shortlist.to_json())
     assert load_shortlist(file) == shortlist
 

@@ -26,6 +26,8 @@ SUMS = "probabilities of a row add up to one"
 ATTENTION = "attention against PyTorch"
 EVERY_ATTENTION = "every attention against PyTorch"
 BEST = "best tokens are those of the sorted row"
+UNASKED = "prefill that nobody asks about"
+OWN_WORDS, OWN_WORDS_ALONE = "own words against PyTorch", "own words in a batch as alone"
 
 
 def nodes(graph, op):
@@ -224,6 +226,43 @@ def logits_of_the_padding(graph):
     gather.CopyFrom(
         helper.make_node("Gather", [gather.input[0], constant(graph, "end", np.int64(-1))], list(gather.output), axis=1)
     )
+
+
+def logits_of_the_first_token_always(graph):
+    """Also where nobody asks."""
+    (gather,) = nodes(graph, "GatherND")
+    first = constant(graph, "first", np.zeros((1, 2), np.int64))
+    insert(graph, gather, helper.make_node("Concat", [gather.input[1], first], ["with_first"], axis=0))
+    gather.input[1] = "with_first"
+
+
+# ---- faults of the graphs for rows with words of their own
+
+
+def words_of_their_neighbours(graph):
+    weight(graph, "word_weight.table", lambda table: np.roll(table, 1, axis=0))
+
+
+def words_behind_a_rows_own(graph):
+    (where,) = nodes(graph, "Where")
+    for node in graph.node:
+        node.input[:] = [where.input[1] if name == "logits" else name for name in node.input]
+
+
+def words_by_their_places(graph):
+    (gather,) = [node for node in graph.node if "top_ids" in node.output]
+    gather.CopyFrom(helper.make_node("Identity", [gather.input[1]], ["top_ids"]))
+
+
+def words_with_a_little_of_all_rows(graph):
+    (where,) = nodes(graph, "Where")
+    axes = constant(graph, "axes.all", np.array([0, 1]))
+    insert(graph, where, helper.make_node("ReduceMean", ["states", axes], ["mean"], keepdims=1))
+    insert(
+        graph, where, helper.make_node("Mul", ["mean", constant(graph, "little", np.float32(1e-6))], ["mean.little"])
+    )
+    insert(graph, where, helper.make_node("Add", [where.input[1], "mean.little"], ["with_mean"]))
+    where.input[1] = "with_mean"
 
 
 def logits_in_another_order(graph):
@@ -469,6 +508,7 @@ GENERATION = [
     ("decode", logits_of_the_padding, PREFILL),
     ("decode", only_behind_the_last_token, "several positions of a block against PyTorch"),
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
+    ("decode", logits_of_the_first_token_always, UNASKED),
     ("decode", vocabulary_cut_short, PREFILL),
     ("rank", normaliser_of_two_words, NORMALISER),
     ("rank", best_off_by_one_column, BEST),
@@ -488,6 +528,10 @@ ALIGNMENT = [
     ("align", positions_off_by_one, ATTENTION),
     ("align", position_table_one_short, ATTENTION),
     ("align", a_bias_dropped, ATTENTION),
+    ("words", words_of_their_neighbours, OWN_WORDS),
+    ("rank_words", words_behind_a_rows_own, OWN_WORDS),
+    ("rank_words", words_by_their_places, OWN_WORDS),
+    ("rank_words", words_with_a_little_of_all_rows, OWN_WORDS_ALONE),
     ("attend", attend_with_two_layers_swapped, EVERY_ATTENTION),
     ("attend", attend_without_its_masks, EVERY_ATTENTION),
     ("attend", attend_without_its_masks, "every attention stays within its rows"),

@@ -165,6 +165,19 @@ def test_a_model_without_a_source_has_no_shortlist(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_words_of_a_quantised_model_are_integers_whatever_its_form(tmp_path):
+    pairs = [(text, text) for text in TEXTS]
+    for number, form in enumerate(("row", "static+kv", "8b64")):
+        forms = FormChoice(form=form, max_loss=100.0, development=Development(TEXTS, TEXTS, "texts"))
+        model = tiny_model(tiny_config("encoder_decoder"), seed=number + 1)
+        manifest = export_model(
+            model, tiny_tokenizer(), tmp_path / form, precisions=("int8",), forms=forms, texts=TEXTS, parallel=pairs
+        )
+        kept = {state.name: state.dtype for state in manifest.variant("int8").states if state.kind == "words"}
+        expected = {"word_ids": "int64", "word_weight": "int8", "word_scale": "float32", "word_sum": "int32"}
+        assert kept == expected
+
+
 def test_a_shortlist_is_a_file_of_the_bundle(tiny_attention_bundle, tiny_translation_bundle):
     manifest, tokenizer = load_bundle(tiny_attention_bundle), tiny_tokenizer()
     assert (manifest.shortlist, load_bundle(tiny_translation_bundle).shortlist) == ("shortlist.json", "")
