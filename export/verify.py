@@ -260,9 +260,7 @@ class Served:
         arrays: Arrays = {}
         for state in self.variant.states:
             if state.kind not in ("cross_kv", "words"):
-                sizes = {"batch": rows, "capacity": state.places(capacity)}
-                shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
-                arrays[state.name] = garbage(shape, state.dtype)
+                arrays[state.name] = _dirty(state, {"batch": rows, "capacity": state.places(capacity)})
         return arrays
 
     def decode(
@@ -360,7 +358,7 @@ class Served:
         step = self.sessions["decode"].run(["states"], self._step_feeds(tokens, starts, buffers, cross, ()))
         states: Array = step[0]
         kept = [state for state in self.variant.states if state.kind == "words"]
-        held = {state.name: garbage(self._word_shape(state, len(words), width), state.dtype) for state in kept}
+        held = {state.name: _dirty(state, {"batch": len(words), "words": width}) for state in kept}
         for row, own in enumerate(words):
             told = self.sessions["words"].run([state.name for state in kept], {"ids": np.array([own], np.int64)})
             for state, array in zip(kept, told, strict=True):
@@ -374,10 +372,6 @@ class Served:
         }
         names = ("logprobs", "normaliser", "top_logprobs", "top_ids")
         return WordPrediction(states, *self.sessions["rank_words"].run(list(names), feeds))
-
-    def _word_shape(self, state: StateSpec, rows: int, width: int) -> list[int]:
-        sizes = {"batch": rows, "words": width}
-        return [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
@@ -394,6 +388,11 @@ class Served:
                 feeds[counts] = lengths(rows)
         names = self.variant.graphs["attend"].outputs
         return dict(zip(names, self.sessions["attend"].run(list(names), feeds), strict=True))
+
+
+def _dirty(state: StateSpec, sizes: Mapping[str, int]) -> Array:
+    """A state full of garbage. sizes: of its symbolic axes."""
+    return garbage([sizes[axis] if isinstance(axis, str) else axis for axis in state.shape], state.dtype)
 
 
 @cache

@@ -29,7 +29,7 @@ more, and the shorter way takes 40 microseconds where that for many lines takes 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
 RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
-DTYPES = {"logits": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
+DTYPES = {"logits": FLOAT, "states": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
 
 See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
 
@@ -39,23 +39,41 @@ def top_k_for(wanted: int) -> int:
     return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
 
 
-class OutputBuffers:
-    """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
-    it. `is_ranked`: this turn's lines are, or will be."""
+class Lines:
+    """Outputs of graphs by name, each a block of memory with lines of one width."""
 
-    def __init__(self, memory: Memory, vocab_size: int) -> None:
-        self._memory = memory
-        self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
-        self.top_k = np.zeros(1, np.int64)
-        self.is_ranked = False
-        self._widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
-        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in self._widths}
-        self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
+    def __init__(self, memory: Memory, widths: dict[str, int]) -> None:
+        self._memory, self._widths = memory, widths
+        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in widths}
 
     @property
     def size(self) -> int:
         """Bytes of all outputs."""
         return sum(block.size for block in list(self._blocks.values()))
+
+    def _place(self, name: str, first: int, lines: int) -> tuple[Any, ...]:
+        """Where some lines lie, as a binding is told."""
+        width, dtype = self._widths[name], DTYPES[name]
+        shape = (lines,) if name == "normaliser" else (lines, width)
+        address = self._blocks[name].address + first * width * dtype.itemsize
+        return self._memory.device, 0, dtype, shape, address
+
+    def _read(self, name: str, first: int, lines: int) -> np.ndarray:
+        width, dtype = self._widths[name], DTYPES[name]
+        return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
+
+
+class OutputBuffers(Lines):
+    """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
+    it. `is_ranked`: this turn's lines are, or will be."""
+
+    def __init__(self, memory: Memory, vocab_size: int) -> None:
+        widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
+        super().__init__(memory, widths)
+        self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
+        self.top_k = np.zeros(1, np.int64)
+        self.is_ranked = False
+        self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
 
     def must_rank(self, *, is_scored: bool) -> bool:
         """Whether the lines of a turn in which log-probabilities are wanted, or not, are ranked."""
@@ -101,12 +119,6 @@ class OutputBuffers:
         for name in RANKED:
             binding.bind_output(name, *self._place(name, first, lines))
 
-    def _place(self, name: str, first: int, lines: int) -> tuple[Any, ...]:
-        width, dtype = self._widths[name], DTYPES[name]
-        shape = (lines,) if name == "normaliser" else (lines, width)
-        address = self._blocks[name].address + first * width * dtype.itemsize
-        return self._memory.device, 0, dtype, shape, address
-
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best tokens of each of the first lines, as many as were asked for; of lines
         that are not ranked the best one and its logit."""
@@ -137,10 +149,6 @@ class OutputBuffers:
     def normaliser(self, line: int) -> float:
         assert self.is_ranked, "nobody wanted log-probabilities in this turn"
         return float(self._read("normaliser", line, 1)[0, 0])
-
-    def _read(self, name: str, first: int, lines: int) -> np.ndarray:
-        width, dtype = self._widths[name], DTYPES[name]
-        return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
 
 
 class WordOutputs(Protocol):

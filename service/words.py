@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from service.memory import Block, Memory
-from service.outputs import DTYPES, FLOAT, RANKED, top_k_for
+from service.memory import Memory
+from service.outputs import DTYPES, FLOAT, RANKED, Lines, top_k_for
 from service.row_inputs import RowInputs
 from service.states import StateBuffers
 from service.step import Join, Scored
@@ -21,7 +21,7 @@ from service.step import Join, Scored
 STATES, IDS = "states", "word_ids"
 
 
-class OwnWords:
+class OwnWords(Lines):
     """One engine's sessions of `words` and `rank_words`, and their outputs for all lines of a turn."""
 
     def __init__(
@@ -29,23 +29,16 @@ class OwnWords:
     ) -> None:
         """words, ranking: sessions. states: of all rows; whoever replaces them says so here."""
         self.states = states
-        self._words, self._ranking, self._memory = words, ranking, memory
+        self._words, self._ranking = words, ranking
         (weights,) = [buffer for buffer in states.of_kind("words") if "word_weight" in buffer.names]
-        width = int(weights.spec.shape[1])
+        super().__init__(memory, {STATES: int(weights.spec.shape[1]), **dict.fromkeys(RANKED, 0), "normaliser": 1})
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
-        self._widths = {STATES: width, "normaliser": 1, **dict.fromkeys(("logprobs", "top_ids", "top_logprobs"), 0)}
-        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in self._widths}
         self._lines = 0
         self._places = np.zeros(0, np.int32)
         self._ids = np.zeros((1, 0), np.int64)
         self._top_k = np.zeros(1, np.int64)
         self._bindings: dict[tuple[int, int], Any] = {}  # of rankings, by rows and line
         self._fillings: dict[int, Any] = {}  # by row
-
-    @property
-    def size(self) -> int:
-        """Bytes of all outputs."""
-        return sum(block.size for block in list(self._blocks.values()))
 
     def forget(self) -> None:
         """Of what was bound, some has moved."""
@@ -81,7 +74,7 @@ class OwnWords:
         self.forget()
         lines, states = max(lines, self._lines), self._blocks[STATES]
         for name, block in self._blocks.items():
-            size = lines * widths[name] * _dtype(name).itemsize
+            size = lines * widths[name] * DTYPES[name].itemsize
             if block.size < size:
                 self._blocks[name] = self._memory.allocate(size)
         if room != len(self._places):
@@ -114,11 +107,6 @@ class OwnWords:
             binding.bind_output(name, *self._place(name, line, rows))
         return binding
 
-    def _place(self, name: str, line: int, lines: int) -> tuple[Any, ...]:
-        width, dtype = self._widths[name], _dtype(name)
-        shape = (lines,) if name == "normaliser" else (lines, width)
-        return self._memory.device, 0, dtype, shape, self._blocks[name].address + line * width * dtype.itemsize
-
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best words of each of the first lines, as many as were asked for and there
         are."""
@@ -147,11 +135,3 @@ class OwnWords:
         (buffer,) = [buffer for buffer in self.states.of_kind("words") if IDS in buffer.names]
         (address,) = [address for name, address in buffer.addresses(row) if name == IDS]
         return self._memory.read(buffer.block, address - buffer.block.address, (count,), buffer.dtype)
-
-    def _read(self, name: str, line: int, lines: int) -> np.ndarray:
-        width, dtype = self._widths[name], _dtype(name)
-        return self._memory.read(self._blocks[name], line * width * dtype.itemsize, (lines, width), dtype)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    return DTYPES.get(name, FLOAT)
