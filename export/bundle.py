@@ -127,9 +127,6 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
         # The fused kernel is a scalar loop on CPUs (84 against 14 microseconds at 32x512) and computes E[x²]-mean².
         "optimization.disable_specified_optimizers": "SkipLayerNormFusion;BiasSkipLayerNormFusion",
         "session.intra_op.allow_spinning": "0",
-        # Where a processor has no VNNI, two int8 products may saturate 16 bits. The runtime then takes another kernel,
-        # which is slower and exact, so that answers are the same on every x86; elsewhere this changes nothing.
-        "session.x64quantprecision": "1",
     }
 )
 # Sources and first blocks are padded to a multiple of it, so that the bits of a row do not depend on the rows beside

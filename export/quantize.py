@@ -11,10 +11,11 @@ residuals stay float32. Forms, and what each is for:
     b32, b128   the same with 4-bit weights in blocks of 32 or 128, in the decoder; the encoder, whose products have
                 many rows, is that of "row"
 
-A product of integers is exact whatever its kernel, its threads and the number of rows (on x86 without VNNI because of
-`bundle.SESSION_CONFIG`), so "row" and "static" answer a request alone and in a batch with the same bits, as fp32 does.
-`MatMulNBits` does so for blocks up to 64 (8-bit) and, where there is AVX-512, up to 32 (4-bit). With larger ones rows
-differ between even and odd batches; without AVX-512 a single row differs from the same row among others.
+Weights of products of integers are from -64 to 64: processors without VNNI add up pairs of products in 16 bits, and two
+of such a weight and an unsigned byte fit. So a product is exact whatever its kernel, its threads and the number of
+rows, and "row" and "static" answer a request alone and in a batch with the same bits, as fp32 does. `MatMulNBits` does
+so for blocks up to 64 (8-bit) and, where there is AVX-512, up to 32 (4-bit). With larger ones rows differ between even
+and odd batches; without AVX-512 a single row differs from the same row among others.
 
 Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
 `DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
@@ -43,6 +44,7 @@ Activations = Literal["row", "static", "block"]
 MICROSOFT = "com.microsoft"
 SCATTER_OPSET = 24  # TensorScatter
 INT8_MAX = 127
+MOST_WEIGHT = 64  # 2 * 64 * 255 is below 2^15
 ROW_ZERO = 128  # zero point of activations that are as often negative as positive
 WORST_SHARE = 1e-12  # of a scale: keeps weights that are all zero from dividing by it
 BLOCK_CLIPS = np.linspace(0.7, 1.0, 7, dtype=np.float32)  # of a block's largest magnitude; the best one is taken
@@ -343,7 +345,7 @@ class _Rewriter:
             if node.op_type != "Gather" or not node.input[0].endswith(".embedding.tokens.weight"):
                 continue
             table_NK = self.array(node.input[0])
-            rows_KN, scale_N = symmetric_columns(table_NK.T)
+            rows_KN, scale_N = symmetric_columns(table_NK.T, most=INT8_MAX)
             name = f"{node.input[0]}.rows.int8"
             rows = self.constant(f"{name}.weight", rows_KN.T)
             scales = self.constant(f"{name}.scale", scale_N[:, None])
@@ -492,10 +494,10 @@ class _Rewriter:
         return name
 
 
-def symmetric_columns(weight_KN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 (K, N) and float32 scales (N,), the largest magnitude of each column being 127: their product is within half
-    a scale of the weight."""
-    scale_N = np.maximum(np.abs(weight_KN).max(0), WORST_SHARE) / INT8_MAX
+def symmetric_columns(weight_KN: np.ndarray, *, most: int = MOST_WEIGHT) -> tuple[np.ndarray, np.ndarray]:
+    """int8 (K, N) and float32 scales (N,), the largest magnitude of each column being `most`: their product is within
+    half a scale of the weight."""
+    scale_N = np.maximum(np.abs(weight_KN).max(0), WORST_SHARE) / most
     integers = np.rint(weight_KN / scale_N).astype(np.int8)
     return integers, scale_N.astype(np.float32)
 

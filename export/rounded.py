@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from export.bundle import Role
 from export.optimize import makers_of, with_inner
-from export.quantize import is_kept
+from export.quantize import MOST_WEIGHT, is_kept
 from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Decoder, EncoderDecoder, Model
@@ -46,6 +46,7 @@ class RoundedWeight:
     scales_NK: Array
     bits: int = 8
     beyond: float = 0.5  # steps by which a weight may lie beyond the last integer
+    most: int = 128  # magnitude of an integer: a larger one would not be exact on every processor
 
     @property
     def values_NK(self) -> Array:
@@ -172,9 +173,9 @@ class _Reader:
     def integer_product(self, node: NodeProto) -> None:
         """A, B, scale and zero point of A and of B in turns; B (K, N) has one scale for each column, or one for all."""
         integers_KN, scales = self.array(node.input[1]), self.array(node.input[3])
-        weight = RoundedWeight(
-            integers_KN.T.astype(np.float32), np.broadcast_to(scales.reshape(-1, 1), integers_KN.T.shape)
-        )
+        integers_NK = integers_KN.T.astype(np.float32)
+        scales_NK = np.broadcast_to(scales.reshape(-1, 1), integers_NK.shape)
+        weight = RoundedWeight(integers_NK, scales_NK, most=MOST_WEIGHT)
         quantize = self.makers[node.input[0]]
         divide = self.makers.get(quantize.input[0])
         if divide is not None and divide.op_type == "Div":
@@ -279,6 +280,7 @@ def rounded_model(model: AnyModel, roundings: Roundings) -> AnyModel:
 def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) -> tuple[float, str]:
     """By how many steps a rounded weight is at most away from the checkpoint's, and which one: half a step, if all is
     well. A weight of a block beyond the last integer may be up to BEYOND steps away, and counts as half of one then.
+    Infinite where an integer is larger than products of it are exact.
 
     is_whole: every weight must be rounded. Raises KeyError where one is not.
     """
@@ -305,7 +307,7 @@ def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) ->
 
 
 def _off(weight: RoundedWeight, exact_NK: Array) -> float:
-    if weight.integers_NK.shape != exact_NK.shape:
+    if weight.integers_NK.shape != exact_NK.shape or np.abs(weight.integers_NK).max() > weight.most:
         return float("inf")
     places = exact_NK / weight.scales_NK
     off = np.abs(places - weight.integers_NK)

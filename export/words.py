@@ -6,11 +6,9 @@ a few hundred words have the columns of these beside their caches and multiply b
 that an answer depends on nobody else's words. (One product over the words of all rows together would, with 64 rows,
 compute most of them for all.)
 
-Quantised forms read integers of six bits and a sign: two products of such a weight and an unsigned byte fit into the 16
-bits in which processors without VNNI add them up, so the integers are exact everywhere. (For weights that are constants
-`session.x64quantprecision` sees to that.) The kernel for signed weights takes a third of the time of the one for
-unsigned ones, and of float32: 16 rows of 256 words, d256, on a Zen 3 core take 54, 147 and 120 microseconds, 64 rows
-166, 635 and 1,645.
+Quantised forms read integers of six bits and a sign, like all products of integers (`export.quantize`). The kernel for
+signed weights takes a third of the time of the one for unsigned ones, and of float32: 16 rows of 256 words, d256, on a
+Zen 3 core take 54, 147 and 120 microseconds, 64 rows 166, 635 and 1,645.
 
 Shapes: B rows, W words, M width of a state, V vocabulary, N best tokens.
 """
@@ -25,13 +23,11 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from export.bundle import Role, StateSpec
 from export.optimize import makers_of
+from export.quantize import INT8_MAX, ROW_ZERO, symmetric_columns
 
 Array = np.ndarray[Any, Any]
 
 OPSET, IR_VERSION = 23, 10
-MOST = 64  # of an integer weight: 2 * 64 * 255 is below 2^15
-TOP = 127  # of an activation, on either side of ZERO
-ZERO = 128
 NOWHERE = float("-inf")
 
 
@@ -74,15 +70,14 @@ def word_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -
 def _kept(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> dict[str, Array]:
     """Tables with a line for each word, by the name of what `words` tells of them.
 
-    word_weight (V, M). Quantised: int8, with word_scale float32 (V,), the step of a word divided by TOP, and word_sum
-    int32 (V,), its integers' sum times ZERO. word_bias float32 (V,), if there is one.
+    word_weight (V, M). Quantised: int8, with word_scale float32 (V,), the step of a word divided by INT8_MAX, and
+    word_sum int32 (V,), its integers' sum times ROW_ZERO. word_bias float32 (V,), if there is one.
     """
     kept = {"word_weight": weight_VM}
     if is_quantized:
-        scale_V = np.maximum(np.abs(weight_VM).max(1), 1e-12) / MOST
-        integers_VM = np.rint(weight_VM / scale_V[:, None]).astype(np.int8)
-        sum_V = ZERO * integers_VM.sum(1, dtype=np.int32)
-        kept = {"word_weight": integers_VM, "word_scale": (scale_V / TOP).astype(np.float32), "word_sum": sum_V}
+        integers_MV, scale_V = symmetric_columns(weight_VM.T)
+        sum_V = ROW_ZERO * integers_MV.sum(0, dtype=np.int32)
+        kept = {"word_weight": integers_MV.T, "word_scale": scale_V / np.float32(INT8_MAX), "word_sum": sum_V}
     return kept if bias_V is None else {**kept, "word_bias": bias_V.astype(np.float32)}
 
 
@@ -130,8 +125,8 @@ def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
         "axis.1": np.array([1]),
         "first": np.array(0),
         "nowhere": np.array(NOWHERE, np.float32),
-        "unit": np.array(1 / TOP, np.float32),
-        "middle": np.array(ZERO, np.uint8),
+        "unit": np.array(1 / INT8_MAX, np.float32),
+        "middle": np.array(ROW_ZERO, np.uint8),
     }
     nodes = _integer_logits() if "word_scale" in kept else _float_logits(kept["word_weight"].dtype)
     if "word_bias" in kept:
@@ -171,8 +166,8 @@ def _float_logits(dtype: np.dtype[Any]) -> list[NodeProto]:
 
 
 def _integer_logits() -> list[NodeProto]:
-    """The states as bytes, TOP steps on either side of ZERO, the last being the row's largest magnitude. ZERO is taken
-    off the sum: a product that is told of it takes twice as long."""
+    """The states as bytes, INT8_MAX steps on either side of ROW_ZERO, the last being the row's largest magnitude.
+    ROW_ZERO is taken off the sum: a product that is told of it takes twice as long."""
     return [
         _node("Abs", ["states"], "magnitudes"),
         _node("ReduceMax", ["magnitudes", "axis.1"], "top", keepdims=1),

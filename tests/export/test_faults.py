@@ -2,6 +2,7 @@
 must be caught by the check that is there for it."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
 from export.calibrate import calibrate
-from export.quantize import FORMS
+from export.quantize import FORMS, symmetric_columns
 from export.samples import sample_inputs
 from export.to_onnx import ParityError, save_variant, trace_model
 from export.verify import make_report, verify_graphs
@@ -955,6 +956,20 @@ def test_a_fault_in_a_quantised_graph_is_refused(form, role, fault, expected, qu
     assert graph.SerializeToString() != before, "the fault changed nothing"
     onnx.save(graph, file)
     assert_refused(verify_graphs(tmp_path, variant, model, samples).checks, expected)
+
+
+def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path, monkeypatch):
+    """Processors with VNNI do not show it."""
+    monkeypatch.setattr("export.quantize.symmetric_columns", partial(symmetric_columns, most=65))
+    model = models["encoder_decoder"]
+    variant = save_variant(model, tmp_path, FORMS["row"])
+    (check,) = [
+        check
+        for check in verify_graphs(tmp_path, variant, model, sample_inputs(model.config)).checks
+        if check.name == WEIGHTS
+    ]
+    assert not check.passed
+    assert check.max_error > 1e9
 
 
 @pytest.mark.parametrize("form", ["row", "static", "row+kv", "static+kv", "8b64", "b32", "b128"])

@@ -1,8 +1,9 @@
 from functools import cache
 
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export import to_onnx
 from export.calibrate import calibrate
@@ -73,8 +74,28 @@ def test_columns_are_rounded_to_within_half_a_step():
     weight[:, 3] = 0
     integers, scale = symmetric_columns(weight)
     assert integers.dtype == np.int8
-    assert np.abs(integers).max(0).tolist() == [127 if column != 3 else 0 for column in range(20)]
+    assert np.abs(integers).max(0).tolist() == [64 if column != 3 else 0 for column in range(20)]
     assert (np.abs(integers * scale - weight) <= scale / 2 * 1.001).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize("inputs", [32, 100])
+def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(rows, inputs):
+    """Without VNNI, kernels add up two products in 16 bits."""
+    rng = np.random.default_rng(3)
+    weight_KN = (rng.choice([-1, 1], (inputs, 48)) * rng.random((1, 48))).astype(np.float32)
+    weight_KN[:, :16] = np.abs(weight_KN[:, :16])
+    integers_KN, _ = symmetric_columns(weight_KN)
+    x_MK = rng.choice([0, 254, 255], (rows, inputs)).astype(np.uint8)
+    x_MK[0] = 255
+    node = helper.make_node("MatMulInteger", ["x", "weight"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, ["rows", inputs])
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, ["rows", 48])
+    product = helper.make_graph([node], "product", [x], [y], [numpy_helper.from_array(integers_KN, "weight")])
+    model = helper.make_model(product, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found_MN,) = session.run(None, {"x": x_MK})
+    assert np.array_equal(found_MN, x_MK.astype(np.int32) @ integers_KN.astype(np.int32))
 
 
 def unpacked(packed, bits, inputs):
@@ -187,7 +208,7 @@ def test_the_steps_of_a_cache_are_in_the_scales_of_the_product_that_fills_it():
 
 # Root mean square of the error as a share of the logits' spread. Tiny models this lively make several times as much of
 # it as trained ones; a wrong scale or zero point makes it 1 and more.
-ERRORS = {"row": 0.1, "static": 0.1, "row+kv": 0.12, "static+kv": 0.12, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
+ERRORS = {"row": 0.12, "static": 0.12, "row+kv": 0.14, "static+kv": 0.14, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
 
 
 @pytest.mark.parametrize(
