@@ -13,12 +13,14 @@ among hypotheses that have come equally far.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
 from service.decoding.expand import Expander, stuck
 from service.decoding.phrases import Progress, allocate
+from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
@@ -66,59 +68,66 @@ class BeamSearch:
         for group in self._groups:
             if not group.is_done:
                 self._advance(group, model, taken)
-                if is_free:  # nobody can avoid a forced token
+                if is_free and len(self._groups) > 1:  # nobody can avoid a forced token
                     taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
                 group.is_done = self._is_done(group, sequence.steps)
         running = [group for group in self._groups if not group.is_done]
         sequence.hypotheses = [hypothesis for group in running for hypothesis in group.live]
-        finished = sorted(
-            (hypothesis for group in self._groups for hypothesis in group.pool),
-            key=lambda hypothesis: -hypothesis.normalised,
-        )
         if running:
             sequence.width = self._width * len(running)
-            agree(sequence.agreed, [*sequence.hypotheses, *finished[:1]])
-        elif finished:
+            if sequence.request.is_streamed:
+                agree(sequence.agreed, [*sequence.hypotheses, *self._finished()[:1]])
+        elif finished := self._finished():
             sequence.width = 1
             sequence.answer(finished[: self._options.num_hypotheses])
         else:
             raise stuck(sequence.steps - 1)
+
+    def _finished(self) -> list[Hypothesis]:
+        """Those of all groups, best first."""
+        finished = [hypothesis for group in self._groups for hypothesis in group.pool]
+        return sorted(finished, key=lambda hypothesis: -hypothesis.normalised)
 
     def _advance(self, group: _Group, model: Distributions, taken: Counter[int]) -> None:
         """One step of one group. `taken`: how often earlier groups chose a token."""
         candidates = self._candidates(group, model, taken)
         phrases, progress = self._phrases, self._progress(group, candidates)
         going: list[Candidate] = []
-        ending: list[Candidate] = []
-        complete, end = 0, self._expander.end
+        ending: list[tuple[Candidate, FinishReason]] = []
+        complete, width, end = 0, self._width, self._expander.end
         for candidate in candidates:
             is_complete = phrases is None or phrases.is_done(progress[candidate])
-            if end(group.live[candidate[1]], candidate[2]) is None:
+            reason = end(group.live[candidate[1]], candidate[2])
+            if reason is None:
                 going.append(candidate)
-            elif is_complete and complete < self._width:
-                ending.append(candidate)
+                if phrases is None and len(going) == width:
+                    break  # there were as many that may end
+            elif is_complete and complete < width:
+                ending.append((candidate, reason))
             complete += is_complete
         if phrases is not None:
             banks = [(-candidate[0], phrases.met(progress[candidate])) for candidate in going]
-            going = [going[place] for place in sorted(allocate(banks, self._width))]
-        for candidate in ending:
-            self._finish(group, self._child(group, candidate, model), model)
-        group.live = [self._child(group, candidate, model) for candidate in going[: self._width]]
+            going = [going[place] for place in sorted(allocate(banks, width))]
+        for candidate, reason in ending:
+            hypothesis = self._child(group, candidate, model)
+            hypothesis.reason = reason
+            self._finish(group, hypothesis, model)
+        group.live = [self._child(group, candidate, model) for candidate in going[:width]]
 
     def _candidates(self, group: _Group, model: Distributions, taken: Counter[int]) -> list[Candidate]:
         """The best continuations of all live hypotheses, best first. With phrases, each hypothesis's best one too,
         and all that bring it closer to having them."""
         penalty, count = self._options.diversity_penalty, self._looked_at * self._width
-        helpful = [self._helpful(hypothesis) for hypothesis in group.live]
-        candidates: list[Candidate] = []
-        for rank, hypothesis in enumerate(group.live):
-            found = self._expander.best(hypothesis, model, count + len(taken), helpful[rank])
-            so_far = hypothesis.score
-            if taken:
-                candidates += [(penalty * taken[token] - score - so_far, rank, token, score) for token, score in found]
-            else:
-                candidates += [(-score - so_far, rank, token, score) for token, score in found]
-        candidates.sort()
+        if taken or self._phrases is not None:
+            helpful = [self._helpful(hypothesis) for hypothesis in group.live]
+            candidates = [
+                (penalty * taken[token] - score - hypothesis.score, rank, token, score)
+                for rank, hypothesis in enumerate(group.live)
+                for token, score in self._expander.best(hypothesis, model, count + len(taken), helpful[rank])
+            ]
+            candidates.sort()
+        else:
+            candidates = self._likeliest(group, model, count)
         if self._phrases is None:
             return candidates[:count]
         kept, seen = list[Candidate](), set[int]()
@@ -128,6 +137,23 @@ class BeamSearch:
                 kept.append(candidate)
             seen.add(rank)
         return kept
+
+    def _likeliest(self, group: _Group, model: Distributions, count: int) -> list[Candidate]:
+        """The `count` best continuations by their scores alone, and perhaps others behind them. Each hypothesis's come
+        best first, so most of those of later ones are left out after one look."""
+        candidates: list[Candidate] = []
+        worst = math.inf  # negated score of the last one that would be wanted of the first hypothesis alone
+        for rank, hypothesis in enumerate(group.live):
+            so_far = hypothesis.score
+            for token, score in self._expander.best(hypothesis, model, count):
+                negated = -score - so_far
+                if negated > worst:
+                    break
+                candidates.append((negated, rank, token, score))
+            if rank == 0 and len(candidates) == count:
+                worst = candidates[-1][0]
+        candidates.sort()
+        return candidates
 
     def _helpful(self, hypothesis: Hypothesis) -> Collection[int]:
         """The tokens that bring a hypothesis closer to having all phrases."""
@@ -143,7 +169,7 @@ class BeamSearch:
     def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
         negated, rank, token, score = candidate
         child = group.live[rank].fork()
-        self._expander.extend(child, token, model, score)
+        self._expander.append(child, token, model, score)
         child.score = -negated
         return child
 

@@ -111,10 +111,14 @@ class Expander:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions, score: float | None = None) -> None:
-        """Appends a token to the hypothesis, whose score is left to the search. score: of the token, as `best` told."""
-        row = hypothesis.row
+    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions) -> None:
+        """Appends a token to the hypothesis, which may end with it. Its score is left to the search."""
         hypothesis.reason = self.end(hypothesis, token)
+        self.append(hypothesis, token, model)
+
+    def append(self, hypothesis: Hypothesis, token: int, model: Distributions, score: float | None = None) -> None:
+        """Appends a token of which it is known whether it ends the hypothesis. score: of the token, as `best` told."""
+        row = hypothesis.row
         if self.is_scored:
             if score is None or not self.is_plain:
                 score = float(model.logprobs(row)[token])
