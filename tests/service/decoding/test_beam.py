@@ -21,7 +21,14 @@ from tests.fakes import decoding_request as request
 VOCABULARY = 12
 
 
-def by_definition(asked):
+def weary(source, fed, vocab_size):
+    """`doubtful`, but the end is always among the likeliest tokens, and some others are much likelier than the rest."""
+    logits_V = 2 * doubtful(source, fed, vocab_size)
+    logits_V[EOS] = np.sort(logits_V)[-1 - len(fed) % 2]
+    return (logits_V - np.log(np.exp(logits_V).sum(dtype=np.float64))).astype(np.float32)
+
+
+def by_definition(asked, rule=doubtful):
     """(tokens, normalised score) of every answer, best first: no rows, no caches, every prefix read anew."""
     options, groups, wanted = asked.options, asked.options.num_beam_groups, asked.options.num_hypotheses
     width = options.beam_size // groups
@@ -41,7 +48,7 @@ def by_definition(asked):
                 continue
             found: list[tuple[float, int, int]] = []
             for rank, (tokens, score) in enumerate(lives[group]):
-                logprobs_V = doubtful(asked.source, (*asked.prompt, *tokens), VOCABULARY)
+                logprobs_V = rule(asked.source, (*asked.prompt, *tokens), VOCABULARY)
                 allowed: Any = range(VOCABULARY)
                 if len(tokens) < len(asked.prefix):
                     allowed = [asked.prefix[len(tokens)]]
@@ -126,6 +133,24 @@ def test_answers_are_those_of_the_definition(options):
     ]
     for sequence in run(*requests)[0]:
         assert_same(sequence, by_definition(sequence.request))
+
+
+@pytest.mark.parametrize("beam_size", [2, 4, 5])
+def test_every_hypothesis_may_end_in_every_step(beam_size):
+    """Then all that are looked at matter."""
+    requests = [
+        request(
+            str(n),
+            source=(n % 9 + 3, n // 9 % 9 + 3, 2),
+            max_tokens=9,
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            patience=5.0,
+        )
+        for n in range(60)
+    ]
+    for sequence in run(*requests, runner=ScriptedRunner(vocab_size=VOCABULARY, rule=weary))[0]:
+        assert_same(sequence, by_definition(sequence.request, weary))
 
 
 def test_beams_of_all_kinds_share_steps_with_everything_else():
