@@ -198,8 +198,8 @@ class EncoderGraph(nn.Module):
     """An encoder alone: source → its states, and of each text what pooler and head say.
 
     places (N,), of models that fill masks: int64, places in the batch as it is, padding included: row * S + position. N
-    is at least 1, also where nobody asks. place_logprobs float32 (N, V): log-softmax of the logits
-    there. label_logits float32 (B, L).
+    is at least 1, also where nobody asks. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits
+    float32 (B, L).
     """
 
     def __init__(self, model: Encoder) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from export.bundle import Role
 from export.optimize import makers_of, with_inner
-from export.quantize import MOST_WEIGHT, is_kept
+from export.quantize import INT8_MAX, MOST_WEIGHT, is_kept
 from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Decoder, EncoderDecoder, Model
@@ -32,7 +32,6 @@ from model.transformer import Decoder, EncoderDecoder, Model
 Array = NDArray[Any]
 Round = Callable[[Tensor], Tensor]
 
-INT8_MAX = 127
 # Steps by which a weight may lie beyond the last integer, by bits. A block's scale makes the largest magnitude 128, and
 # there is no integer 128; at 4 bits it may clip three tenths of it, 8 / 0.7 - 7.
 BEYOND = {8: 1.0, 4: 4.5}

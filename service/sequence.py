@@ -58,7 +58,7 @@ class Sequence:
     cached: positions that are in the cache of each of its rows.
     draft: guesses at the tokens behind the newest one that the last plan has the model read.
     answers: once it has ended well, the answers that were asked for, best first.
-    agreed: tokens that are certain to begin the first answer; only grows.
+    agreed: tokens that are certain to begin the first answer; only grows, and where nobody streams perhaps at the end.
     steps: tokens of each live hypothesis. produced: tokens of all answers so far.
     encoded: what the encoder says, where that is the answer.
     """

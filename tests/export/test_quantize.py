@@ -7,7 +7,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export import to_onnx
 from export.calibrate import calibrate
-from export.quantize import FORMS, quantize, symmetric_blocks, symmetric_columns
+from export.quantize import FORMS, MOST_WEIGHT, quantize, symmetric_blocks, symmetric_columns
 from export.to_onnx import save_variant, trace_model
 from export.verify import Served, keeps_rows_apart, limits_of
 from tests.tiny import tiny_config, tiny_model
@@ -76,6 +76,7 @@ def test_columns_are_rounded_to_within_half_a_step():
     assert integers.dtype == np.int8
     assert np.abs(integers).max(0).tolist() == [64 if column != 3 else 0 for column in range(20)]
     assert (np.abs(integers * scale - weight) <= scale / 2 * 1.001).all()
+    assert 2 * MOST_WEIGHT * 255 < 1 << 15
 
 
 @pytest.mark.parametrize("rows", [1, 3, 64])
@@ -208,7 +209,7 @@ def test_the_steps_of_a_cache_are_in_the_scales_of_the_product_that_fills_it():
 
 # Root mean square of the error as a share of the logits' spread. Tiny models this lively make several times as much of
 # it as trained ones; a wrong scale or zero point makes it 1 and more.
-ERRORS = {"row": 0.12, "static": 0.12, "row+kv": 0.14, "static+kv": 0.14, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
+ERRORS = {"row": 0.1, "static": 0.105, "row+kv": 0.12, "static+kv": 0.12, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
 
 
 @pytest.mark.parametrize(

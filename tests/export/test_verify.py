@@ -84,6 +84,7 @@ def test_with_its_checkpoint_everything_is_compared_and_with_another_refused(tin
     # every check a served decoder is exported with is made again, besides those of the files and of the checkpoint
     exported = {check["name"] for check in manifest["parity"]["checks"]}
     assert exported | {"files", "made from this checkpoint"} == {check["name"] for check in report["checks"]}
+    assert len(report["checks"]) == 17
     save(tiny_model(tiny_config("decoder"), seed=2), tmp_path / "other")
     failed = [check["name"] for check in verify_bundle(bundle, tmp_path / "other")["checks"] if not check["passed"]]
     assert failed[0] == "made from this checkpoint"
