@@ -33,7 +33,7 @@ LABEL org.opencontainers.image.title="Glossa" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}"
-# Large pages for the weights (service/pages.py); set here, the server need not start itself a second time for them.
+# Large pages for the weights (service/runtime/huge_pages.py); set here, the server need not start itself a second time for them.
 # Inside a container every interface is the container's own, so both ports listen on all of them.
 ENV PATH=/opt/glossa/bin:$PATH HOME=/tmp TMPDIR=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \

@@ -4,9 +4,10 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install -qq --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 STAMP := $(VENV)/.installed
-PROTO := protos/glossa/v1/glossa.proto
+PROTO := glossa/v1/glossa.proto
+STUBS := clients/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -60,14 +61,14 @@ check: $(STAMP)  ## format, lint, types, .proto rules, stubs up to date, package
 
 .PHONY: protos
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(STUBS) --pyi_out=$(STUBS) --grpc_python_out=$(STUBS) $(PROTO)
 
 .PHONY: stubs-check
 stubs-check: $(STAMP)
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
-	$(BIN)/python -m grpc_tools.protoc -I . --python_out="$$fresh" --pyi_out="$$fresh" --grpc_python_out="$$fresh" $(PROTO) && \
-	for stub in $$(cd "$$fresh" && find protos -type f); do \
-	  diff -u "$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" --grpc_python_out="$$fresh" $(PROTO) && \
+	for stub in $$(cd "$$fresh" && find glossa -type f); do \
+	  diff -u "$(STUBS)/$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
 	done
 
 .PHONY: lock
@@ -99,11 +100,11 @@ serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 
 .PHONY: bench
 bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 minutes on an idle machine, and rewrite BENCHMARKS.md (ARGS="--checkpoint runs/demo/checkpoint" for a trained model, too)
-	$(BIN)/python -m tests.bench.speed --write BENCHMARKS.md $(ARGS)
+	$(BIN)/python -m bench.speed --write BENCHMARKS.md $(ARGS)
 
 .PHONY: lectures
 lectures: $(STAMP)  ## measure the lectures' claims in half an hour and rewrite docs/lectures.md (FAST=1: only try that it works)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.lectures $(if $(FAST),--fast,--anew) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lectures $(if $(FAST),--fast,--anew) $(ARGS)
 
 IMAGE ?= glossa
 TARGET ?= cpu

@@ -3,7 +3,8 @@
 IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1) over token ids: every
 target token comes from one source token or from none, all of them alike beforehand; expectation maximisation finds how
 probable each target token is, given the source token. A decoder that may only choose among a few hundred probable
-tokens computes nothing else (`export.words`) and cannot wander off. How a shortlist is read is the business of
+tokens computes nothing else (`export.passes.shortlist`) and cannot wander off. How a shortlist is read is the
+business of
 `export.bundle`.
 
 Work and memory are bounded, whatever the size of the text: see the limits below.

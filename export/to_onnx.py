@@ -1,8 +1,10 @@
 """From a checkpoint to a bundle: check, trace, optimise, save, verify, rename into place.
 
-torch's exporter turns each graph's module (`export.graphs`) into ONNX; the passes of `export.optimize` follow; what
-comes out is compared with PyTorch by `export.verify` before the bundle gets its name. What the graphs compute is
-decided in `model` and `export.graphs`, not here.
+torch's exporter turns each graph's module (`export.graphs.encoder_decoder`) into ONNX; the passes of
+`export.passes.optimize` follow; what
+comes out is compared with PyTorch by `export.verification.verifier` before the bundle gets its name. What the graphs
+compute is
+decided in `model` and `export.graphs.encoder_decoder`, not here.
 
     ExportError          the model cannot be exported, or the trace is not what it must be
     └── ParityError      the graphs do not compute what the model does; `report` holds every check
@@ -30,7 +32,6 @@ import onnx
 import torch
 from onnx import ModelProto, TensorProto
 
-from export import graphs, graphs_recurrent
 from export.bundle import (
     PAD_MULTIPLE,
     SHORTLIST,
@@ -49,27 +50,35 @@ from export.bundle import (
     Variant,
     write_bundle,
 )
-from export.calibrate import MAX_SENTENCES as MAX_CALIBRATION
-from export.calibrate import Ranges, calibrate
-from export.choose import MAX_SENTENCES, ChoiceError, Development, choose
-from export.fuse_decoder import ROTARY_MULTIPLE, fuse_rotary
-from export.graphs_attention import attend_signature, seen_attention
-from export.optimize import makers_of, name_weights, optimize, round_up_tables
-from export.quantize import FORMS, Form, Precision, quantize
-from export.samples import framed_texts, sample_inputs
+from export.graphs import encoder_decoder, recurrent
+from export.graphs.attention import attend_signature, seen_attention
+from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
+from export.passes.calibrate import Ranges, calibrate
+from export.passes.fuse_rotary import ROTARY_MULTIPLE, fuse_rotary
+from export.passes.optimize import makers_of, name_weights, optimize, round_up_tables
+from export.passes.quantize import FORMS, Form, Precision, quantize
+from export.passes.shortlist import ask_rows, word_states, words_graphs
+from export.select_scheme import MAX_SENTENCES, ChoiceError, Development, choose
 from export.shortlist import learn_shortlist
-from export.verify import Served, checkpoint_digest, keeps_rows_apart, limits_of, make_report, verify_variants
-from export.words import ask_rows, word_states, words_graphs
+from export.verification.inputs import framed_texts, sample_inputs
+from export.verification.verifier import (
+    Served,
+    checkpoint_digest,
+    keeps_rows_apart,
+    limits_of,
+    make_report,
+    verify_variants,
+)
+from model.architectures import Model
 from model.checkpoint import load_checkpoint
 from model.config import ANY_LANGUAGES, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
-from model.data import unseen_examples
 from model.encoder import Encoder
-from model.evaluate import greedy_batch
 from model.recurrent import Recurrent, state_names
 from model.tokenizer import Tokenizer
-from model.transformer import Model
+from model.training.data import unseen_examples
+from model.training.evaluate import greedy_batch
 
 OPSET = 23
 # What a precision's form is chosen from unless one is named. Blocks of 8 bits are for one to four rows, and with blocks
@@ -99,9 +108,10 @@ class ParityError(ExportError):
 class FormChoice:
     """How the forms of int8 and int4 are chosen.
 
-    form: one of `export.quantize.FORMS`, or "auto" for the fastest of `AUTOMATIC`. development: text to measure on;
+    form: one of `export.passes.quantize.FORMS`, or "auto" for the fastest of `AUTOMATIC`. development: text to
+    measure on;
     None: there is none. calibration: pairs of source and target text, the source empty for models without one; none:
-    the development text. max_loss: see `export.choose.choose`.
+    the development text. max_loss: see `export.select_scheme.choose`.
     """
 
     form: str = "auto"
@@ -280,15 +290,15 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
     """Refuses what the operators or the service could not run. Raises ExportError."""
     config = model.config
     if config.is_recurrent:
-        if config.score != "none" and config.source_dim % graphs.HEAD_DIM_MULTIPLE:
+        if config.score != "none" and config.source_dim % encoder_decoder.HEAD_DIM_MULTIPLE:
             raise ExportError(
-                f"encoder_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's "
+                f"encoder_dim: must be a multiple of {encoder_decoder.HEAD_DIM_MULTIPLE} for ONNX Runtime's "
                 f"GroupQueryAttention, got {config.source_dim}; train with another encoder_dim or d_model"
             )
-    elif config.has_decoder and config.attention_head_dim % graphs.HEAD_DIM_MULTIPLE:
+    elif config.has_decoder and config.attention_head_dim % encoder_decoder.HEAD_DIM_MULTIPLE:
         raise ExportError(
-            f"head_dim: must be a multiple of {graphs.HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got "
-            f"{config.attention_head_dim}; train with another d_model, num_heads or head_dim"
+            f"head_dim: must be a multiple of {encoder_decoder.HEAD_DIM_MULTIPLE} for ONNX Runtime's "
+            f"GroupQueryAttention, got {config.attention_head_dim}; train with another d_model, num_heads or head_dim"
         )
     if tokenizer.vocab_size > config.vocab_size:
         raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
@@ -421,7 +431,7 @@ class Traced(NamedTuple):
     """The graphs of a model by role, optimised, and how each is called. Nobody changes them: `save_variant` copies."""
 
     graphs: Mapping[Role, ModelProto]
-    signatures: Mapping[Role, graphs.Signature]
+    signatures: Mapping[Role, encoder_decoder.Signature]
 
 
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
@@ -430,9 +440,9 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     made = dict[Role, ModelProto]()
     if isinstance(model, Recurrent):
-        signatures = graphs_recurrent.signatures(model, attention=attention)
+        signatures = recurrent.signatures(model, attention=attention)
     else:
-        signatures = graphs.signatures(model, attention=attention)
+        signatures = encoder_decoder.signatures(model, attention=attention)
         if attention and seen_attention(model.config):
             signatures["attend"] = attend_signature(model)
     for role, signature in signatures.items():
@@ -441,7 +451,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         if isinstance(model, Encoder) and role == "encode":
             check_encoder_graph(made[role], model)
         else:
-            check_graph(made[role], role, model.config, is_half=not graphs.attends_in_one_node(model))
+            check_graph(made[role], role, model.config, is_half=not encoder_decoder.attends_in_one_node(model))
     if shortlist:
         ask_rows(made["decode"], last_product(model)[0])
     return Traced(made, signatures)
@@ -481,7 +491,7 @@ def save_variant(
         graph.CopyFrom(traced.graphs[role])
         graph = quantize(graph, role, form, ranges)
         made[role] = signature.finish(graph) if signature.finish else graph
-    states_of = graphs_recurrent.states if model.config.is_recurrent else graphs.states
+    states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     states = states_of(model.config, "int8" if form.has_int8_cache else dtype)
     if shortlist:
@@ -533,7 +543,7 @@ def attention_of(config: ModelConfig) -> Attention:
     return Attention(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)
 
 
-def trace(signature: graphs.Signature) -> ModelProto:
+def trace(signature: encoder_decoder.Signature) -> ModelProto:
     """The graph of a module as torch's exporter makes it."""
     with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(
@@ -553,7 +563,7 @@ def trace(signature: graphs.Signature) -> ModelProto:
 
 def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
     """What a trace or a pass could get wrong in silence, of an encoder alone. Raises ExportError."""
-    config, is_one_node = model.config, graphs.attends_in_one_node(model)
+    config, is_one_node = model.config, encoder_decoder.attends_in_one_node(model)
     can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
     layers, weights = config.num_encoder_layers, int(model.attention is not None)
     routers = layers if config.experts else 0

@@ -8,7 +8,7 @@
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint
 
 Only safetensors and JSON: nothing here can execute code when loaded. The states a training run resumes from are
-`model/state.py`'s.
+`model/training/training_state.py`'s.
 
     CheckpointError    missing, damaged, of another format, or impossible to write
 """
@@ -29,10 +29,20 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from model.architectures import Model, build
+from model.atomic_write import (
+    DIGESTS,
+    Content,
+    DamagedError,
+    Disk,
+    Pieces,
+    digests_of,
+    read_verified,
+    size_of,
+    write_file,
+)
 from model.config import ConfigError, ModelConfig, TrainConfig
-from model.disk import DIGESTS, Content, DamagedError, Disk, Pieces, digests_of, read_verified, size_of, write_file
 from model.tokenizer import Tokenizer, TokenizerError
-from model.transformer import Model, build
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
-from model.compression import Compression
 from model.config import ModelConfig
-from model.experts import ExpertFeedForward
+from model.memory_compressed_attention import Compression
+from model.mixture_of_experts import ExpertFeedForward
 from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -28,13 +28,15 @@ from typing import Any, Literal
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from model.normalizer import BLANK, Normalizer
-from model.unigram import Unigram
+from model.tokenizers.sentencepiece_normalizer import BLANK, Normalizer
+from model.tokenizers.sentencepiece_unigram import Unigram
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
-OWN_NORMALIZER = "sentencepiece"  # how `model.normalizer` does it, in the normalizer of a tokenizer.json
+OWN_NORMALIZER = (
+    "sentencepiece"  # how `model.tokenizers.sentencepiece_normalizer` does it, in the normalizer of a tokenizer.json
+)
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
 Kind = Literal["bpe", "words"]
@@ -277,7 +279,8 @@ def _own_unigram(
 
 def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
     """The library's tokenizer without all that is done here: special tokens, their frames, decoding, and where it is a
-    matter of `model.normalizer`, normalising. Its ids are those of the file. unmatched: that no text has."""
+    matter of `model.tokenizers.sentencepiece_normalizer`, normalising. Its ids are those of the file. unmatched: that
+    no text has."""
     added = {item["content"]: item for item in values.get("added_tokens") or ()}
     hidden = {name: _hidden(name) for name, token in ids.items() if token in unmatched}
     model = {name: value for name, value in values["model"].items() if name not in (OWN_TARGET, "dropout")}

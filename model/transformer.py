@@ -11,7 +11,7 @@ D head_dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,10 @@ from model.attention import (
     causal_mask,
     padding_mask,
 )
-from model.compression import CachedCompressedAttention, CompressedAttention, Compression
-from model.config import ConfigError, ModelConfig
+from model.config import ModelConfig
 from model.layers import Block, Embedding, norm_layer
+from model.memory_compressed_attention import CachedCompressedAttention, CompressedAttention, Compression
 from model.positions import PositionCues
-from model.recurrent import Recurrent
-
-if TYPE_CHECKING:
-    from model.encoder import Encoder
 
 
 class LayerCache(NamedTuple):
@@ -219,29 +215,6 @@ class EncoderDecoder(nn.Module):
         states = self.decoder.cached_states(tokens_BT, starts_B, caches, self._sources(cross, lengths_B))
         logits: Tensor = self.decoder.unembedding(states)
         return logits
-
-
-SourceModel = EncoderDecoder | Recurrent
-"""What answers a source: `forward(source_BS, lengths_B, target_BT)`."""
-
-GenerativeModel = SourceModel | Decoder
-"""What produces tokens, recurrent models among them."""
-
-Model: TypeAlias = "EncoderDecoder | Recurrent | Decoder | Encoder"
-
-
-def build(config: ModelConfig) -> Any:
-    """A `Model` with fresh weights, drawn from torch's global generator. Its class follows from the architecture, so
-    whoever asks for one that decodes, or for one that does not, knows what it is."""
-    if config.vocab_size == 0:
-        raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
-    if config.is_recurrent:
-        return Recurrent(config)
-    if not config.has_decoder:
-        from model.encoder import Encoder  # which is built on this module's stack
-
-        return Encoder(config)
-    return EncoderDecoder(config) if config.has_encoder else Decoder(config)
 
 
 def initialise(model: nn.Module) -> None:

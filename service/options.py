@@ -2,7 +2,7 @@
 
 One flat, frozen dataclass whose field names are those of the message `glossa.v1.DecodingOptions`. What cannot be used
 is refused here, in one place, before any work is done; what depends on a model (its limits, its tokenizer, its bundle)
-is refused by `service.catalog`. Nothing here decodes.
+is refused by `service.edge.catalog`. Nothing here decodes.
 """
 
 from __future__ import annotations

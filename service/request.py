@@ -1,7 +1,7 @@
 """What a client asked (`Request`) and what it is told (`TextDelta` …, then exactly one `Finished` or one error).
 
 These types are the border between the edge (servicer, client text) and the engine (tokens, rows). They hold no logic
-beyond their own consistency; limits against a model are checked by `service.catalog` before a request is made.
+beyond their own consistency; limits against a model are checked by `service.edge.catalog` before a request is made.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.decoding.rule import Rule
-from service.encoding import Encoded, Reading
+from service.decoding.logits_processor import Rule
+from service.encoder_request import Encoded, Reading
 from service.errors import RequestError
 from service.options import DecodingOptions
 
 if TYPE_CHECKING:
-    from service.decoding.phrases import Phrases
+    from service.decoding.lexical_constraints import Phrases
 
 
 class FinishReason(Enum):

@@ -8,15 +8,13 @@ several may continue the same row. How hypotheses are extended and chosen is the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from service.encoding import Encoded
+from service.cache_layout import Extent
+from service.encoder_request import Encoded
 from service.errors import RequestError
 from service.request import FinishReason, Request
-from service.states import Extent
-
-if TYPE_CHECKING:
-    from service.decoding.search import Search
+from service.step import Distributions
 
 End = FinishReason | RequestError
 
@@ -47,6 +45,30 @@ class Hypothesis:
         twin.alternatives = self.alternatives.copy()
         twin.score, twin.row = self.score, self.row
         return twin
+
+
+class Search(Protocol):
+    """How one request is decoded. It belongs to the sequence it was made for.
+
+    top_k: how many of a row's likeliest tokens it wants to see.
+    is_greedy: it has one hypothesis, which takes the likeliest token wherever none is forced; no rules change that.
+    is_scored: it wants log-probabilities.
+    """
+
+    top_k: int
+    is_greedy: bool
+    is_scored: bool
+
+    def start(self) -> Hypothesis:
+        """The hypothesis that has no tokens yet."""
+        ...
+
+    def advance(self, sequence: Sequence, model: Distributions) -> None:
+        """Replaces the sequence's hypotheses by their continuations, and ends it when that is all.
+
+        Raises Unsatisfiable when the request's constraints leave no way to go on.
+        """
+        ...
 
 
 class Sequence:

@@ -31,23 +31,23 @@ from grpc_reflection.v1alpha import reflection
 
 from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
-from service import logs
-from service.catalog import SERVICES as SERVICES_OF_TASK
-from service.catalog import Catalog, Provider, ServedModel, TextLimits
 from service.config import MOST_LONE_THREADS, ServerSettings, effective_cpus
-from service.crowd import Crowd
-from service.engine import Engine, EngineConfig
+from service.edge import logs
+from service.edge.catalog import SERVICES as SERVICES_OF_TASK
+from service.edge.catalog import Catalog, Provider, ServedModel, TextLimits
+from service.edge.health import Health
+from service.edge.metrics import CONTENT_TYPE, Metrics, ModelInfo
+from service.edge.ops import OpsServer, explain_bind
+from service.edge.servicer import RPCS, SERVICES, Servicer, generic_handlers
+from service.engine.engine import Engine, EngineConfig
+from service.engine.golden_check import golden_decode, keeps_rows_apart
+from service.engine.pool import EnginePool
+from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
-from service.health import Health
-from service.metrics import CONTENT_TYPE, Metrics, ModelInfo
-from service.ops import OpsServer, explain_bind
 from service.options import MAX_WIDTH
-from service.pool import EnginePool
-from service.runner import LONE_BYTES, OnnxModel, OnnxRunner
-from service.scheduler import SchedulerConfig
-from service.selfcheck import golden_decode, keeps_rows_apart
-from service.servicer import RPCS, SERVICES, Servicer, generic_handlers
-from service.sessions import CPU, give_back_memory
+from service.runtime.busy_engines import Crowd
+from service.runtime.runner import LONE_BYTES, OnnxModel, OnnxRunner
+from service.runtime.sessions import CPU, give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
 MAX_PENDING = 1 << 16  # calls that no handler has yet; beyond 1,000 grpc would end some as CANCELLED, without a word

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from export.bundle import PAD_MULTIPLE, AttentionKind, Limits
-from service.encoding import Encoded, Reading
-from service.states import Extent, StateLayout
+from service.cache_layout import Extent, StateLayout
+from service.encoder_request import Encoded, Reading
 
 
 def padded(length: int, multiple: int = PAD_MULTIPLE) -> int:

@@ -8,9 +8,9 @@ from grpc_health.v1 import health_pb2_grpc
 
 from export.bundle import Framing, Golden, Limits, Manifest, Tokens
 from model.tokenizer import Tokenizer
-from service.catalog import Provider, ServedModel
 from service.config import ServerSettings
-from service.metrics import ModelInfo
+from service.edge.catalog import Provider, ServedModel
+from service.edge.metrics import ModelInfo
 from service.request import (
     Event,
     EventSink,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Limits
+from service.cache_layout import StateLayout
 from service.decoding.search import advance
-from service.encoding import Encoded
-from service.engine import Engine
+from service.encoder_request import Encoded
+from service.engine.engine import Engine
+from service.engine.prompt_lookup import Speculation
+from service.engine.scheduler import check_invariants
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
-from service.scheduler import check_invariants
-from service.speculation import Speculation
-from service.states import StateLayout
 
 EOS = 2
 

@@ -2,7 +2,7 @@
 
 import errno
 
-from model.disk import Disk, parts_of
+from model.atomic_write import Disk, parts_of
 
 
 class FullDisk(Disk):

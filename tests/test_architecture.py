@@ -8,7 +8,7 @@ be imported at all.
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -16,33 +16,66 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("model", "export", "service", "protos")
+PACKAGES = ("model", "export", "service", "glossa", "cli")
+HOME = {"glossa": "clients/python/glossa"}  # where a package lies, if not at the top
+OUTSIDE = ("bench", "lectures", "tests")  # nothing of the product may import them
 
 # What a package may take from the project besides itself.
 MAY_IMPORT = {
     "model": (),
     "export": ("model",),
-    "service": ("export.bundle", "model.tokenizer", "protos.glossa.v1"),
-    "protos": (),
-    "glossa": ("model", "export", "service", "protos"),
+    "service": ("export.bundle", "model.tokenizer", "glossa.v1"),
+    "glossa": (),
+    "cli": ("model", "export", "service", "glossa"),
+}
+
+# What a room may take from its own package, besides itself. The most specific entry decides; a package without one is
+# one room. `service` without a room is the plain data that everyone shares, and `server`, which puts it all together.
+_SHARED = tuple(
+    f"service.{path.stem}"
+    for path in sorted((ROOT / "service").glob("*.py"))
+    if path.stem not in ("__init__", "server")
+)
+_MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.py")) if path.stem != "__init__")
+_BUNDLE = ("export.bundle", "export.manifest")
+ROOMS = {
+    "model": (*_MODEL, "model.tokenizers"),
+    "model.corpus": (),
+    "model.tokenizers": _MODEL,
+    "model.reference": _MODEL,
+    "model.training": (*_MODEL, "model.corpus"),
+    "model.pretrained": (*_MODEL, "model.training", "model.tokenizers"),
+    "export.bundle": _BUNDLE,
+    "export.manifest": _BUNDLE,
+    "export.graphs": _BUNDLE,
+    "export.passes": (*_BUNDLE, "export.graphs"),
+    "export.verification": (*_BUNDLE, "export.graphs", "export.passes"),
+    "service": _SHARED,
+    "service.request": (*_SHARED, "service.decoding"),  # its rules are made at the edge
+    "service.decoding": _SHARED,
+    "service.engine": (*_SHARED, "service.decoding"),
+    "service.runtime": _SHARED,
+    "service.edge": (*_SHARED, "service.decoding"),
+    "service.server": ("service",),
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
-_RPC = ("service/servicer.py", "service/server.py", "service/client.py", "service/health.py", "protos/*")
+_EDGE = ("service/edge/servicer.py", "service/edge/health.py", "service/server.py")
+_RPC = (*_EDGE, "clients/python/glossa/client/*")
 _GRAPHS = ("export/*",)
 HOMES = {
-    "onnxruntime": ("service/sessions.py", "export/verify.py"),
-    "grpc": _RPC,
+    "onnxruntime": ("service/runtime/sessions.py", "export/verification/verifier.py"),
+    "grpc": (*_RPC, "clients/python/glossa/v1/*"),
     "grpc_health": _RPC,
-    "grpc_reflection": _RPC,
+    "grpc_reflection": _EDGE,
     "grpc_status": _RPC,
-    "google": _RPC,
-    "prometheus_client": ("service/metrics.py",),
+    "google": (*_RPC, "clients/python/glossa/v1/*"),
+    "prometheus_client": ("service/edge/metrics.py",),
     "llguidance": ("service/decoding/grammar.py",),
     "pydantic": ("service/config.py",),
     "pydantic_settings": ("service/config.py",),
     "tokenizers": ("model/tokenizer.py",),
-    "typer": ("glossa.py",),
+    "typer": ("cli/*",),
     "torch": ("model/*", "export/*"),
     "onnx": _GRAPHS,
     "onnxscript": _GRAPHS,
@@ -53,10 +86,13 @@ HOMES = {
 LIGHT = {
     "export/bundle.py": frozenset(),
     "model/config.py": frozenset({"yaml"}),
-    "model/corpus.py": frozenset(),
+    "model/corpus/corpus.py": frozenset(),
     "model/tokenizer.py": frozenset({"tokenizers"}),
 }
 FRAMEWORKS = frozenset({"torch", "onnx", "onnxscript", "onnx_ir"})  # out of reach of every module of `service`
+
+LAZY = ("cli.main",)  # import a stage only inside the verb that needs it: `glossa --help` answers at once
+EXPORTING = ("clients/python/glossa/client/__init__.py",)  # what people who install the client import
 
 SHAPELESS = ("utils", "util", "common", "helpers", "helper", "misc")
 
@@ -108,7 +144,7 @@ def violations(files: Mapping[str, str]) -> list[str]:
     problems = []
     for path, source in files.items():
         if path.endswith("__init__.py"):
-            if source.strip():
+            if source.strip() and path not in EXPORTING:
                 problems.append(f"{path}:1: stays empty, so that importing a leaf loads nothing else")
         elif Path(path).stem in SHAPELESS:
             problems.append(f"{path}:1: a module is named by its noun; {Path(path).stem} is none")
@@ -120,19 +156,75 @@ def violations(files: Mapping[str, str]) -> list[str]:
             problems += [f"{path}:1: must be importable without {library}" for library in sorted(extra)]
         if path.startswith("service/"):
             problems += [f"{path}:1: reaches {library}" for library in sorted(reached & FRAMEWORKS)]
-    return problems
+    circles = [" → ".join(circle) for circle in _circles(found)]
+    return problems + [f"import circle: {circle}" for circle in circles]
+
+
+def _module(path: str) -> str:
+    return path.removeprefix("clients/python/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_within(name: str, names: Iterable[str]) -> bool:
+    return any(name == other or name.startswith(f"{other}.") for other in names)
 
 
 def _import_problems(path: str, item: Import) -> Iterator[str]:
-    package, library = path.removesuffix(".py").split("/")[0], item.name.split(".")[0]
-    if library in (*PACKAGES, "glossa"):
-        allowed = (package, *MAY_IMPORT[package])
-        if not any(item.name == name or item.name.startswith(f"{name}.") for name in allowed):
+    module, library = _module(path), item.name.split(".")[0]
+    package = module.split(".")[0]
+    if library in OUTSIDE:
+        yield f"{package} may not import {item.name}"
+    elif library in PACKAGES:
+        if not _is_within(item.name, (package, *MAY_IMPORT[package])):
             yield f"{package} may not import {item.name}"
-        if package == "glossa" and item.at_start:
-            yield f"the command imports {item.name} only inside the verb that needs it"
+        elif library == package and not _is_within(item.name, _reachable_rooms(module)):
+            yield f"{module} may not import {item.name}: it lies above {_room(module)}"
+        if module in LAZY and item.at_start and library != "cli":
+            yield f"{module} imports {item.name} only inside the verb that needs it"
     elif not any(fnmatchcase(path, home) for home in HOMES.get(library, ("*",))):
         yield f"{library} is imported only in {', '.join(HOMES[library])}"
+
+
+def _room(module: str) -> str:
+    """The most specific entry of ROOMS for a module; without one, its package. Modules of `export` that no entry names
+    put the others together, as `service.server` does."""
+    parts = module.split(".")
+    return next((room for end in range(len(parts), 0, -1) if (room := ".".join(parts[:end])) in ROOMS), parts[0])
+
+
+def _reachable_rooms(module: str) -> tuple[str, ...]:
+    room = _room(module)
+    inside = (room,) if room not in ("model", "service") else ()
+    return (*inside, *ROOMS.get(room, (room,)))
+
+
+def _circles(found: Mapping[str, list[Import]]) -> Iterator[list[str]]:
+    """Modules that import each other, however indirectly and whenever: one circle for each group of them."""
+    edges = {
+        path: {other for item in items if (other := _project_file(item.name, found)) is not None and other != path}
+        for path, items in found.items()
+    }
+    done: set[str] = set()
+    for path in sorted(edges):
+        circle = _way_back(path, edges) if path not in done else None
+        if circle:
+            done.update(circle)
+            yield circle
+
+
+def _way_back(start: str, edges: Mapping[str, set[str]]) -> list[str] | None:
+    """The shortest way from a module to itself."""
+    ways, seen = [[start]], {start}
+    while ways:
+        longer = []
+        for way in ways:
+            for other in sorted(edges[way[-1]]):
+                if other == start:
+                    return [*way, start]
+                if other not in seen:
+                    seen.add(other)
+                    longer.append([*way, other])
+        ways = longer
+    return None
 
 
 def _reach(path: str, found: Mapping[str, list[Import]]) -> set[str]:
@@ -154,6 +246,7 @@ def _reach(path: str, found: Mapping[str, list[Import]]) -> set[str]:
 
 def _project_file(name: str, found: Mapping[str, list[Import]]) -> str | None:
     parts = name.split(".")
+    parts = [*HOME.get(parts[0], parts[0]).split("/"), *parts[1:]]
     for end in range(len(parts), 0, -1):
         for candidate in ("/".join(parts[:end]) + ".py", "/".join(parts[:end]) + "/__init__.py"):
             if candidate in found:
@@ -163,7 +256,7 @@ def _project_file(name: str, found: Mapping[str, list[Import]]) -> str | None:
 
 def project_files() -> dict[str, str]:
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    command = ROOT / "glossa.py"
+    command = ROOT / "cli/main.py"
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in [*paths, command]}
 
 
@@ -176,26 +269,30 @@ def test_every_import_respects_the_borders():
     [
         ("model/layers.py", "import export.bundle", "model may not import export.bundle"),
         ("model/layers.py", "def f():\n    from service import request", "model may not import service.request"),
-        ("export/graphs.py", "from service.errors import StartupError", "export may not import service.errors"),
-        ("service/engine.py", "from export import to_onnx", "service may not import export.to_onnx"),
-        ("service/engine.py", "from export import *", "service may not import export.*"),
-        ("service/engine.py", "from model.config import ModelConfig", "service may not import model.config"),
-        ("service/engine.py", "import glossa", "service may not import glossa"),
-        ("service/engine.py", "import onnxruntime as ort", "onnxruntime is imported only in"),
-        ("service/engine.py", "import grpc.aio", "grpc is imported only in"),
-        ("service/engine.py", "from google.rpc import status_pb2", "google is imported only in"),
-        ("service/engine.py", "from prometheus_client import Counter", "prometheus_client is imported only in"),
-        ("service/runner.py", "def f():\n    import torch", "torch is imported only in"),
-        ("service/runner.py", "if TYPE_CHECKING:\n    import onnx", "onnx is imported only in"),
-        ("service/runner.py", "import importlib\nimportlib.import_module('onnx')", "onnx is imported only in"),
-        ("service/runner.py", "__import__('torch')", "torch is imported only in"),
+        (
+            "export/graphs/encoder_decoder.py",
+            "from service.errors import StartupError",
+            "export may not import service.errors",
+        ),
+        ("service/engine/engine.py", "from export import to_onnx", "service may not import export.to_onnx"),
+        ("service/engine/engine.py", "from export import *", "service may not import export.*"),
+        ("service/engine/engine.py", "from model.config import ModelConfig", "service may not import model.config"),
+        ("service/engine/engine.py", "import glossa", "service may not import glossa"),
+        ("service/engine/engine.py", "import onnxruntime as ort", "onnxruntime is imported only in"),
+        ("service/engine/engine.py", "import grpc.aio", "grpc is imported only in"),
+        ("service/engine/engine.py", "from google.rpc import status_pb2", "google is imported only in"),
+        ("service/engine/engine.py", "from prometheus_client import Counter", "prometheus_client is imported only in"),
+        ("service/runtime/runner.py", "def f():\n    import torch", "torch is imported only in"),
+        ("service/runtime/runner.py", "if TYPE_CHECKING:\n    import onnx", "onnx is imported only in"),
+        ("service/runtime/runner.py", "import importlib\nimportlib.import_module('onnx')", "onnx is imported only in"),
+        ("service/runtime/runner.py", "__import__('torch')", "torch is imported only in"),
         ("model/layers.py", "import onnx", "onnx is imported only in export/*"),
         ("export/bundle.py", "import numpy", "must be importable without numpy"),
         ("model/config.py", "import torch", "must be importable without torch"),
         ("model/tokenizer.py", "import numpy", "must be importable without numpy"),
-        ("glossa.py", "import service.server", "only inside the verb"),
-        ("glossa.py", "try:\n    from model import train\nfinally:\n    pass", "only inside the verb"),
-        ("service/__init__.py", "from service.client import Client", "stays empty"),
+        ("cli/main.py", "import service.server", "only inside the verb"),
+        ("cli/main.py", "try:\n    from model import train\nfinally:\n    pass", "only inside the verb"),
+        ("service/__init__.py", "from glossa.client.client import Client", "stays empty"),
         ("service/utils.py", "", "named by its noun"),
     ],
 )
@@ -205,30 +302,78 @@ def test_a_broken_border_is_found(path, source, expected):
 
 def test_a_framework_behind_a_permitted_module_is_found():
     files = {
-        "service/runner.py": "from model.tokenizer import Tokenizer",
+        "service/runtime/runner.py": "from model.tokenizer import Tokenizer",
         "model/tokenizer.py": "from model.layers import Block",
         "model/layers.py": "import torch",
     }
     problems = violations(files)
-    assert "service/runner.py:1: reaches torch" in problems
+    assert "service/runtime/runner.py:1: reaches torch" in problems
     assert "model/tokenizer.py:1: must be importable without torch" in problems
 
 
 def test_relative_imports_are_resolved():
-    assert [item.name for item in imports("service/engine.py", "from . import runner\nfrom .step import Plan")] == [
-        "service.runner",
+    assert [
+        item.name for item in imports("service/engine/pool.py", "from . import engine\nfrom ..step import Plan")
+    ] == [
+        "service.engine.engine",
         "service.step.Plan",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("service/step.py", "from service.runtime.kv_cache import CacheBuffer", "it lies above service"),
+        ("service/decoding/beam.py", "from service.engine.engine import Engine", "it lies above service.decoding"),
+        ("service/runtime/runner.py", "from service.engine.engine import Engine", "it lies above service.runtime"),
+        ("service/engine/engine.py", "from service.runtime.runner import Runner", "it lies above service.engine"),
+        ("service/engine/engine.py", "from service.server import Server", "it lies above service.engine"),
+        ("service/edge/servicer.py", "from service.engine.engine import Engine", "it lies above service.edge"),
+        ("model/corpus/scenes.py", "from model.tokenizer import Tokenizer", "it lies above model.corpus"),
+        ("model/layers.py", "from model.training.loss import Loss", "it lies above model"),
+        ("export/graphs/decoder.py", "from export.passes import optimize", "it lies above export.graphs"),
+        ("export/passes/optimize.py", "from export.verification import checks", "it lies above export.passes"),
+        ("export/bundle.py", "from export.graphs import decoder", "it lies above export.bundle"),
+        ("cli/main.py", "from tests.tiny import tiny_model", "cli may not import tests.tiny"),
+        ("service/server.py", "from bench import peers", "service may not import bench.peers"),
+        ("clients/python/glossa/client/replies.py", "from service import options", "glossa may not import service"),
+    ],
+)
+def test_an_import_against_the_order_of_the_rooms_is_found(path, source, expected):
+    assert any(expected in problem for problem in violations({path: source})), violations({path: source})
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from service.step import StepPlan",
+        "def f():\n    from service.step import StepPlan",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from service.step import StepPlan",
+    ],
+    ids=["plain", "lazy", "type-only"],
+)
+def test_an_import_circle_of_any_kind_is_found(back):
+    files = {
+        "service/step.py": "from service.sequence import Sequence",
+        "service/sequence.py": "from service import request",
+        "service/request.py": back,
+    }
+    assert violations(files) == [
+        "import circle: service/request.py → service/step.py → service/sequence.py → service/request.py"
     ]
 
 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("service/engine.py", "from export import bundle\nfrom model.tokenizer import Tokenizer"),
-        ("service/servicer.py", "import grpc\nfrom protos.glossa.v1 import glossa_pb2"),
-        ("glossa.py", "import typer\ndef serve():\n    from service import server"),
-        ("glossa.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from model.config import ModelConfig"),
-        ("export/graphs.py", "import torch, onnx\nfrom model.transformer import GenerativeModel"),
+        ("service/engine/engine.py", "from export import bundle\nfrom model.tokenizer import Tokenizer"),
+        ("service/edge/servicer.py", "import grpc\nfrom glossa.v1 import glossa_pb2"),
+        ("cli/main.py", "import typer\ndef serve():\n    from service import server"),
+        (
+            "cli/main.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from model.config import ModelConfig",
+        ),
+        ("export/graphs/encoder_decoder.py", "import torch, onnx\nfrom model.transformer import GenerativeModel"),
     ],
 )
 def test_what_the_borders_allow_passes(path, source):
@@ -251,13 +396,15 @@ for name in {modules!r}:
 
 
 def test_the_service_starts_where_torch_and_onnx_are_not_installed():
-    modules = sorted(f"service.{path.stem}" for path in (ROOT / "service").glob("*.py") if path.stem != "__init__")
+    modules = sorted(_module(path.relative_to(ROOT).as_posix()) for path in (ROOT / "service").rglob("*.py"))
     done = import_without(set(FRAMEWORKS), modules)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_client_needs_no_runtime():
-    done = import_without({*FRAMEWORKS, "onnxruntime", "numpy", "tokenizers", "prometheus_client"}, ["service.client"])
+    done = import_without(
+        {*FRAMEWORKS, "onnxruntime", "numpy", "tokenizers", "prometheus_client"}, ["glossa.client.client"]
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -13,7 +13,8 @@ REQUIREMENTS = ROOT / "requirements"
 HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "build.txt")
 VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train", "export", "serve", "bench"}
 VERBS |= {"lectures", "image", "image-test", "base-image", "clean"}
-FOLDERS = (".ci", "deploy", "docs", "export", "model", "protos", "requirements", "service", "tests")
+FOLDERS: tuple[str, ...] = (".ci", "bench", "cli", "clients", "deploy", "docs", "export", "lectures", "model", "protos")
+FOLDERS += ("requirements", "service", "tests")
 FOREIGN = {
     "a machine's own path": re.compile(r"(?<![\w.$}/-])/(?:home|root|Users|work)/\w"),
     "a package host": re.compile(r"\b(?:pypi|npmjs|pythonhosted|pytorch|debian)\.(?:org|com)\b"),
@@ -34,7 +35,8 @@ def direct(name: str) -> set[str]:
 
 def project_files() -> list[Path]:
     inside = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
-    return [path for path in [*ROOT.glob("*"), *inside] if path.is_file() and "__pycache__" not in path.parts]
+    found = [path for path in [*ROOT.glob("*"), *inside] if path.is_file() and "__pycache__" not in path.parts]
+    return [path for path in found if path.name != ".git"]  # a worktree's
 
 
 @pytest.mark.parametrize("name", HASHED)
@@ -96,11 +98,16 @@ def test_ci_runs_check_and_test_and_stops_at_the_first_failure():
 
 
 def test_every_package_is_installed_with_the_project():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert setuptools["package-dir"] == {"": ".", "glossa": "clients/python/glossa"}
+    homes = [(ROOT, ("cli", "export", "model", "service")), (ROOT / "clients/python", ("glossa",))]
     found = [
-        path.parent for top in ("model", "export", "service", "protos") for path in (ROOT / top).rglob("__init__.py")
+        ".".join(path.parent.relative_to(home).parts)
+        for home, tops in homes
+        for top in tops
+        for path in (home / top).rglob("__init__.py")
     ]
-    assert sorted(listed) == sorted(".".join(path.relative_to(ROOT).parts) for path in found)
+    assert sorted(setuptools["packages"]) == sorted(found)
 
 
 def test_the_image_runs_without_root_and_as_the_process_that_gets_the_signal():

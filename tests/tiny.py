@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from model.architectures import build
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.transformer import build
 
 TEXTS = (
     "the small red house stands behind the old tree",

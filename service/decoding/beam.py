@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
-from service.decoding.expand import Expander, stuck
-from service.decoding.phrases import Progress, allocate
+from service.decoding.lexical_constraints import Progress, allocate
+from service.decoding.token_selection import Expander, stuck
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions

@@ -7,43 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Protocol
 
+from service.decoding.attention_only import Look
 from service.decoding.beam import BeamSearch
-from service.decoding.expand import Expander, Stops, check_finite
-from service.decoding.independent import Independent
-from service.decoding.look import Look
-from service.decoding.read import Read
+from service.decoding.encode_only import Read
+from service.decoding.greedy_and_sampling import Independent
+from service.decoding.token_selection import Expander, Stops, check_finite
 from service.errors import InternalFailure, RequestError
 from service.request import Request
-from service.sequence import Hypothesis, Sequence
+from service.sequence import Search, Sequence
 from service.step import Distributions
 
 log = logging.getLogger(__name__)
-
-
-class Search(Protocol):
-    """How one request is decoded. It belongs to the sequence it was made for.
-
-    top_k: how many of a row's likeliest tokens it wants to see.
-    is_greedy: it has one hypothesis, which takes the likeliest token wherever none is forced; no rules change that.
-    is_scored: it wants log-probabilities.
-    """
-
-    top_k: int
-    is_greedy: bool
-    is_scored: bool
-
-    def start(self) -> Hypothesis:
-        """The hypothesis that has no tokens yet."""
-        ...
-
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
-        """Replaces the sequence's hypotheses by their continuations, and ends it when that is all.
-
-        Raises Unsatisfiable when the request's constraints leave no way to go on.
-        """
-        ...
 
 
 def search_for(request: Request, *, ends: tuple[int, ...], stops: Stops | None = None) -> Search:

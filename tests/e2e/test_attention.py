@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import glossa
-from export.expected import Expected
+import cli.main
 from export.to_onnx import export_model
-from service.client import AsyncClient, Client, ClientError
-from service.reply import attention_kind
+from export.verification.torch_reference import Expected
+from glossa.client.client import AsyncClient, Client, ClientError
+from glossa.client.replies import attention_kind
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
@@ -199,7 +199,7 @@ def test_the_graph_is_opened_when_somebody_asks(tiny_attention_bundle):
 
 def run(server, *arguments):
     command = ["attend", *arguments, "--address", server.address]
-    result = CliRunner().invoke(glossa.app, [str(argument) for argument in command])
+    result = CliRunner().invoke(cli.main.app, [str(argument) for argument in command])
     assert result.exit_code == 0, result.output
     return result.output
 

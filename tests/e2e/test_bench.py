@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-import glossa
+import cli.main
 from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
@@ -27,7 +27,7 @@ def texts(tmp_path):
 def bench(server, texts, *arguments, fails=False):
     """What it prints: the report on standard output, or what went wrong."""
     command = ["bench", "--address", server.address, "--input", texts, *arguments]
-    result = CliRunner().invoke(glossa.app, [str(argument) for argument in command])
+    result = CliRunner().invoke(cli.main.app, [str(argument) for argument in command])
     assert result.exit_code == (1 if fails else 0), result.output
     return result.stderr if fails else result.stdout
 

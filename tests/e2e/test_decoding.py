@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from export.bundle import load_bundle, load_shortlist
-from model.reference import cross_attention, score
-from model.reference_beam import beam_search
-from model.reference_sampling import alternatives, sample
-from protos.glossa.v1 import glossa_pb2 as pb
-from service.client import AsyncClient, Client, ClientError
+from glossa.client.client import AsyncClient, Client, ClientError
+from glossa.v1 import glossa_pb2 as pb
+from model.reference.beam import beam_search
+from model.reference.greedy import cross_attention, score
+from model.reference.sampling import alternatives, sample
 from service.options import GrammarKind
 from tests.e2e.process import serving
 from tests.grammars import near_valid

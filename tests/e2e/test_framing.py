@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from export.to_onnx import export_model
+from glossa.client.client import Client, ClientError
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, Languages
-from model.evaluate import translate
-from model.reference import cross_attention, greedy, score
-from model.reference_beam import beam_search
-from service.client import Client, ClientError
+from model.reference.beam import beam_search
+from model.reference.greedy import cross_attention, greedy, score
+from model.training.evaluate import translate
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 

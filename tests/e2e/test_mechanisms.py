@@ -6,17 +6,17 @@ import pytest
 
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle, export_model
+from glossa.client.client import Client, ClientError
 from model.checkpoint import load_checkpoint
 from model.config import known_preset
-from model.data import copy_examples
-from model.reference import greedy, score
-from model.reference_beam import beam_search
-from model.train import train
-from service.client import Client, ClientError
+from model.reference.beam import beam_search
+from model.reference.greedy import greedy, score
+from model.training.data import copy_examples
+from model.training.train import train
+from service.cache_layout import StateLayout
+from service.engine.golden_check import decode_alone
 from service.request import Request
-from service.runner import OnnxModel
-from service.selfcheck import decode_alone
-from service.states import StateLayout
+from service.runtime.runner import OnnxModel
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 

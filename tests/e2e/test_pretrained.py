@@ -9,17 +9,17 @@ import torch
 import transformers
 from typer.testing import CliRunner
 
-import glossa
+import cli.main
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
-from model.takeover import take_over
+from glossa.client.client import Client
+from model.pretrained.import_checkpoint import take_over
 from model.tokenizer import Tokenizer
-from service.client import Client
-from service.engine import Engine, EngineConfig
+from service.engine.engine import Engine, EngineConfig
+from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
-from service.runner import OnnxModel
-from service.scheduler import SchedulerConfig
+from service.runtime.runner import OnnxModel
 from tests.decoders import REALISTIC, make_decoder
 from tests.e2e.process import serving
 from tests.fakes import ask
@@ -148,7 +148,7 @@ def test_texts_are_answered_as_generate_answers_them(tmp_path):
     tokenizer.save_pretrained(tmp_path / "theirs")
     for arguments in (["import", "theirs", "ours"], ["export", "ours", "bundle"]):
         paths = [str(tmp_path / name) for name in arguments[1:]]
-        done = CliRunner().invoke(glossa.app, [arguments[0], *paths])
+        done = CliRunner().invoke(cli.main.app, [arguments[0], *paths])
         assert done.exit_code == 0, done.output
     texts = [*TEXTS, "Füße 日本 <|end|> 🦊"]  # special tokens that a user types are text
     prompts = [tokenizer(text, split_special_tokens=True)["input_ids"] for text in texts]

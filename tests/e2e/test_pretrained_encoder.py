@@ -8,9 +8,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from export.to_onnx import export_bundle
-from model.convert_tokenizer import convert_tokenizer
-from model.takeover import take_over
-from service.client import Client
+from glossa.client.client import Client
+from model.pretrained.import_checkpoint import take_over
+from model.tokenizers.convert import convert_tokenizer
 from tests.e2e.process import serving
 
 transformers = pytest.importorskip("transformers")

@@ -8,13 +8,13 @@ import torch
 
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
-from model.takeover import take_over
+from model.pretrained.import_checkpoint import take_over
 from model.tokenizer import Tokenizer
-from service.engine import Engine, EngineConfig
+from service.engine.engine import Engine, EngineConfig
+from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
-from service.runner import OnnxModel
-from service.scheduler import SchedulerConfig
+from service.runtime.runner import OnnxModel
 from tests.fakes import ask
 
 pytest.importorskip("transformers")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.reference import cross_attention, greedy, score
-from model.reference_beam import beam_search
-from service.client import Client
+from glossa.client.client import Client
+from model.reference.beam import beam_search
+from model.reference.greedy import cross_attention, greedy, score
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 

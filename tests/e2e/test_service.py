@@ -14,8 +14,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from model.reference import greedy
-from service.client import AsyncClient, Client, ClientError
+from glossa.client.client import AsyncClient, Client, ClientError
+from model.reference.greedy import greedy
 from tests.e2e.process import Process, serving
 from tests.edge import health
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer

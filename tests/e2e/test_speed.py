@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.measure import interleaved
-from tests.bench.speed_models import SpeedModel
-from tests.bench.speed_worker import HUGE_PAGES, Worker
+from bench.measure import interleaved
+from bench.speed_models import SpeedModel
+from bench.speed_worker import HUGE_PAGES, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 INT8 = "static+kv"
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def model(tmp_path_factory):
     """Built in a process of its own: the peers' libraries warn, and warnings are errors here."""
     cache = tmp_path_factory.mktemp("speed")
-    command = [sys.executable, "-m", "tests.bench.speed_models", "--cache", str(cache), "--form", "fp32", INT8]
+    command = [sys.executable, "-m", "bench.speed_models", "--cache", str(cache), "--form", "fp32", INT8]
     subprocess.run([*command, *(["--peers"] if HAS_CTRANSLATE2 else [])], check=True, cwd=ROOT, capture_output=True)
     return SpeedModel(cache)
 

@@ -11,11 +11,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
-from export.calibrate import calibrate
-from export.quantize import FORMS, symmetric_columns
-from export.samples import sample_inputs
+from export.passes.calibrate import calibrate
+from export.passes.quantize import FORMS, symmetric_columns
 from export.to_onnx import ParityError, save_variant, trace_model
-from export.verify import make_report, verify_graphs
+from export.verification.inputs import sample_inputs
+from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model
 
 STEPS = "cached steps against the full sequence"
@@ -960,7 +960,7 @@ def test_a_fault_in_a_quantised_graph_is_refused(form, role, fault, expected, qu
 
 def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path, monkeypatch):
     """Processors with VNNI do not show it."""
-    monkeypatch.setattr("export.quantize.symmetric_columns", partial(symmetric_columns, most=65))
+    monkeypatch.setattr("export.passes.quantize.symmetric_columns", partial(symmetric_columns, most=65))
     model = models["encoder_decoder"]
     variant = save_variant(model, tmp_path, FORMS["row"])
     (check,) = [

@@ -9,11 +9,11 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from export import graphs
-from export.graphs import GraphAttention, GraphEncoderAttention, Signature
-from export.optimize import optimize
+from export.graphs import encoder_decoder
+from export.graphs.encoder_decoder import GraphAttention, GraphEncoderAttention, Signature
+from export.passes.optimize import optimize
 from export.to_onnx import trace
-from export.verify import _session
+from export.verification.verifier import _session
 from model.attention import SelfAttention
 from model.config import ModelConfig
 from tests.tiny import tiny_config, tiny_model
@@ -166,7 +166,7 @@ def test_the_exported_layer_is_torchs_multi_head_attention_with_the_same_weights
 @cache
 def session_of(architecture, role, positions):
     model = tiny_model(tiny_config(architecture, positions=positions, num_encoder_layers=1, num_decoder_layers=1))
-    return _session(optimize(trace(graphs.signatures(model)[role])).SerializeToString())
+    return _session(optimize(trace(encoder_decoder.signatures(model)[role])).SerializeToString())
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])

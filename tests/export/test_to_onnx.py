@@ -8,7 +8,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from export import graphs, to_onnx
+from export import to_onnx
 from export.bundle import (
     SESSION_CONFIG,
     SESSION_OPTIMIZATION,
@@ -18,11 +18,11 @@ from export.bundle import (
     load_bundle,
     load_shortlist,
 )
-from export.calibrate import calibrate
-from export.choose import Development
-from export.optimize import optimize
-from export.quantize import FORMS
-from export.samples import sample_inputs
+from export.graphs import encoder_decoder
+from export.passes.calibrate import calibrate
+from export.passes.optimize import optimize
+from export.passes.quantize import FORMS
+from export.select_scheme import Development
 from export.to_onnx import (
     AUTOMATIC,
     ExportError,
@@ -37,7 +37,8 @@ from export.to_onnx import (
     trace,
     trace_model,
 )
-from export.verify import make_report, verify_graphs
+from export.verification.inputs import sample_inputs
+from export.verification.verifier import make_report, verify_graphs
 from model.checkpoint import CheckpointError, save_checkpoint
 from model.config import TrainConfig
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
@@ -356,7 +357,7 @@ def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_pat
 
 def test_a_graph_without_its_fusions_is_refused():
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
-    traced = trace(graphs.signatures(model)["decode"])
+    traced = trace(encoder_decoder.signatures(model)["decode"])
     with pytest.raises(ExportError, match=r"decode: the graph must have 1 attention nodes with packed .*, got 0"):
         check_graph(traced, "decode", model.config)
     check_graph(optimize(traced), "decode", model.config)
@@ -367,7 +368,7 @@ def test_a_graph_without_its_fusions_is_refused():
 def test_logits_in_half_precision_are_refused():
     """Verification could not tell: on a CPU the runtime computes it in float32 all the same."""
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1)).half()
-    graph = optimize(trace(graphs.signatures(model)["decode"]))
+    graph = optimize(trace(encoder_decoder.signatures(model)["decode"]))
     check_graph(graph, "decode", model.config)
     (cast,) = [node for node in graph.graph.node if "logits" in node.output]
     assert cast.op_type == "Cast"

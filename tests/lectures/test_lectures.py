@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from lectures.alignment import errors
+from lectures.claim import Claim, Finding, verdict_of
+from lectures.claims import CLAIMS
+from lectures.demo import Sentence
+from lectures.documents import FACTS, FILLER, LENGTH, READS, TOLD, documents, framed
+from lectures.extrapolation import FACTOR, TRAINED, lengthened
+from lectures.lab import Training
+from lectures.page import anchor, write_page
+from lectures.prefill import fit
+from lectures.recurrence import seconds_to
+from lectures.specialists import scores, specialists
+from lectures.watching import Weights, watch
+from lectures.words import links
 from model.checkpoint import Checkpoint
 from model.config import ModelConfig, TrainConfig
-from model.data import copy_examples
-from model.reference import cross_attention
-from tests.lectures.alignment import errors
-from tests.lectures.claim import Claim, Finding, verdict_of
-from tests.lectures.claims import CLAIMS
-from tests.lectures.demo import Sentence
-from tests.lectures.documents import FACTS, FILLER, LENGTH, READS, TOLD, documents, framed
-from tests.lectures.extrapolation import FACTOR, TRAINED, lengthened
-from tests.lectures.lab import Training
-from tests.lectures.page import anchor, write_page
-from tests.lectures.prefill import fit
-from tests.lectures.recurrence import seconds_to
-from tests.lectures.specialists import scores, specialists
-from tests.lectures.watching import Weights, watch
-from tests.lectures.words import links
+from model.reference.greedy import cross_attention
+from model.training.data import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 ORIGIN = {"machine": "a machine", "processors": 2, "versions": {"python": "3"}}

@@ -4,9 +4,9 @@ import pickle
 import pytest
 import torch
 
+from model.atomic_write import DamagedError, read_verified, write_directory, write_file
 from model.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from model.config import TrainConfig
-from model.disk import DamagedError, read_verified, write_directory, write_file
 from tests.full_disk import failures
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from model.architectures import build
 from model.config import ConfigError
 from model.encoder import AttentionPooling, Encoder
-from model.transformer import build
 from tests.tiny import ENCODERS, tiny_config, tiny_encoder
 
 LENGTHS = torch.tensor([9, 4, 1])

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from model.architectures import build
 from model.config import PRESETS, ConfigError, load_preset
-from model.transformer import build
 
 MILLIONS = {
     "demo": 1.1,

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from model.architectures import build
 from model.config import ConfigError, ModelConfig, load_preset
-from model.data import embedded_examples
-from model.evaluate import greedy_batch
-from model.loss import batch_loss
 from model.recurrent import GruCell, LstmCell, Recurrent, Score, SourceAttention, first_names, state_names
-from model.reference import ModelPredictor, cross_attention, greedy, next_logits
-from model.reference_beam import beam_search
-from model.train import train
-from model.transformer import build
+from model.reference.beam import beam_search
+from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits
+from model.training.data import embedded_examples
+from model.training.evaluate import greedy_batch
+from model.training.loss import batch_loss
+from model.training.train import train
 from tests.tiny import tiny_config, tiny_model
 
 SOURCES = ([4, 5, 6, 2], [7, 8, 9, 10, 11, 2], [12, 2])
@@ -255,7 +255,7 @@ def test_references_read_it_as_any_other_model(model):
 
 
 def test_half_precision_products_train_as_well(model):
-    from model.data import Batch
+    from model.training.data import Batch
 
     source_BS, lengths_B = padded(SOURCES)
     targets_BT = torch.tensor([[4, 5, 2], [9, 8, 2], [3, 2, 0]])

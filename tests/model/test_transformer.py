@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from model.architectures import build
 from model.attention import FullAttention, causal_mask
 from model.config import ConfigError, ModelConfig
-from model.reference import greedy
-from model.transformer import Decoder, EncoderDecoder, build
+from model.reference.greedy import greedy
+from model.transformer import Decoder, EncoderDecoder
 
 # B batch, T target positions, S source positions, V vocabulary
 

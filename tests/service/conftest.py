@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.engine import Engine, EngineConfig
+from service.engine.engine import Engine, EngineConfig
 from tests.fakes import LetterTokenizer, ScriptedRunner
 
 

@@ -3,8 +3,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from service import errors
-from service.metrics import ENDS, REFUSALS
-from service.servicer import STATUS, details_of, status_of
+from service.edge.metrics import ENDS, REFUSALS
+from service.edge.servicer import STATUS, details_of, status_of
 
 EXAMPLES = {
     errors.InvalidRequest: errors.InvalidRequest("text", "must not be empty"),

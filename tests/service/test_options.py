@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from protos.glossa.v1 import glossa_pb2 as pb
+from glossa.v1 import glossa_pb2 as pb
 from service.errors import InvalidRequest
 from service.options import (
     CHOICES,

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from protos.glossa.v1 import glossa_pb2, glossa_pb2_grpc
-from service.client import AsyncClient, ClientError
+from glossa.client.client import AsyncClient, ClientError
+from glossa.v1 import glossa_pb2, glossa_pb2_grpc
+from service.edge.metrics import Metrics
 from service.errors import StartupError
-from service.metrics import Metrics
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, open_model, server_options, version
 from service.step import StepPlan

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from service.decoding.beam import agree
-from service.decoding.phrases import Phrases
+from service.decoding.lexical_constraints import Phrases
 from service.decoding.search import search_for
+from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import Unsatisfiable
 from service.request import FinishReason
-from service.scheduler import Scheduler, SchedulerConfig
 from service.sequence import Hypothesis, Sequence
 from tests.fakes import EOS, ScriptedRunner, doubtful, drain
 from tests.fakes import decoding_request as request

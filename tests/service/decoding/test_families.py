@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from model.tokenizer import Tokenizer
-from service.alignment import target_spans
 from service.decoding.grammar import Grammar
-from service.decoding.phrases import Phrases, phrase_variants
-from service.decoding.rules import Banned
-from service.decoding.stops import StopMatcher
+from service.decoding.lexical_constraints import Phrases, phrase_variants
+from service.decoding.logits_processors import Banned
+from service.decoding.stop_strings import StopMatcher
 from service.decoding.vocabulary import Vocabulary
-from service.detokenizer import Detokenizer
-from tests.model.families import made
+from service.edge.alignment import target_spans
+from service.engine.detokenizer import Detokenizer
+from tests.model.tokenizers.families import made
 from tests.multilingual import lines
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.sampling_chi_square import FILTERS, SIGNIFICANT, best_of, chi_square, measure, survival, zipf_row
 from service.decoding.sampling import K_WANTED, Sampler
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
-from tests.bench.sampling_chi_square import FILTERS, SIGNIFICANT, best_of, chi_square, measure, survival, zipf_row
 
 NINF = -math.inf
 

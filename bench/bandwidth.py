@@ -1,0 +1,131 @@
+"""How fast memory is read, and what share of that a lone decode step reaches.
+
+A step of one row reads every weight of the decoder once and does little else: bytes of weights over bytes a second is
+the least time it can take. Reading is measured in turn with the steps, by a loop that gcc compiles, or by numpy's sum
+where there is no compiler, which is a little slower.
+
+usage: python -m bench.bandwidth [--forms static+kv b32 b128 fp32] [--repetitions 7] [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.measure import interleaved, machine, report, seconds
+from bench.speed_models import add_model_options, chosen_model
+from bench.steps import Rows
+from export.bundle import load_bundle
+from export.passes.quantize import FORMS, Form
+from model.config import ModelConfig
+from service.runtime.runner import OnnxModel
+
+SOURCE = """
+#include <stddef.h>
+#include <stdint.h>
+uint64_t total(const uint64_t *words, size_t count) {
+    uint64_t sums[32] = {0};
+    for (size_t at = 0; at + 32 <= count; at += 32)
+        for (int lane = 0; lane < 32; lane++) sums[lane] += words[at + lane];
+    uint64_t sum = 0;
+    for (int lane = 0; lane < 32; lane++) sum += sums[lane];
+    return sum;
+}
+"""
+BLOCK_MB = 40  # read again and again: about the int8 weights of a step; more than the caches of most machines
+READ_MB = 2000  # of one measurement
+STEPS = 30  # of one measurement
+SCALE_BYTES = 4  # of a block's scale
+
+
+def reader() -> tuple[Callable[[np.ndarray], object], str]:
+    """What reads an array of uint64 from end to end, and how it was made."""
+    if shutil.which("gcc") is None:
+        return np.sum, "numpy"
+    with tempfile.TemporaryDirectory() as directory:
+        source, library = Path(directory, "read.c"), Path(directory, "read.so")
+        source.write_text(SOURCE)
+        subprocess.run(["gcc", "-O3", "-march=native", "-shared", "-fPIC", source, "-o", library], check=True)
+        total = ctypes.CDLL(str(library)).total
+    total.restype, total.argtypes = ctypes.c_uint64, [ctypes.c_void_p, ctypes.c_size_t]
+    return lambda words: total(words.ctypes.data, words.size), "gcc"
+
+
+def read_job(read: Callable[[np.ndarray], object], threads: int) -> Callable[[], float]:
+    """GB/s of so many threads, each with a block of its own share."""
+    blocks = [np.ones(BLOCK_MB * 1_000_000 // 8 // threads, np.uint64) for _ in range(threads)]
+    passes = READ_MB // BLOCK_MB
+
+    def again(block: np.ndarray) -> None:
+        for _ in range(passes):
+            read(block)
+
+    def job() -> float:
+        team = [threading.Thread(target=again, args=(block,)) for block in blocks]
+
+        def run() -> None:
+            for thread in team:
+                thread.start()
+            for thread in team:
+                thread.join()
+
+        return passes * sum(block.nbytes for block in blocks) / seconds(run) / 1e9
+
+    return job
+
+
+def step_job(rows: Rows) -> Callable[[], float]:
+    """ms of a step, the median of some."""
+    return lambda: 1e3 * float(np.median([rows.step() for _ in range(STEPS)]))
+
+
+def step_bytes(config: ModelConfig, form: Form) -> float:
+    """Of the weights that a decode step reads: cross-attention's keys and values are there already, and of the
+    embeddings only a row is looked up."""
+    width = config.d_model
+    layer = 4 * width * width + 2 * width * width + 2 * width * config.d_ff
+    weights = config.num_decoder_layers * layer + width * config.vocab_size
+    return weights * (form.weight_bits / 8 + (SCALE_BYTES / form.block if form.block else 0))
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(ask)
+    ask.add_argument("--forms", nargs="+", default=["static+kv", "b32", "b128", "fp32"], choices=list(FORMS))
+    ask.add_argument("--repetitions", type=int, default=7)
+    ask.add_argument("--quick", action="store_true", help="int8 alone, fewer repetitions")
+    ask.add_argument("--json", action="store_true")
+    options = ask.parse_args()
+    model = chosen_model(options)
+    forms = options.forms[:1] if options.quick else options.forms
+    read, how = reader()
+    processors = machine()["processors"]
+    jobs: dict[str, Callable[[], float]] = {}
+    for threads in sorted({1, processors}):
+        jobs[f"GB/s read, {threads} threads"] = read_job(read, threads)
+        for form in forms:
+            bundle = model.bundle(form)
+            opened = OnnxModel.open(bundle, load_bundle(bundle), device="cpu", lone_threads=threads)
+            jobs[f"ms a step, {form}, {threads} threads"] = step_job(Rows(opened, 1))
+    measured = interleaved(jobs, 3 if options.quick else options.repetitions)
+    figures: dict[str, Any] = {"reader": how, "block_mb": BLOCK_MB, **measured}
+    for name in jobs:
+        if name.startswith("ms a step"):
+            _, form, threads = name.split(", ")
+            needed_ms = step_bytes(model.model.config, FORMS[form]) / measured[f"GB/s read, {threads}"].median / 1e6
+            figures[f"limit, {form}, {threads}, ms"] = round(needed_ms, 3)
+            figures[f"share of the limit, {form}, {threads}"] = round(needed_ms / measured[name].median, 3)
+    report(figures, [], as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

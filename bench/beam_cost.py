@@ -1,0 +1,125 @@
+"""What beam search costs beside greedy search of as many rows: 8 requests with beams of 4 against 32 greedy ones.
+
+usage: python -m bench.beam_cost [--requests 8] [--beam 4] [--tokens 30] [--rounds 5] [--layers 6] [--width 512]
+                                       [--words 32000] [--bundle DIRECTORY] [--json]
+
+The same scheduler, runner and searches as in an engine, without threads or texts. Rounds of both kinds alternate; a
+step's time is the median over rounds, and steps are compared at the same number of rows and cached positions. At most
+1.15 times a greedy step is allowed, reordering included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.engine_overhead import SOURCE_TOKENS, export_random, processor
+from export.bundle import load_bundle
+from service.decoding.search import advance, search_for
+from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.options import DecodingOptions
+from service.request import Request
+from service.runtime.runner import OnnxModel, OnnxRunner
+from service.sequence import Sequence
+from service.step import StepPlan
+
+LIMIT = 1.15
+
+
+class Timed(OnnxRunner):
+    """Notes the seconds of each turn's copies."""
+
+    copying_s = 0.0
+
+    def _copy(self, plan: StepPlan) -> None:
+        began_s = time.perf_counter()
+        super()._copy(plan)
+        self.copying_s = time.perf_counter() - began_s
+
+
+def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[float, float, float]]:
+    """Seconds of every turn with all rows: the whole, in the graph, in copies."""
+    runner = Timed(model, model.runner(max_rows=1)._memory, max_rows=rows)
+    settings = SchedulerConfig(max_rows=rows, join_tokens=1 << 20)
+    scheduler = Scheduler(settings, runner.limits, runner.layout)
+    for request in requests:
+        scheduler.submit(Sequence(request, search_for(request, ends=())))
+    turns = []
+    while not scheduler.is_idle:
+        began_s = time.perf_counter()
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            outputs = runner.run(plan.step)
+            advance(scheduler.commit(plan), outputs)
+            if plan.step.rows == rows and not plan.step.joins:
+                turns.append((time.perf_counter() - began_s, outputs.step_s, runner.copying_s))
+    return turns
+
+
+def requests_of(count: int, tokens: int, vocabulary: int, options: DecodingOptions) -> list[Request]:
+    rng = random.Random(1)
+    sources = [(*(rng.randrange(4, vocabulary) for _ in range(SOURCE_TOKENS)), 2) for _ in range(count)]
+    return [
+        Request(request_id=str(n), source=source, prompt=(1,), max_tokens=tokens, options=options)
+        for n, source in enumerate(sources)
+    ]
+
+
+def measure(path: Path, count: int, beam: int, tokens: int, rounds: int) -> dict[str, object]:
+    model = OnnxModel.open(path, load_bundle(path), device="cpu")
+    words = model.manifest.limits.vocab_size
+    kinds = {
+        "greedy": requests_of(count * beam, tokens, words, DecodingOptions()),
+        "beam": requests_of(count, tokens, words, DecodingOptions(beam_size=beam)),
+    }
+    turns: dict[str, list[list[tuple[float, float, float]]]] = {kind: [] for kind in kinds}
+    for number in range(rounds + 1):
+        for kind, requests in kinds.items():
+            found = decode(model, requests, count * beam)
+            if number:  # the first round touches memory and code
+                turns[kind].append(found[-(tokens - 2) :])  # the same lengths for both
+    figures: dict[str, object] = {"processor": processor(), "requests": count, "beam": beam, "tokens": tokens}
+    medians = {}
+    for kind, found_rounds in turns.items():
+        columns = [[statistics.median(step) for step in zip(*part, strict=True)] for part in _columns(found_rounds)]
+        whole, inside, copying = (1e3 * statistics.mean(column) for column in columns)
+        medians[kind] = columns[0]
+        figures[kind] = {"step_ms": round(whole, 3), "graph_ms": round(inside, 3), "copies_ms": round(copying, 3)}
+    ratios = [b / g for b, g in zip(medians["beam"], medians["greedy"], strict=True)]
+    figures["ratio"] = round(sum(medians["beam"]) / sum(medians["greedy"]), 4)
+    figures["ratio_median"] = round(statistics.median(ratios), 4)
+    return figures
+
+
+def _columns(rounds: list[list[tuple[float, float, float]]]) -> list[list[list[float]]]:
+    """Whole, graph and copies apart: for each, its rounds."""
+    return [[[turn[part] for turn in turns] for turns in rounds] for part in range(3)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    defaults = {"requests": 8, "beam": 4, "tokens": 30, "rounds": 5, "layers": 6, "width": 512, "words": 32000}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--bundle", type=Path, help="a directory to keep the exported model in")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        path = options.bundle or Path(scratch, "bundle")
+        if not path.exists():
+            export_random(path, layers=options.layers, width=options.width, words=options.words)
+        figures = measure(path, options.requests, options.beam, options.tokens, options.rounds)
+    print(json.dumps(figures) if options.json else "\n".join(f"{name:14}{value}" for name, value in figures.items()))
+    ratio = figures["ratio"]
+    assert isinstance(ratio, float)
+    sys.exit(ratio > LIMIT)
+
+
+if __name__ == "__main__":
+    main()

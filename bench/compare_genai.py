@@ -1,0 +1,251 @@
+"""How fast are texts generated beside onnxruntime-genai, with the same weights in the shape of Llama?
+
+usage: python -m bench.compare_genai DIRECTORY --peer-python PYTHON [--forms b32,row] [--builds int4-b32:2,…]
+           [--case alone|batch|mixed] [--prompt 64] [--tokens 64] [--repeats 5] [--grpc] [--json]
+
+PYTHON is an interpreter that has onnxruntime-genai (for its builder also torch, transformers and onnx). DIRECTORY keeps
+the models (`bench.peers_llama`, and what the peer's own builder makes of them) from one run to the next.
+
+--case: `alone` is one request, `batch` 16 of equal lengths, `mixed` 16 whose prompts and answers have 1/4 to all of the
+lengths. Whole answers are timed, prompts included; every contestant answers in turn, `--repeats` times, and medians are
+told. A build is PRECISION-bBLOCK:THREADS. The peer answers a batch in one Generator, where all rows are as long as the
+longest; what nobody asked for is not counted. Only builds that keep the logits of all positions (`…-full`) answer
+prompts of different lengths correctly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.engine_overhead import processor
+from bench.peers_llama import BUNDLE, PEER, Shape, prepare
+from export.bundle import TOKENIZER, load_bundle
+from model.tokenizer import SPECIAL, Tokenizer
+from service.config import effective_cpus
+from service.engine.engine import Engine, EngineConfig
+from service.engine.pool import EnginePool
+from service.engine.scheduler import SchedulerConfig
+from service.request import Finished, Request
+from service.runtime.busy_engines import Crowd
+from service.runtime.runner import OnnxModel
+
+ROWS = 16
+REST_S = 0.1  # the threads of whoever answered last look for work for a while
+WORKER = Path(__file__).with_name("genai_worker.py")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Token ids to continue and how many to add."""
+
+    prompt: tuple[int, ...]
+    tokens: int
+
+
+class Contestant(Protocol):
+    name: str
+
+    def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        """Seconds, and how many tokens were made of those that were asked for."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Ours:
+    """Engines in this process, one per processor; one that is alone takes all of them."""
+
+    def __init__(self, form: str, path: Path, rows: int) -> None:
+        self.name, self._rows = f"glossa {form}", rows
+        manifest, count = load_bundle(path), effective_cpus()
+        model = OnnxModel.open(path, manifest, device="cpu", lone_threads=count if rows == 1 else 1, crowd=Crowd())
+        tokenizer = Tokenizer.load(path / TOKENIZER)
+        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, join_tokens=1 << 20))
+        self._pool = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, config) for _ in range(count)])
+        self._pool.start()
+
+    def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        return asyncio.run(self._answer(asks))
+
+    async def _answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        loop, done, ends = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
+
+        def sink(event: object) -> None:
+            ends.append(event)
+            if len(ends) == len(asks):
+                done.set()
+
+        began_s = time.perf_counter()
+        for number, ask in enumerate(asks):
+            # Whole answers, as the peer's.
+            request = Request(request_id=str(number), prompt=ask.prompt, max_tokens=ask.tokens, is_streamed=False)
+            self._pool.submit(request, loop, sink)
+        await done.wait()
+        seconds = time.perf_counter() - began_s
+        failed = [end for end in ends if not isinstance(end, Finished)]
+        if failed:
+            raise failed[0]
+        return seconds, sum(end.generated_tokens for end in ends)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class OursServed:
+    """`glossa serve` in a process of its own, with a client here."""
+
+    def __init__(self, form: str, path: Path) -> None:
+        from cli.main import serving  # the command imports what it needs
+
+        self.name = f"glossa {form}, gRPC"
+        self._tokenizer, self._stack = Tokenizer.load(path / TOKENIZER), ExitStack()
+        self._address, _ = self._stack.enter_context(serving(path))
+
+    def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        return asyncio.run(self._answer(asks))
+
+    async def _answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        from glossa.client.client import AsyncClient
+
+        texts = [self._tokenizer.decode(ask.prompt) for ask in asks]
+        async with AsyncClient(self._address) as client:
+            began_s = time.perf_counter()
+            calls = [client.generate(text, max_tokens=ask.tokens) for text, ask in zip(texts, asks, strict=True)]
+            answers = await asyncio.gather(*calls)
+        return time.perf_counter() - began_s, sum(answer.generated_tokens for answer in answers)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Theirs:
+    """A peer in a process and with an interpreter of its own; `worker` says what it reads and writes."""
+
+    def __init__(self, name: str, python: Path, worker: Path, directory: Path, threads: int) -> None:
+        self.name = f"{name}, {threads} threads"
+        command = [str(python), str(worker), json.dumps({"model": str(directory), "threads": threads})]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._read()
+
+    def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
+        prompts, longest = [list(ask.prompt) for ask in asks], max(ask.tokens for ask in asks)
+        assert self._process.stdin is not None
+        print(json.dumps({"prompts": prompts, "max_tokens": longest}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        made = sum(min(ask.tokens, len(row)) for ask, row in zip(asks, answer["tokens"], strict=True))
+        return answer["seconds"], made
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name}: the process ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def build_peer(python: Path, directory: Path, build: str) -> Path:
+    """The model that the peer's builder makes of `directory`/llama, made once. build: PRECISION[-bBLOCK][-full]."""
+    path = directory / f"genai-{build}"
+    if not (path / "genai_config.json").exists():
+        precision, *parts = build.split("-")
+        extra = [] if "full" in parts else ["prune_lm_head=true"]
+        extra += [f"block_size={part[1:]}" for part in parts if part != "full"]
+        extra += ["accuracy_level=4"] if precision.startswith("int") else []
+        command = [str(python), "-m", "onnxruntime_genai.models.builder", "-i", str(directory / PEER), "-o", str(path)]
+        command += ["-p", precision, "-e", "cpu", "-c", str(directory / "cache"), "--extra_options", *extra]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return path
+
+
+def asks_of(case: str, prompt: int, tokens: int, words: int) -> list[Ask]:
+    draw = random.Random(1)
+
+    def one(share: float) -> Ask:
+        ids = [draw.randrange(len(SPECIAL), words) for _ in range(max(1, round(share * prompt)) - 1)]
+        return Ask((1, *ids), max(1, round(share * tokens)))
+
+    return [one(draw.uniform(0.25, 1.0) if case == "mixed" else 1.0) for _ in range(1 if case == "alone" else ROWS)]
+
+
+def measure(contestants: Sequence[Contestant], asks: Sequence[Ask], repeats: int) -> dict[str, float]:
+    """Median tokens per second by name; all of them in turn."""
+    expected = sum(ask.tokens for ask in asks)
+    rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    for turn in range(repeats + 1):
+        for contestant in contestants:
+            time.sleep(REST_S)
+            seconds, made = contestant.answer(asks)
+            if made != expected:
+                raise SystemExit(f"{contestant.name}: {expected} tokens were asked for, {made} came")
+            if turn:  # the first one touches memory and code
+                rates[contestant.name].append(made / seconds)
+    return {name: round(statistics.median(values), 1) for name, values in rates.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--peer-python", type=Path, required=True)
+    parser.add_argument("--forms", default="b32,row")
+    parser.add_argument("--builds", default="int4-b32:1,int4-b32:2")
+    parser.add_argument("--case", choices=("alone", "batch", "mixed"), default="alone")
+    for name, default in (("prompt", 64), ("tokens", 64), ("repeats", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--grpc", action="store_true", help="ours also as a server")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    shape, forms = Shape(), options.forms.split(",")
+    prepare(options.directory, shape, forms)
+    asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
+    contestants: list[Contestant] = []
+    try:
+        for form in forms:
+            path = options.directory / BUNDLE.format(form=form)
+            contestants.append(Ours(form, path, len(asks)))
+            if options.grpc:
+                contestants.append(OursServed(form, path))
+        for build, threads in (text.split(":") for text in options.builds.split(",")):
+            path = build_peer(options.peer_python, options.directory, build)
+            contestants.append(Theirs(f"genai {build}", options.peer_python, WORKER, path, int(threads)))
+        rates = measure(contestants, asks, options.repeats)
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    tell(rates, options, len(asks))
+
+
+def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:
+    """Prints rates, and each beside that of the fastest peer."""
+    best = max(rate for name, rate in rates.items() if not name.startswith("glossa"))
+    ratios = {name: round(rate / best, 2) for name, rate in rates.items()}
+    figures = {"processor": processor(), "case": options.case, "requests": requests, "prompt": options.prompt}
+    figures |= {"tokens": options.tokens, "tokens_per_s": rates, "of_best_peer": ratios}
+    if options.json:
+        print(json.dumps(figures))
+        return
+    print(f"{figures['processor']}, {options.case}: {requests} x {options.prompt} + {options.tokens} tokens")
+    for name, rate in rates.items():
+        print(f"{name:32} {rate:8.1f} tokens/s  {ratios[name]:.2f} x the best peer")
+
+
+if __name__ == "__main__":
+    main()

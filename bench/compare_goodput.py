@@ -1,0 +1,108 @@
+"""At which rate of arrivals are 99 % of the answers complete within a second? Beside CTranslate2 in the same service.
+
+Both are our gRPC server; in one of them `bench.peer_server` puts CTranslate2 in the place of the engines, with a
+batcher of 5 ms. Requests arrive at random moments (Poisson), of 5 to 60 tokens with answers about as long, and the rate
+is searched by `glossa bench --find-max`. Servers take turns, each round has other arrivals, and medians count.
+
+usage: python -m bench.compare_goodput [--form static+kv] [--checkpoint DIRECTORY --data TEST.tsv] [--rate 10]
+           [--duration-s 10] [--rounds 1] [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from bench.compare_speed_ctranslate2 import ENVIRONMENTS, ROOMY
+from bench.measure import Spread, Verdict, machine, report
+from bench.peer_server import ctranslate2_server, glossa_server
+from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_worker import HUGE_PAGES
+from export.passes.quantize import FORMS
+
+BAR = 2.0
+TEXTS = 2000
+
+
+def find_max(address: str, texts: Path, options: argparse.Namespace, seed: int, max_tokens: int) -> dict[str, Any]:
+    """What `glossa bench` tells of a server."""
+    command = [
+        *(sys.executable, str(Path(__file__).parents[2] / "cli/main.py"), "bench", "--find-max", "--unary", "--json"),
+        *("--input", str(texts), "--address", address, "--rate", str(options.rate), "--seed", str(seed)),
+        *("--duration-s", str(options.duration_s), "--warm-up-s", "2", "--wait-s", "2"),
+        *("--within-s", str(options.within_s), "--precision", "0.08", "--max-tokens", str(max_tokens)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {done.stderr.strip()[-1000:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, Any], list[Verdict]]:
+    work = model.mixed(TEXTS)
+    texts = model.path / "goodput.txt"
+    texts.write_text("\n".join(model.texts(work)) + "\n")
+    processors = machine()["processors"]
+    bundle, theirs = model.bundle(options.form), model.ctranslate2("int8")
+
+    def servers() -> dict[str, AbstractContextManager[tuple[str, int]]]:
+        made: dict[str, AbstractContextManager[tuple[str, int]]] = {
+            "Glossa": glossa_server(bundle, HUGE_PAGES),
+            f"CTranslate2, {processors} x 1 threads": ctranslate2_server(
+                bundle, theirs, workers=processors, environment=ENVIRONMENTS[ROOMY]
+            ),
+        }
+        if not options.quick:
+            made[f"CTranslate2, 1 x {processors} threads"] = ctranslate2_server(
+                bundle, theirs, workers=1, threads=processors, environment=ENVIRONMENTS[ROOMY]
+            )
+        return made
+
+    found: dict[str, list[float]] = {}
+    loads: dict[str, Any] = {}
+    for seed in range(options.rounds):
+        for name, server in servers().items():
+            with server as (address, _):
+                told = find_max(address, texts, options, seed, work.max_tokens)
+            found.setdefault(name, []).append(told["highest_sustained_rate"] or 0.0)
+            loads[name] = [
+                {key: load.get(key) for key in ("rate", "sustained", "end_to_end", "tokens_per_s")}
+                for load in told["loads"]
+            ]
+    figures = {name: Spread.of(rates) for name, rates in found.items()}
+    best = max(spread.median for name, spread in figures.items() if name != "Glossa")
+    verdicts = [
+        Verdict(
+            "goodput, p99 within 1 s, against CTranslate2 int8" + ("" if model.is_random else ", real sentences"),
+            round(figures["Glossa"].median / best, 3) if best else 0.0,
+            BAR,
+            aim="3×",
+            note=f"{options.rounds} searches each",
+        )
+    ]
+    return {"unit": "requests/s", "form": options.form, **figures, "loads": loads}, verdicts
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(ask)
+    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--rate", type=float, default=20.0, help="where searches begin, requests/s")
+    ask.add_argument("--duration-s", type=float, default=10.0, help="of one rate")
+    ask.add_argument("--within-s", type=float, default=100.0, help="of one search")
+    ask.add_argument("--rounds", type=int, default=1)
+    ask.add_argument("--quick", action="store_true", help="CTranslate2 with one worker a core alone")
+    ask.add_argument("--json", action="store_true")
+    options = ask.parse_args()
+    figures, verdicts = measure(chosen_model(options), options)
+    report(figures, verdicts, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

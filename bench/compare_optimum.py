@@ -1,0 +1,49 @@
+"""How fast are texts generated beside optimum-onnx, with the same float32 weights in the shape of Llama?
+
+usage: python -m bench.compare_optimum DIRECTORY --peer-python PYTHON [--forms fp32] [--case alone|batch]
+           [--prompt 64] [--tokens 32] [--repeats 5] [--json]
+
+PYTHON is an interpreter that has optimum-onnx, which exports the model itself; DIRECTORY keeps the models. Timing and
+cases are those of `compare_genai`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, tell
+from bench.peers_llama import BUNDLE, PEER, Shape, prepare
+
+WORKER = Path(__file__).with_name("optimum_worker.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--peer-python", type=Path, required=True)
+    parser.add_argument("--forms", default="fp32")
+    parser.add_argument("--case", choices=("alone", "batch"), default="alone")
+    for name, default in (("prompt", 64), ("tokens", 32), ("repeats", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    shape, forms = Shape(), options.forms.split(",")
+    prepare(options.directory, shape, forms)
+    asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
+    contestants: list[Contestant] = []
+    try:
+        for form in forms:
+            contestants.append(Ours(form, options.directory / BUNDLE.format(form=form), len(asks)))
+        for threads in (1, 2):
+            peer = options.directory / PEER
+            contestants.append(Theirs("optimum", options.peer_python, WORKER, peer, threads))
+        rates = measure(contestants, asks, options.repeats)
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    tell(rates, options, len(asks))
+
+
+if __name__ == "__main__":
+    main()

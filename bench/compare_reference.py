@@ -1,0 +1,78 @@
+"""Are the answers of a server those of the uncached PyTorch reference, greedy and with beams?
+
+usage: python -m bench.compare_reference CHECKPOINT BUNDLE [TEST.tsv] [--sentences 1000] [--beam 1 4 8]
+
+Without data, sentences of the embedded corpus that training has not seen. Where answers differ, both are scored by the
+reference: they may only be as good as each other, to within 1e-5 of the score that ranks them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from bench.sentences import sentence_pairs
+from cli.main import serving
+from glossa.client.client import Client
+from model.architectures import GenerativeModel
+from model.checkpoint import load_checkpoint
+from model.reference.beam import beam_search
+from model.reference.greedy import greedy, score
+
+TIE = 1e-5
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("checkpoint", type=Path)
+    ask.add_argument("bundle", type=Path)
+    ask.add_argument("data", type=Path, nargs="?")
+    ask.add_argument("--sentences", type=int, default=1000)
+    ask.add_argument("--beam", type=int, nargs="+", default=[1, 4, 8])
+    args = ask.parse_args()
+    loaded = load_checkpoint(args.checkpoint)
+    model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
+    texts = [source for source, _ in sentence_pairs(args.data, args.sentences)]
+    failed = 0
+    with serving(args.bundle) as (address, _), Client(address, timeout_s=600.0) as client:
+        for beam in args.beam:
+            answers = list(client.translate_batch(texts, include_tokens=True, beam_size=beam))
+            differing = ties = 0
+            started = time.monotonic()
+            for text, answer in zip(texts, answers, strict=True):
+                source = [*tokenizer.encode(text), config.eos_id]
+                expected = reference(model, source, beam)
+                if list(answer.tokens) == expected:
+                    continue
+                better = quality(model, source, expected) - quality(model, source, list(answer.tokens))
+                differing, ties = differing + 1, ties + (abs(better) < TIE)
+                print(f"{text}\n  served {answer.text}\n  the reference's answer scores higher by {better:.2e}")
+            seconds = time.monotonic() - started
+            print(
+                f"beam {beam}: {len(texts)} sentences, {differing} differ, {ties} of them ties; {seconds:.0f} s",
+                flush=True,
+            )
+            failed += differing - ties
+    sys.exit(failed > 0)
+
+
+def reference(model: GenerativeModel, source: list[int], beam: int) -> list[int]:
+    config = model.config
+    if beam == 1:
+        return greedy(model, [config.bos_id], source=source, max_tokens=config.max_target_len)
+    found = beam_search(
+        model, [config.bos_id], source=source, max_tokens=config.max_target_len, beam_size=beam, early_stopping="true"
+    )
+    return list(found[0].tokens)
+
+
+def quality(model: GenerativeModel, source: list[int], tokens: list[int]) -> float:
+    """What answers are ranked by: the mean log-probability of a token."""
+    logprobs = score(model, [model.config.bos_id], tokens, source=source)
+    return sum(logprobs) / len(logprobs)
+
+
+if __name__ == "__main__":
+    main()

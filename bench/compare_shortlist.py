@@ -1,0 +1,230 @@
+"""What does a shortlist save, here and in CTranslate2, which has the same one as its vocabulary map?
+
+In-process, in turn: all words and the shortlist's, one request after another (`alone`), all sentences at once
+(`offline`), and with beams of 4 (`beam`). The random model has a random shortlist of 256 words for each source, no end
+among them, so that every answer is as long as the other side's; a bundle brings its own, and then answers are scored.
+
+usage: python -m bench.compare_shortlist [--form static+kv] [--parts alone offline beam] [--count N] [--json]
+           [--bundle BUNDLE --checkpoint DIRECTORY --data TEST.tsv [--precision int8]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Verdict, interleaved, machine, report, seconds
+from bench.peers import save_ctranslate2
+from bench.sentences import sentence_pairs
+from bench.speed_models import SpeedModel, Workload
+from export.bundle import SHORTLIST, TOKENIZER, Shortlist, load_bundle, load_shortlist
+from export.passes.quantize import FORMS
+from model.tokenizer import Tokenizer
+from service.engine.engine import Engine, EngineConfig
+from service.engine.pool import EnginePool
+from service.engine.scheduler import SchedulerConfig
+from service.options import DecodingOptions
+from service.request import Event, Finished, Request
+from service.runtime.runner import LONE_BYTES, OnnxModel
+from service.runtime.sessions import Precision
+
+ROWS, BATCH = 64, 64
+COUNTS = {"alone": 20, "offline": 256, "beam": 96}
+TARGETS = 14  # random words of each source token: 20 of them and their words are 256 or more
+Words = Sequence[tuple[int, ...]]
+
+
+class Ours:
+    """Engines over one bundle, in this process."""
+
+    def __init__(self, bundle: Path, precision: Precision) -> None:
+        self.manifest, self.tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
+        processors = machine()["processors"]
+        self.model = OnnxModel.open(
+            bundle, self.manifest, device="cpu", precision=precision, lone_threads=processors, lone_bytes=LONE_BYTES
+        )
+        config = EngineConfig(scheduler=SchedulerConfig(max_rows=ROWS), max_queue=10_000)
+        engines = [
+            Engine(self.model.runner(max_rows=ROWS), self.tokenizer, config, name=f"engine-{number}")
+            for number in range(processors)
+        ]
+        self.pool = EnginePool(engines)
+        self.pool.start()
+
+    def answers(self, work: Workload, words: Words, *, beam: int, is_alone: bool) -> list[str]:
+        return asyncio.run(self._answers(work, words, beam, is_alone))
+
+    async def _answers(self, work: Workload, words: Words, beam: int, is_alone: bool) -> list[str]:
+        loop = asyncio.get_running_loop()
+
+        def ask(number: int) -> asyncio.Future[Finished]:
+            said: asyncio.Future[Finished] = loop.create_future()
+
+            def hear(event: Event) -> None:
+                assert isinstance(event, Finished), event
+                said.set_result(event)
+
+            request = Request(
+                request_id=str(number),
+                source=work.sources[number],
+                prompt=self.manifest.golden.prompt,
+                max_tokens=work.max_tokens,
+                options=DecodingOptions(beam_size=beam),
+                words=words[number] if words else (),
+                is_streamed=False,
+            )
+            self.pool.submit(request, loop, hear)
+            return said
+
+        if is_alone:
+            return [(await ask(number)).text for number in range(len(work.sources))]
+        return [(await said).text for said in [ask(number) for number in range(len(work.sources))]]
+
+
+class Theirs:
+    """CTranslate2 over the same weights, with the same shortlist."""
+
+    def __init__(self, model: SpeedModel, kind: str, shortlist: Shortlist) -> None:
+        path = model.path / f"ctranslate2-{kind}-map"
+        if not path.exists():
+            save_ctranslate2(model.model, path, kind)
+        lines = ["\t" + " ".join(map(str, shortlist.always))]
+        lines += [f"{token}\t{' '.join(map(str, (token, *targets)))}" for token, targets in shortlist.by_source.items()]
+        (path / "vmap.txt").write_text("\n".join(lines) + "\n")
+        library, processors = importlib.import_module("ctranslate2"), machine()["processors"]
+        shapes = {"many": (processors, 1), "alone": (1, 1), "alone, all cores": (1, processors)}
+        self.translators = {
+            name: library.Translator(
+                str(path), device="cpu", compute_type=kind, inter_threads=inter, intra_threads=intra
+            )
+            for name, (inter, intra) in shapes.items()
+        }
+
+    def answers(self, name: str, work: Workload, *, beam: int, with_map: bool) -> list[list[int]]:
+        texts = [[str(token) for token in source] for source in work.sources]
+        batches = [texts] if name == "many" else [[text] for text in texts]
+        told = []
+        for batch in batches:
+            told += self.translators[name].translate_batch(
+                batch,
+                beam_size=beam,
+                max_decoding_length=work.max_tokens,
+                min_decoding_length=work.max_tokens if work.is_exact else 1,
+                max_batch_size=BATCH if name == "many" else 1,
+                max_input_length=0,
+                use_vmap=with_map,
+            )
+        return [[int(token) for token in answer.hypotheses[0]] for answer in told]
+
+
+def random_shortlist(vocab_size: int) -> Shortlist:
+    draw = random.Random(11)
+    words = range(4, vocab_size)
+    return Shortlist(always=(), by_source={token: tuple(draw.sample(words, TARGETS)) for token in words})
+
+
+def words_of(shortlist: Shortlist, work: Workload, ends: tuple[int, ...]) -> Words:
+    """Of each source; an end is among them unless answers have a length that is given."""
+    of_each = [shortlist.allowed(source) for source in work.sources]
+    return [tuple(sorted(own.difference(ends) if work.is_exact else own.union(ends))) for own in of_each]
+
+
+@contextlib.contextmanager
+def running(ours: Ours) -> Iterator[Ours]:
+    try:
+        yield ours
+    finally:
+        ours.pool.close()
+
+
+def jobs_of(
+    part: str, ours: Ours, theirs: Theirs, work: Workload, words: Words, answers: dict[str, Any]
+) -> dict[str, Callable[[], float]]:
+    """What takes turns; each returns sentences a second and leaves its answers behind."""
+    beam, is_alone = 4 if part == "beam" else 1, part == "alone"
+
+    def timed(name: str, run: Callable[[], Any]) -> Callable[[], float]:
+        def job() -> float:
+            return len(work.sources) / seconds(lambda: answers.__setitem__(name, run()))
+
+        return job
+
+    jobs = {}
+    for label, own in (("all words", ()), ("shortlist", words)):
+        name = f"Glossa, {label}"
+        jobs[name] = timed(name, lambda own=own: ours.answers(work, own, beam=beam, is_alone=is_alone))  # type: ignore[misc]
+        for shape in ("alone", "alone, all cores") if is_alone else ("many",):
+            name = f"CTranslate2, {label}" + (f", {shape}" if is_alone else "")
+            jobs[name] = timed(
+                name,
+                lambda shape=shape, own=own: theirs.answers(shape, work, beam=beam, with_map=bool(own)),  # type: ignore[misc]
+            )
+    return jobs
+
+
+def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
+    return float(importlib.import_module("sacrebleu").corpus_bleu(answers, [references]).score)
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--form", choices=sorted(set(FORMS) - {"fp16"}), default="static+kv")
+    ask.add_argument("--parts", nargs="+", choices=sorted(COUNTS), default=list(COUNTS))
+    ask.add_argument("--bundle", type=Path)
+    ask.add_argument("--precision", choices=["fp32", "int8", "int4"], default="int8")
+    ask.add_argument("--checkpoint", type=Path)
+    ask.add_argument("--data", type=Path)
+    ask.add_argument("--count", type=int)
+    ask.add_argument("--repetitions", type=int, default=5)
+    ask.add_argument("--json", action="store_true")
+    args = ask.parse_args()
+    if (args.bundle is None) != (args.checkpoint is None):
+        ask.error("--bundle and --checkpoint: the same weights are needed for CTranslate2")
+    model = SpeedModel(checkpoint=args.checkpoint, data=args.data)
+    precision: Precision = args.precision
+    if args.bundle is None:
+        own = FORMS[args.form].precision
+        precision, shortlist = "auto" if own == "fp16" else own, random_shortlist(model.model.config.vocab_size)
+        bundle = model.bundle(args.form, shortlist=shortlist)
+    else:
+        bundle = args.bundle
+        shortlist = load_shortlist(bundle / SHORTLIST)
+    theirs = Theirs(model, "float32" if precision == "fp32" else "int8", shortlist)
+    figures: dict[str, Any] = {}
+    verdicts: list[Verdict] = []
+    with running(Ours(bundle, precision)) as ours:
+        for part in args.parts:
+            work = model.sentences(args.count or COUNTS[part])
+            words = words_of(shortlist, work, ours.manifest.tokens.ends)
+            answers: dict[str, Any] = {}
+            found = interleaved(jobs_of(part, ours, theirs, work, words, answers), args.repetitions)
+            figures |= {f"{part}: {name}, sentences/s": spread for name, spread in found.items()}
+            best = {
+                label: max(spread.median for name, spread in found.items() if name.startswith(f"CTranslate2, {label}"))
+                for label in ("all words", "shortlist")
+            }
+            mine = {label: found[f"Glossa, {label}"].median for label in best}
+            figures[f"{part}: words of a source"] = sum(map(len, words)) / len(words)
+            figures[f"{part}: shortlist over all words, Glossa"] = mine["shortlist"] / mine["all words"]
+            figures[f"{part}: shortlist over all words, CTranslate2"] = best["shortlist"] / best["all words"]
+            verdicts.append(
+                Verdict(
+                    f"{part}, shortlist: Glossa over CTranslate2's best", mine["shortlist"] / best["shortlist"], 1.0
+                )
+            )
+            if args.data is not None and not work.is_exact:
+                references = [target for _, target in sentence_pairs(args.data, len(work.sources))]
+                for name, told in answers.items():
+                    texts = [one if isinstance(one, str) else ours.tokenizer.decode(one) for one in told]
+                    figures[f"{part}: {name}, BLEU"] = bleu(texts, references)
+    report(figures, verdicts, as_json=args.json)
+
+
+if __name__ == "__main__":
+    main()

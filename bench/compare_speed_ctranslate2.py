@@ -1,0 +1,210 @@
+"""How fast are answers beside CTranslate2 on the same weights, both at their best?
+
+Each environment in which CTranslate2 might be fastest (instruction set, oneDNN or MKL, huge pages) has a process of
+its own, with every way to divide the cores in it. All are tried once; the best two of each precision then take turns
+with ours, and the fastest of them is what our figure is divided by. Both sides get ids; through gRPC ours gets texts.
+
+    alone     one request after another, greedy, in-process and through gRPC
+    offline   all sentences at once, greedy
+    beam      the same with beams of 4
+
+usage: python -m bench.compare_speed_ctranslate2 alone|offline|beam [--forms static+kv b32 b128 fp32]
+           [--checkpoint DIRECTORY --data TEST.tsv] [--count N] [--repetitions 5] [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from bench.measure import Spread, Verdict, interleaved, machine, report, widest_isa
+from bench.peer_server import glossa_server
+from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_worker import HUGE_PAGES, Worker
+from export.passes.quantize import FORMS
+
+ISA = widest_isa()
+FORCED = {"CT2_FORCE_CPU_ISA": ISA}
+ROOMY = f"{ISA}, huge pages"
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "as it comes": {},
+    ISA: FORCED,
+    ROOMY: {**FORCED, **HUGE_PAGES},
+    f"oneDNN, {ISA}": {"CT2_USE_MKL": "0", **FORCED},
+    f"MKL, {ISA}": {"CT2_USE_MKL": "1", **FORCED},
+}
+INTEL_ONLY = "MKL, AVX512"  # on AMD never the default, and a tenth as fast as the others with int8
+QUICK = ("as it comes", ROOMY)
+KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
+FORMS_OF = {
+    "alone": ["8b64", "static+kv", "b32", "b128", "fp32"],
+    "offline": ["static+kv", "fp32"],
+    "beam": ["static+kv"],
+}
+ROWS = (64, 128, 192)
+COUNTS = {"alone": 10, "offline": 512, "beam": 512}
+TRIED = {"alone": 4, "offline": 128, "beam": 64}  # sentences of the single try
+OURS_TRIED = 256  # enough to fill the rows that are tried
+KEPT = 2
+
+
+class Shape(NamedTuple):
+    """How CTranslate2 divides cores and sentences."""
+
+    inter_threads: int
+    intra_threads: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.inter_threads} x {self.intra_threads} threads, batch {self.batch}"
+
+
+def shapes(part: str, processors: int) -> list[Shape]:
+    if part == "alone":
+        return [Shape(1, threads, 1) for threads in sorted({1, processors})]
+    divisions = [(processors, 1), (1, processors)] if processors > 1 else [(1, 1)]
+    batches = (32, 64) if part == "beam" else (64, 128)
+    return [Shape(*division, batch) for division, batch in itertools.product(divisions, batches)]
+
+
+def bar(part: str, form: str, *, has_amx: bool) -> tuple[float, str] | None:
+    """What our figure must be at least, as a multiple of CTranslate2's, and what it should become."""
+    name = "b128" if form == "b128" else FORMS[form].precision
+    bars = {
+        ("alone", "int8"): (2.4, "90 % of the memory limit"),
+        ("alone", "int4"): (2.8, ""),
+        ("alone", "b128"): (3.5, ""),
+        ("alone", "fp32"): (1.15, "the limit"),
+        ("offline", "int8"): (1.6 if has_amx else 1.5, "2×"),
+        ("offline", "fp32"): (1.1, "the limit"),
+        ("beam", "int8"): (1.3, "1.6×"),
+    }
+    return bars.get((part, name))
+
+
+GRPC_BAR = 2.2  # alone, int8
+
+
+class Comparison:
+    """The processes of one run."""
+
+    def __init__(self, model: SpeedModel, part: str, count: int, environments: Iterable[str], stack: Any) -> None:
+        self._model, self._part, self._count, self._stack = model, part, count, stack
+        self._sentences = model.sentences(max(count, TRIED[part]))
+        self.work = self._sentences.save(model.path / f"{part}.work.json")
+        self._order: dict[str, Any] = {"beam": 4 if part == "beam" else 1, "alone": part == "alone"}
+        self._environments = environments
+        self._peers: dict[tuple[str, str], Worker] = {}
+        self.tried: dict[str, float] = {}
+
+    def peers(self, kind: str, processors: int) -> dict[str, Callable[[], float]]:
+        """Jobs for CTranslate2's best settings of a precision, all of them tried once."""
+        jobs = {}
+        for environment, shape in itertools.product(self._environments, shapes(self._part, processors)):
+            name = f"CTranslate2 {kind}, {environment}, {shape}"
+            order = {"kind": kind, **shape._asdict(), **self._order}
+            worker = self._peer(kind, environment)
+            jobs[name] = (worker, order)
+            worker.rate(count=2, **order)  # loads the model
+            self.tried[name] = worker.rate(count=min(self._count, TRIED[self._part]), **order)
+        best = sorted(jobs, key=lambda name: self.tried[name], reverse=True)[:KEPT]
+        return {name: self._job(*jobs[name]) for name in best}
+
+    def ours(self, form: str, processors: int) -> dict[str, Callable[[], float]]:
+        """The job for our best number of rows, or of threads for one row, all of them tried once."""
+        worker = self._stack.enter_context(Worker("glossa", self._model.bundle(form), self.work, HUGE_PAGES))
+        settings = [{"lone_threads": threads} for threads in sorted({1, processors})]
+        if self._part != "alone":
+            settings = [{"rows": rows} for rows in ROWS]
+        tried = []
+        for setting in settings:
+            worker.rate(count=2, **setting, **self._order)
+            tried.append(worker.rate(count=min(self._count, OURS_TRIED), **setting, **self._order))
+            self.tried[f"Glossa {form}, {', '.join(f'{name} {value}' for name, value in setting.items())}"] = tried[-1]
+        best = settings[tried.index(max(tried))]
+        return {f"Glossa {form}": self._job(worker, {**best, **self._order})}
+
+    def served(self, form: str) -> dict[str, Callable[[], float]]:
+        """The job for our server, with a client in a process of its own."""
+        texts = self.work.with_suffix(".texts.json")
+        texts.write_text(json.dumps(self._model.texts(self._sentences)))
+        address, _ = self._stack.enter_context(glossa_server(self._model.bundle(form)))
+        worker = self._stack.enter_context(Worker("client", address, self.work))
+        return {f"Glossa {form}, gRPC": self._job(worker, {"texts": str(texts), **self._order})}
+
+    def _peer(self, kind: str, environment: str) -> Worker:
+        key = kind, environment
+        if key not in self._peers:
+            self._peers[key] = self._stack.enter_context(
+                Worker("ctranslate2", self._model.ctranslate2(kind), self.work, ENVIRONMENTS[environment])
+            )
+        return self._peers[key]
+
+    def _job(self, worker: Worker, order: dict[str, Any]) -> Callable[[], float]:
+        return lambda: worker.rate(count=self._count, **order)
+
+
+def environments(*, is_quick: bool) -> list[str]:
+    """Those that are worth trying on this machine."""
+    known = QUICK if is_quick else ENVIRONMENTS
+    return [name for name in known if name != INTEL_ONLY or machine()["family"].startswith("GenuineIntel")]
+
+
+def judge(part: str, forms: list[str], figures: dict[str, Spread], suffix: str) -> list[Verdict]:
+    has_amx = "amx_int8" in machine()["flags"]
+    verdicts = []
+    for form in forms:
+        kind = KINDS[FORMS[form].precision]
+        theirs = max(
+            (spread.median, name) for name, spread in figures.items() if name.startswith(f"CTranslate2 {kind},")
+        )
+        wanted = bar(part, form, has_amx=has_amx)
+        for name, limit in ((f"Glossa {form}", wanted), (f"Glossa {form}, gRPC", (GRPC_BAR, ""))):
+            if name in figures and limit is not None:
+                ratio = figures[name].median / theirs[0]
+                measure = f"{part}, {name.removeprefix('Glossa ')} against CTranslate2 {kind}{suffix}"
+                verdicts.append(Verdict(measure, round(ratio, 3), limit[0], aim=limit[1], note=theirs[1]))
+    return verdicts
+
+
+def measure(options: argparse.Namespace) -> None:
+    model, part = chosen_model(options), options.part
+    forms = options.forms or FORMS_OF[part]
+    count = options.count or (COUNTS[part] // 4 if options.quick else COUNTS[part])
+    processors = options.processors or machine()["processors"]
+    with contextlib.ExitStack() as stack:
+        run = Comparison(model, part, count, environments(is_quick=options.quick), stack)
+        jobs: dict[str, Callable[[], float]] = {}
+        for kind in sorted({KINDS[FORMS[form].precision] for form in forms}):
+            jobs |= run.peers(kind, processors)
+        for form in forms:
+            jobs |= run.ours(form, processors)
+        if part == "alone":
+            jobs |= next((run.served(form) for form in forms if FORMS[form].precision == "int8"), {})
+        figures = interleaved(jobs, options.repetitions)
+    suffix = "" if model.is_random else ", real sentences"
+    unit = "sentences/s" if not model.is_random else "sentences/s of 20 source and 30 target tokens"
+    told: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
+    told["tried once"] = {name: round(rate, 2) for name, rate in run.tried.items()}
+    report(told, judge(part, forms, figures, suffix), as_json=options.json)
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("part", choices=list(COUNTS))
+    add_model_options(ask)
+    ask.add_argument("--forms", nargs="+", choices=list(FORMS))
+    ask.add_argument("--count", type=int, default=0, help="sentences of one repetition")
+    ask.add_argument("--repetitions", type=int, default=5)
+    ask.add_argument("--processors", type=int, default=0, help="that may be used; all of the machine if not given")
+    ask.add_argument("--quick", action="store_true", help="fewer settings and sentences")
+    ask.add_argument("--json", action="store_true")
+    measure(ask.parse_args())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
+
+    overhead   all sentences at once through a real server and a client in another process, unary and streaming every
+               token, against the engines without gRPC, which read as much beside a step as a server's do. The client
+               has no machine of its own here: one is grpc for Python, and takes as much time as the server, the other
+               one (`lean_client`) hardly any. The processor time of both is told.
+    memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
+               and after both have answered the same load
+
+usage: python -m bench.grpc_overhead overhead|memory [--form static+kv] [--count 512] [--repetitions 5] [--quick]
+           [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Spread, Verdict, interleaved, machine, report
+from bench.peer_server import ctranslate2_server, glossa_server, resident_mb
+from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_worker import HUGE_PAGES, Worker
+from export.passes.quantize import FORMS
+from service.engine.scheduler import SchedulerConfig
+
+BARS = {"unary": 0.08, "streaming": 0.20}  # of the time
+CLIENTS = {"lean client": "lean", "client in Python": "client"}
+SERVED = SchedulerConfig()
+ROWS = SERVED.max_rows
+SETTLE_S = 1.0  # until a server that has answered everything is read
+
+
+def _load(model: SpeedModel, count: int) -> tuple[Path, Path]:
+    """Files of the sentences, as ids and as texts."""
+    sentences = model.sentences(count)
+    work = sentences.save(model.path / "overhead.work.json")
+    texts = work.with_suffix(".texts.json")
+    texts.write_text(json.dumps(model.texts(sentences)))
+    return work, texts
+
+
+def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+    work, texts = _load(model, count)
+    kinds = {f"{name}, {client}": (name, engine) for name in BARS for client, engine in CLIENTS.items()}
+    client_s: dict[str, list[float]] = {name: [] for name in kinds}
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(Worker("glossa", model.bundle(form), work, HUGE_PAGES))
+        address, _ = stack.enter_context(glossa_server(model.bundle(form), HUGE_PAGES))
+        clients = {kind: stack.enter_context(Worker(kind, address, work)) for kind in CLIENTS.values()}
+
+        def ask(name: str) -> float:
+            how, client = kinds[name]
+            answer = clients[client](count=count, texts=str(texts), streams=how == "streaming")
+            client_s[name].append(answer["cpu_s"] / answer["seconds"])
+            return float(answer["sentences"] / answer["seconds"])
+
+        reading = {"join_tokens": SERVED.join_tokens, "idle_join_tokens": SERVED.idle_join_tokens}
+        jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS, **reading)}
+        figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in kinds}}, repetitions)  # type: ignore[misc]
+    verdicts, told = [], dict[str, Any](figures)
+    for name, (how, _) in kinds.items():
+        share = 1 - figures[name].median / figures["in-process"].median
+        told[f"processors that the client took, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
+        measure = f"gRPC and Python, {name} on the same cores"
+        verdicts.append(Verdict(measure, round(share, 4), BARS[how], "", is_limit=True))
+    return {"unit": "sentences/s", "form": form, "sentences": count, **told}, verdicts
+
+
+def memory(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+    """Servers start anew in each repetition: what a process has taken it seldom gives back."""
+    work, texts = _load(model, count)
+    processors = machine()["processors"]
+    servers = {
+        "Glossa": lambda: glossa_server(model.bundle(form)),  # on whatever pages its command starts it with
+        "CTranslate2": lambda: ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
+    }
+    ready: dict[str, list[float]] = {name: [] for name in servers}
+    loaded: dict[str, list[float]] = {name: [] for name in servers}
+    for _ in range(repetitions):
+        for name, server in servers.items():
+            with server() as (address, process), Worker("client", address, work) as client:
+                ready[name].append(resident_mb(process))
+                client(count=count, texts=str(texts))
+                time.sleep(SETTLE_S)
+                loaded[name].append(resident_mb(process))
+    figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
+    figures |= {f"{name}, after the load": Spread.of(found) for name, found in loaded.items()}
+    ratio = figures["Glossa, after the load"].median / figures["CTranslate2, after the load"].median
+    verdict = Verdict(f"resident memory, {form} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
+    return {"unit": "MB", "form": form, "sentences": count, **figures}, [verdict]
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("part", choices=["overhead", "memory"])
+    add_model_options(ask)
+    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--count", type=int, default=512)
+    ask.add_argument("--repetitions", type=int, default=5)
+    ask.add_argument("--quick", action="store_true", help="a quarter of the sentences")
+    ask.add_argument("--json", action="store_true")
+    options = ask.parse_args()
+    model, count = chosen_model(options), options.count // 4 if options.quick else options.count
+    if options.part == "memory":
+        figures, verdicts = memory(model, options.form, count, options.repetitions)
+    else:
+        figures, verdicts = overhead(model, options.form, count, options.repetitions)
+    report(figures, verdicts, as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""kill -9 a training run at random moments, resume it every time, and compare the weights with an undisturbed run.
+
+    python -m bench.kill_resume [KILLS] [SEED]        prints one line per kill; exit code 0 if bit-identical
+
+The run is a tiny copy task with dropout and accumulation, so most of the time is the start of Python.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from model.config import ModelConfig, TrainConfig
+from model.training.data import copy_examples
+from model.training.train import train
+
+STEPS = 60
+MODEL = ModelConfig(
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    dropout=0.1,
+    max_source_len=16,
+    max_target_len=16,
+)
+TRAIN = TrainConfig(
+    tokenizer="words",
+    vocab_size=40,
+    batch_tokens=128,
+    accumulate=2,
+    steps=STEPS,
+    warmup_steps=10,
+    save_every_steps=3,
+    validate_every_steps=20,
+    log_every_steps=1,
+    average_checkpoints=3,
+    validation_size=20,
+    bf16=False,
+)
+
+
+def run(out: Path, *, resume: bool = False) -> None:
+    """The whole training, or the rest of it, on one thread: bits depend on how work is divided among threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(MODEL, TRAIN, data=copy_examples(600, seed=1), out=out, resume=resume)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def killed_run(out: Path, *, kills: int, seed: int) -> list[int]:
+    """Train in child processes of which all but the last are killed; the number of log lines each had written."""
+    rng, heard = random.Random(seed), list[int]()
+    for attempt in range(kills + 1):
+        command = [sys.executable, "-m", "bench.kill_resume", "--child", str(out)]
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert child.stderr is not None
+        deadly, lines = rng.randint(5, STEPS // kills - 4), 0  # a state is saved every third step
+        for line in child.stderr:
+            lines += line.startswith("step ")
+            if attempt < kills and lines == deadly:
+                child.send_signal(signal.SIGKILL)  # lands anywhere in the next steps: in a product, in a save
+                break
+        child.stderr.close()
+        code = child.wait()
+        assert code == (-signal.SIGKILL if attempt < kills else 0), code
+        heard.append(lines)
+    return heard
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--child"]:
+        run(Path(sys.argv[2]), resume=True)
+        return 0
+    kills, seed = (int(argument) for argument in (*sys.argv[1:], "5", "1")[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed, killed = Path(folder) / "undisturbed", Path(folder) / "killed"
+        run(undisturbed)
+        heard = killed_run(killed, kills=kills, seed=seed)
+        same = weights(undisturbed) == weights(killed)
+    print(f"{kills} kills after {heard[:-1]} steps of their processes, {heard[-1]} in the last: ", end="")
+    print("weights bit-identical" if same else "WEIGHTS DIFFER")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

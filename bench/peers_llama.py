@@ -1,0 +1,223 @@
+"""A decoder-only model of random weights in the shape of Llama: as a bundle of ours and for peers, the same weights.
+
+LlamaForCausalLM has the architecture of a `ModelConfig` with RMS norm before each sublayer, rotary positions, a gated
+feed-forward with SiLU, grouped-query heads, no biases and two tables of tokens; only its embeddings are not scaled, so
+ours are scaled when they are copied. Its logits are compared with ours before anything is written.
+
+The rows of the special tokens in the last product are zero, so that no answer ends before its length: of 32,000 random
+logits some are positive.
+
+usage: python -m bench.peers_llama DIRECTORY [--forms fp32,b32,…] [--layers 12] [--width 768] [--words 32000]
+
+writes DIRECTORY/llama for whoever reads Hugging Face models, and DIRECTORY/bundle-FORM for each form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.peers import NotRepresentable, transformers_logits, verify
+from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
+from export.passes.calibrate import calibrate
+from export.passes.quantize import FORMS, Form
+from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
+from export.verification.verifier import limits_of
+from model.config import ModelConfig
+from model.layers import Block
+from model.reference.greedy import greedy
+from model.tokenizer import SPECIAL, Tokenizer
+from model.transformer import Decoder
+
+PEER, BUNDLE = "llama", "bundle-{form}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """125 million parameters as it stands."""
+
+    layers: int = 12
+    width: int = 768
+    words: int = 32000
+    kv_heads: int = 4
+    positions: int = 512
+
+    def config(self) -> ModelConfig:
+        return ModelConfig(
+            architecture="decoder",
+            vocab_size=self.words,
+            d_model=self.width,
+            num_heads=self.width // 64,
+            num_kv_heads=self.kv_heads,
+            d_ff=self.width * 8 // 3 // 64 * 64,  # two thirds of four times the width, as in Llama
+            num_decoder_layers=self.layers,
+            activation="silu",
+            gated=True,
+            norm="rms",
+            positions="rotary",
+            bias=False,
+            tie_embeddings=False,
+            max_target_len=self.positions,
+        )
+
+
+def random_llama(shape: Shape, seed: int = 1) -> Decoder:
+    """Ready to be exported; its answers never end by themselves."""
+    torch.manual_seed(seed)
+    model = Decoder(shape.config()).eval()
+    with torch.no_grad():
+        model.decoder.unembedding.weight[: len(SPECIAL)] = 0.0
+    return model
+
+
+def llama_model(model: Decoder) -> Any:
+    """LlamaForCausalLM with our weights; its logits are verified. Raises NotRepresentable."""
+    library, config = importlib.import_module("transformers"), model.config
+    kind = (config.norm, config.norm_position, config.positions, config.gated, config.bias, config.tie_embeddings)
+    if kind != ("rms", "pre", "rotary", True, False, False):
+        raise NotRepresentable(f"Llama has no model of this shape: {config}")
+    theirs = library.LlamaForCausalLM(
+        library.LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.d_model,
+            intermediate_size=config.d_ff,
+            num_hidden_layers=config.num_decoder_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.attention_kv_heads,
+            head_dim=config.attention_head_dim,
+            hidden_act=config.activation,
+            max_position_embeddings=config.max_target_len,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
+            tie_word_embeddings=False,
+            pad_token_id=config.pad_id,
+            bos_token_id=config.bos_id,
+            eos_token_id=config.eos_id,
+            dtype="float32",
+        )
+    ).eval()
+    theirs.load_state_dict(_weights(model))
+    verify("transformers", model, lambda source, inputs: transformers_logits(theirs, source, inputs))
+    return theirs
+
+
+def _weights(model: Decoder) -> dict[str, Tensor]:
+    """Ours by their names."""
+    config, stack = model.config, model.decoder
+    scaled = stack.embedding.tokens.weight * math.sqrt(config.d_model)
+    weights = {"model.embed_tokens.weight": scaled, "lm_head.weight": stack.unembedding.weight}
+    weights["model.norm.weight"] = _weight(stack.norm)
+    for i, block in enumerate(stack.blocks):
+        assert isinstance(block, Block)
+        name, attention, feed_forward = f"model.layers.{i}", block.self_attention, block.feed_forward
+        assert feed_forward.gate is not None
+        parts = attention.query_key_value.weight.split(attention.sizes)
+        for letter, part in zip("qkv", parts, strict=True):
+            weights[f"{name}.self_attn.{letter}_proj.weight"] = part
+        weights |= {
+            f"{name}.self_attn.o_proj.weight": attention.output.weight,
+            f"{name}.mlp.gate_proj.weight": feed_forward.inner.weight,  # theirs is what goes through the activation
+            f"{name}.mlp.up_proj.weight": feed_forward.gate.weight,
+            f"{name}.mlp.down_proj.weight": feed_forward.outer.weight,
+            f"{name}.input_layernorm.weight": _weight(block.self_residual.norm),
+            f"{name}.post_attention_layernorm.weight": _weight(block.feed_forward_residual.norm),
+        }
+    return weights
+
+
+def _weight(norm: nn.Module) -> Tensor:
+    return dict(norm.named_parameters())["weight"]
+
+
+def random_tokenizer(words: int) -> Tokenizer:
+    """Every token a word, w0 being the first behind the special ones."""
+    vocabulary = " ".join(f"w{number}" for number in range(words - len(SPECIAL)))
+    return Tokenizer.train([vocabulary], kind="words", vocab_size=words)
+
+
+def save_peer(theirs: Any, tokenizer: Tokenizer, directory: Path) -> None:
+    """A directory that `from_pretrained` reads, tokenizer included."""
+    theirs.save_pretrained(directory)
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
+    tokenizer.save(directory / TOKENIZER)
+    fast = importlib.import_module("transformers").PreTrainedTokenizerFast
+    fast(tokenizer_file=str(directory / TOKENIZER), **names).save_pretrained(directory)
+
+
+def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, traced: Traced) -> None:
+    """A bundle of one form; its graphs are not compared with PyTorch. traced: what `trace_model` made of the model."""
+    config = model.config
+    ranges = calibrate(model, [((), text) for text in random_texts(model)]) if form.needs_ranges else None
+
+    def fill(directory: Path) -> Manifest:
+        tokenizer.save(directory / TOKENIZER)
+        return Manifest(
+            architecture=config.architecture,
+            task="generation",
+            tokens=tokens_of(config),
+            framing=framing_of(config),
+            limits=limits_of(config),
+            variants=(save_variant(model, directory, form, ranges=ranges, traced=traced),),
+            golden=Golden(source=(), prompt=(1,), output=tuple(greedy(model, [1], max_tokens=2))),
+            lineage={},
+            parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
+            created="2000-01-01T00:00:00+00:00",
+        )
+
+    write_bundle(path, fill)
+
+
+def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[list[int]]:
+    draw = np.random.default_rng(1)
+    return [[1, *draw.integers(len(SPECIAL), model.config.vocab_size, length - 1).tolist()] for _ in range(count)]
+
+
+def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
+    """Writes what `directory` does not have yet, or has in a format that nobody reads any more."""
+    paths = {form: directory / BUNDLE.format(form=form) for form in forms}
+    peer = directory / PEER
+    for path in paths.values():
+        if path.exists() and not _is_readable(path):
+            shutil.rmtree(path)
+    if peer.exists() and all(path.exists() for path in paths.values()):
+        return
+    model, tokenizer = random_llama(shape), random_tokenizer(shape.words)
+    if not peer.exists():
+        save_peer(llama_model(model), tokenizer, peer)
+    traced = trace_model(model)
+    for form, path in paths.items():
+        if not path.exists():
+            save_bundle(model, tokenizer, path, FORMS[form], traced)
+
+
+def _is_readable(bundle: Path) -> bool:
+    try:
+        load_manifest(bundle)
+    except VersionError:
+        return False
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--forms", default="fp32", help="names of export.passes.quantize.FORMS, separated by commas")
+    for name in ("layers", "width", "words"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
+    options = parser.parse_args()
+    shape = Shape(layers=options.layers, width=options.width, words=options.words)
+    prepare(options.directory, shape, options.forms.split(","))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Where a decode step goes: milliseconds by type of node, as ONNX Runtime's profiler counts them.
+
+The profiler costs a little itself: the sum of the nodes and the step without it are told beside each other.
+
+usage: python -m bench.profile_step [--form static+kv | --bundle DIRECTORY --precision int8] [--rows 1 8 32 64]
+           [--steps 60] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from bench.measure import report
+from bench.speed_models import add_model_options, chosen_model
+from bench.steps import CONTEXT, SOURCE_TOKENS, Rows
+from export.bundle import (
+    SESSION_CONFIG,
+    SESSION_MEM_PATTERN,
+    SESSION_OPTIMIZATION,
+    SESSION_THREADS,
+    Manifest,
+    load_bundle,
+)
+from export.passes.quantize import FORMS
+from service.runtime.runner import OnnxModel
+
+WARM_UP = 5
+
+
+def profiled(path: Path, manifest: Manifest, rows: int, steps: int) -> dict[str, float]:
+    """ms of a step by type of node."""
+    opened: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory:
+
+        def open_graph(file: Path, providers: list[Any]) -> Any:
+            options = ort.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = SESSION_THREADS, 1
+            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
+            options.enable_mem_pattern, options.log_severity_level = SESSION_MEM_PATTERN, 3
+            for key, value in SESSION_CONFIG.items():
+                options.add_session_config_entry(key, value)
+            options.enable_profiling = file.stem == "decode"
+            options.profile_file_prefix = str(Path(directory, file.stem))
+            opened[file.stem] = ort.InferenceSession(str(file), options, providers=providers)
+            return opened[file.stem]
+
+        stepped = Rows(OnnxModel.open(path, manifest, device="cpu", open_graph=open_graph), rows)
+        for _ in range(WARM_UP + steps):
+            stepped.step()
+        events = json.loads(Path(opened["decode"].end_profiling()).read_text())
+    runs = [event for event in events if event["name"] == "model_run"][-steps:]
+    began = min(event["ts"] for event in runs)
+    spent: Counter[str] = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= began:
+            spent[event["args"]["op_name"]] += event["dur"]
+    return {name: round(microseconds / 1e3 / steps, 4) for name, microseconds in spent.most_common()}
+
+
+def plain_ms(path: Path, manifest: Manifest, rows: int, steps: int) -> float:
+    stepped = Rows(OnnxModel.open(path, manifest, device="cpu"), rows)
+    return round(1e3 * float(np.median([stepped.step() for _ in range(steps)])), 3)
+
+
+def table(columns: dict[int, dict[str, float]], plain: dict[int, float]) -> str:
+    """Node types down, rows across, in Markdown."""
+    most = columns[max(columns)]
+    order = sorted({name for column in columns.values() for name in column}, key=lambda name: -most.get(name, 0))
+    lines = ["| ms of a step | " + " | ".join(f"{rows} rows" for rows in columns) + " |"]
+    lines.append("|---" * (1 + len(columns)) + "|")
+    for name in order:
+        lines.append(f"| {name} | " + " | ".join(f"{column.get(name, 0):.3f}" for column in columns.values()) + " |")
+    lines.append("| all nodes | " + " | ".join(f"{sum(column.values()):.3f}" for column in columns.values()) + " |")
+    lines.append("| the step without profiler | " + " | ".join(f"{plain[rows]:.3f}" for rows in columns) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(ask)
+    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--bundle", type=Path, help="any other bundle")
+    ask.add_argument("--precision", help="of its variants; the first one if not given")
+    ask.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 64])
+    ask.add_argument("--steps", type=int, default=60)
+    ask.add_argument("--json", action="store_true")
+    options = ask.parse_args()
+    path = options.bundle or chosen_model(options).bundle(options.form)
+    manifest = load_bundle(path)
+    if options.precision:
+        manifest = dataclasses.replace(manifest, variants=(manifest.variant(options.precision),))
+    columns = {rows: profiled(path, manifest, rows, options.steps) for rows in options.rows}
+    plain = {rows: plain_ms(path, manifest, rows, options.steps) for rows in options.rows}
+    if not options.json:
+        print(table(columns, plain))
+        return
+    variant = manifest.variants[0]
+    form = variant.quantization.form if variant.quantization else variant.precision
+    told = {"form": form, "source_tokens": SOURCE_TOKENS, "cached": CONTEXT, "nodes_ms": columns, "step_ms": plain}
+    report({**told, "markdown": table(columns, plain)}, [], as_json=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Do drafts pay? Tokens per second with and without `--speculate`, of texts that repeat themselves and of others.
+
+usage: python -m bench.speculation [--checkpoint DIRECTORY --text FILE] [--layers 12 --width 768 --words 32000]
+           [--form row] [--draft 8] [--requests 1,8] [--tokens 128] [--repeats 5] [--threads 1] [--json]
+
+One engine in this process answers whole requests, prompts included; with and without drafts in turns, medians of
+`--repeats` and of the ratios of neighbours. Without --checkpoint the weights are random, in the shape of Llama; such a
+model soon repeats itself whatever it is asked, so that it shows what blocks cost beside steps, and no more than that:
+how often drafts come true is a matter of real texts.
+
+Prompts that repeat: one line several times over. Others: different lines of --text, or random tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.engine_overhead import processor
+from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
+from export.bundle import TOKENIZER, load_bundle
+from export.passes.quantize import FORMS
+from export.select_scheme import Development
+from export.to_onnx import FormChoice, export_bundle, trace_model
+from model.tokenizer import Tokenizer
+from service.engine.engine import Engine, EngineConfig
+from service.engine.engine_metrics import NullMetrics
+from service.engine.scheduler import SchedulerConfig
+from service.request import Finished, Request, TextDelta
+from service.runtime.runner import OnnxModel
+
+
+class Counting(NullMetrics):
+    """Of all drafts of an engine."""
+
+    def __init__(self) -> None:
+        self.drafted = self.accepted = 0
+
+    def speculated(self, drafted: int, accepted: int) -> None:
+        self.drafted += drafted
+        self.accepted += accepted
+
+
+class Contestant:
+    """An engine with or without drafts."""
+
+    def __init__(self, model: OnnxModel, tokenizer: Tokenizer, draft: int, rows: int) -> None:
+        self.metrics = Counting()
+        settings = SchedulerConfig(max_rows=rows, draft_tokens=draft)
+        self._engine = Engine(model.runner(max_rows=rows), tokenizer, EngineConfig(scheduler=settings), self.metrics)
+        self._engine.start()
+
+    def answer(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
+        """Tokens per second, and the answers."""
+        return asyncio.run(self._answer(prompts, tokens))
+
+    async def _answer(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
+        loop = asyncio.get_running_loop()
+        waiting: list[asyncio.Future[Any]] = [loop.create_future() for _ in prompts]
+        began_s = time.perf_counter()
+        for number, (prompt, future) in enumerate(zip(prompts, waiting, strict=True)):
+
+            def sink(event: object, future: asyncio.Future[Any] = future) -> None:
+                if not isinstance(event, TextDelta):
+                    future.set_result(event)
+
+            self._engine.submit(Request(request_id=str(number), prompt=prompt, max_tokens=tokens), loop, sink)
+        ends = await asyncio.gather(*waiting)
+        seconds = time.perf_counter() - began_s
+        assert all(isinstance(end, Finished) for end in ends), ends
+        return sum(end.generated_tokens for end in ends) / seconds, [end.hypotheses[0].tokens for end in ends]
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def make_bundle(arguments: argparse.Namespace, texts: Sequence[str], path: Path) -> None:
+    """Of the checkpoint, or of random weights in the shape of Llama."""
+    form = FORMS[arguments.form]
+    if arguments.checkpoint is None:
+        shape = Shape(layers=arguments.layers, width=arguments.width, words=arguments.words)
+        model = random_llama(shape)
+        save_bundle(model, random_tokenizer(shape.words), path, form, trace_model(model))
+        return
+    forms = FormChoice(form=form.name, development=Development(texts[:32]), max_loss=100.0)
+    export_bundle(
+        arguments.checkpoint, path, precisions=(form.precision,), forms=forms if form.is_quantized else FormChoice()
+    )
+
+
+def prompts_of(kind: str, count: int, tokenizer: Tokenizer, texts: Sequence[str], words: int) -> list[tuple[int, ...]]:
+    """Prompts of about 60 tokens: a text that repeats itself, or one that does not."""
+    rng = random.Random(1)
+    made = []
+    for number in range(count):
+        if texts:
+            text = " ".join(texts[number : number + 8]) if kind == "ordinary" else (texts[number] + "\n") * 8
+            ids = tokenizer.encode(text)[:60]
+        else:
+            part = [rng.randrange(4, words) for _ in range(60 if kind == "ordinary" else 12)]
+            ids = (part * 5)[:60]
+        made.append((1, *ids))
+    return made
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A line of figures for each kind of prompt and number of requests."""
+    texts = [line for line in arguments.text.read_text().splitlines() if len(line) > 30] if arguments.text else []
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "bundle"
+        make_bundle(arguments, texts, path)
+        manifest = load_bundle(path)
+        opened = OnnxModel.open(path, manifest, device="cpu", lone_threads=arguments.threads)
+        tokenizer = Tokenizer.load(path / TOKENIZER)
+        return [
+            _compared(opened, tokenizer, kind, count, texts, arguments)
+            for kind in ("repeating", "ordinary")
+            for count in arguments.requests
+        ]
+
+
+def _compared(
+    model: OnnxModel, tokenizer: Tokenizer, kind: str, count: int, texts: Sequence[str], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    prompts = prompts_of(kind, count, tokenizer, texts, model.manifest.limits.vocab_size)
+    room = model.manifest.limits.max_target_len - max(map(len, prompts)) + 1
+    tokens = min(arguments.tokens, room)
+    contestants = [Contestant(model, tokenizer, draft, count) for draft in (0, arguments.draft)]
+    rates: list[list[float]] = [[], []]
+    answers: list[Any] = [None, None]
+    try:
+        for repeat in range(arguments.repeats + 1):  # the first one warms up
+            for place, contestant in enumerate(contestants):
+                rate, answers[place] = contestant.answer(prompts, tokens)
+                if repeat:
+                    rates[place].append(rate)
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    metrics = contestants[1].metrics
+    plain, drafting = (statistics.median(some) for some in rates)
+    return {
+        "prompts": kind,
+        "requests": count,
+        "plain": round(plain, 1),
+        "drafting": round(drafting, 1),
+        "ratio": round(statistics.median(b / a for a, b in zip(*rates, strict=True)), 3),
+        "drafted": metrics.drafted,
+        "accepted": metrics.accepted,
+        "equal_answers": sum(one == other for one, other in zip(*answers, strict=True)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--text", type=Path, help="lines to make prompts of")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--words", type=int, default=32000)
+    parser.add_argument("--form", choices=list(FORMS), default="row")
+    parser.add_argument("--draft", type=int, default=8)
+    parser.add_argument("--requests", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    lines = measure(arguments)
+    if arguments.json:
+        print(json.dumps({"processor": processor(), "lines": lines}))
+        return
+    print(processor())
+    for line in lines:
+        print("  ".join(f"{name} {value}" for name, value in line.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The whole table of speed, measured anew: what `make bench` runs, and the section "Speed" of BENCHMARKS.md.
+
+Every part is a script of its own, which can be run by itself and prints JSON; this one runs them one after another on
+an otherwise idle machine, under a budget of time, keeps what they said, and writes the section between two marks of the
+page. A part whose peer is not installed, or which fails, is told as such and costs no other part its figures.
+
+usage: python -m bench.speed [--only PART …] [--checkpoint DIRECTORY] [--data TEST.tsv] [--bundle DIRECTORY]
+           [--peer-python PYTHON] [--budget-s 1200] [--write BENCHMARKS.md] [--keep FILE.json] [--from FILE.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Verdict, machine, versions
+from bench.speed_models import CACHE
+from export.bundle import load_bundle
+
+BEGIN, END = "<!-- speed: begin, rewritten by `make bench` -->", "<!-- speed: end -->"
+PLOT = "docs/cost_growth.svg"
+GENAI_BARS = {"alone": 1.0, "batch": 1.5}
+LONG = 400.0  # seconds that no part may exceed
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command whose last line of output is JSON. needs: packages that it cannot do without."""
+
+    name: str
+    command: str
+    title: str
+    needs: tuple[str, ...] = ()
+
+
+def parts(options: argparse.Namespace) -> list[Part]:
+    peer, faces = ("ctranslate2",), ("transformers",)
+    speed, face = "compare_speed_ctranslate2", "compare_speed_transformers"
+    form = f"--form {options.form}"
+    forms = f"8b64 {options.form} b32 b128 fp32"
+    goodput = f"compare_goodput {form} --quick"
+    found = [
+        Part("models", f"speed_models --form fp32 {options.form} 8b64 b32 b128", "what is measured"),
+        Part("bandwidth", f"bandwidth --forms {forms}", "One row beside the memory's speed"),
+        Part("alone", f"{speed} alone --count 6 --forms {forms}", "One request at a time", peer),
+        Part("offline", f"{speed} offline --quick --forms {options.form} --count 512", "All sentences at once", peer),
+        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 96", "The same in fp32", peer),
+        Part("beam", f"{speed} beam --quick --forms {options.form} --count 128", "Beams of 4", peer),
+        Part("transformers-alone", f"{face} alone --form 8b64", "Hugging Face, one at a time", faces),
+        Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
+        Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
+        Part("overhead", f"grpc_overhead overhead {form} --repetitions 3", "gRPC and Python with all rows busy"),
+        Part("grpc-alone", "grpc_alone --repetitions 2", "What gRPC alone takes for a streamed message"),
+        Part("memory", f"grpc_overhead memory {form} --repetitions 3", "Memory", peer),
+        Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
+        Part("profile-fp32", "profile_step --form fp32", "Where a step goes, fp32"),
+        Part("profile", f"profile_step {form}", f"Where a step goes, {options.form}"),
+    ]
+    if options.checkpoint:
+        real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
+        real += f" --data {shlex.quote(str(options.data))}" if options.data else ""
+        chosen = f"--forms {options.form} {real} --quick --count"
+        found += [
+            Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, one at a time", peer),
+            Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, all at once", peer),
+            Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
+            Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
+        ]
+    if options.peer_python:
+        genai = f"compare_genai {options.cache / 'llama'} --peer-python {shlex.quote(str(options.peer_python))} --case"
+        found += [Part(f"genai-{case}", f"{genai} {case}", f"Decoder-only, {case}") for case in GENAI_BARS]
+    if options.bundle:
+        data = f" {shlex.quote(str(options.data))}" if options.data else ""
+        command = f"invariance {shlex.quote(str(options.bundle))}{data} --requests 200 --mixes 5"
+        found.append(Part("invariance", command, "Alone and in any company, bit for bit"))
+    return [part for part in found if not options.only or part.name in options.only]
+
+
+def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
+    """What a part said, or {"skipped": why not}."""
+    for package in part.needs:
+        if importlib.util.find_spec(package) is None:
+            return {"skipped": f"{package} is not installed; pip install -r requirements/bench.in"}
+    if within_s <= 0:
+        return {"skipped": "the budget of time was spent"}
+    words = shlex.split(part.command)
+    flags = [] if part.name == "models" or "--json" in words else ["--json"]
+    place = ["--cache", str(cache)] if words[0] not in ("compare_genai", "grpc_alone", "invariance") else []
+    command = [sys.executable, "-m", f"bench.{words[0]}", *words[1:], *place, *flags]
+    began_s = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=min(LONG, within_s))
+    except subprocess.TimeoutExpired:
+        return {"skipped": f"not ready within {min(LONG, within_s):.0f} s"}
+    took = {
+        "seconds": round(time.monotonic() - began_s, 1),
+        "command": f"python -m bench.{_without_folders(part)}",
+    }
+    if part.name == "models":
+        return took if done.returncode == 0 else {"skipped": done.stderr.strip()[-500:]}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return {**took, "skipped": f"status {done.returncode}: {done.stderr.strip()[-500:]}"}
+    return {**judged(json.loads(lines[-1])), **took}
+
+
+def _without_folders(part: Part) -> str:
+    """Its command, but for where on this machine its files lie."""
+    return shlex.join([Path(word).name if word.startswith("/") else word for word in shlex.split(part.command)])
+
+
+def judged(told: dict[str, Any]) -> dict[str, Any]:
+    """Adds the line of the table to what scripts say that judge nothing themselves."""
+    if "different" in told:
+        answers, different = told["requests"] * told["mixes"], sum(told["different"].values())
+        name = f"answers bit-identical alone and in {told['mixes']} mixes, {told['form']}, {told['requests']} requests"
+        line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
+        return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
+    if "of_best_peer" not in told:
+        return told
+    ours = {name: ratio for name, ratio in told["of_best_peer"].items() if not name.startswith("genai")}
+    best, case = max(ours, key=lambda name: ours[name]), told["case"]
+    line = Verdict(
+        f"decoder-only, {told['requests']} requests, against onnxruntime-genai", ours[best], GENAI_BARS[case], note=best
+    )
+    return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
+
+
+def quality(bundle: Path) -> Iterator[dict[str, Any]]:
+    """Lines of the table that an exporter has measured and written into a bundle."""
+    for variant in load_bundle(bundle).variants:
+        for figures in variant.comparison:
+            if figures.chosen and figures.bleu_loss is not None:
+                yield {
+                    "measure": f"BLEU lost by {variant.precision} ({figures.form}), {figures.sentences} sentences",
+                    "figure": round(figures.bleu_loss, 3),
+                    "bar": 0.3,
+                    "unit": "BLEU",
+                    "aim": "0.1",
+                    "is_limit": True,
+                    "met": figures.bleu_loss <= 0.3,
+                    "note": "measured by the exporter",
+                }
+
+
+def section(results: dict[str, Any]) -> str:
+    """The section in Markdown, marks included."""
+    where, there = results["machine"], results["versions"]
+    packages = ", ".join(f"{name} {version}" for name, version in there.items())
+    flags = " ".join(where["flags"]) or "none of those that matter"
+    lines = [
+        BEGIN,
+        f"Taken on {results['date']} by `make bench` in {results['seconds'] / 60:.0f} minutes on {where['processors']} "
+        f"processors of {where['model']} ({where['family']}; {flags}). {packages}. Unless something else is said: a "
+        "6+6-layer model of d512 with 32,000 words, random weights, 20 source and 30 target tokens; what is compared "
+        "ran in turn, a round of warm-up, then 5; medians. CTranslate2 is the fastest of its settings in the same run.",
+        "",
+        "| measure | bar | measured | met | aim | beside |",
+        "|---|---|---|---|---|---|",
+    ]
+    for verdict in [*_verdicts(results), *results.get("quality", [])]:
+        sign, unit = "≤" if verdict["is_limit"] else "≥", f" {verdict['unit']}".rstrip()
+        lines.append(
+            f"| {verdict['measure']} | {sign} {verdict['bar']:g}{unit} | {verdict['figure']:.3g}{unit} | "
+            f"{'yes' if verdict['met'] else '**no**'} | {verdict['aim']} | {verdict['note']} |"
+        )
+    for name, part in results["parts"].items():
+        if name != "models":
+            lines += ["", *_details(part)]
+    return "\n".join([*lines, END])
+
+
+def _verdicts(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in results["parts"].values():
+        yield from part.get("verdicts", [])
+
+
+def _details(part: dict[str, Any]) -> list[str]:
+    """A part's figures."""
+    command = f" (`{part['command']}`)" if "command" in part else ""
+    if "skipped" in part and isinstance(part["skipped"], str):
+        return [f"**{part['title']}**{command}: not measured: {part['skipped']}"]
+    lines = [f"**{part['title']}**{command}, {part.get('seconds', 0):.0f} s:", ""]
+    figures = dict(part.get("figures", part))
+    if markdown := figures.pop("markdown", ""):
+        return [*lines, *markdown.splitlines()]
+    unit = figures.pop("unit", "")
+    measured = {name: value for name, value in figures.items() if isinstance(value, dict) and "median" in value}
+    if measured:
+        lines += [f"| {unit} | median | least | most |", "|---|---|---|---|"]
+        lines += [f"| {name} | {s['median']:.4g} | {s['low']:.4g} | {s['high']:.4g} |" for name, s in measured.items()]
+    told = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
+    told = {name: value for name, value in told.items() if name not in ("part", "seconds", "command", "title")}
+    for name, value in figures.items():
+        if isinstance(value, dict) and name not in measured and name not in ("loads", "machine", "versions"):
+            told[name] = ", ".join(f"{key} {found}" for key, found in value.items())
+    if told:
+        lines += ["", *(f"- {name}: {value}" for name, value in told.items())]
+    return lines
+
+
+def rewrite(page: Path, text: str) -> None:
+    """Puts the section between its marks, or with them at the end of the page."""
+    old = page.read_text(encoding="utf-8")
+    if (BEGIN in old) != (END in old):
+        raise SystemExit(f"{page}: has one of the marks {BEGIN!r} and {END!r}, must have both or none")
+    if BEGIN in old:
+        before, _, rest = old.partition(BEGIN)
+        new = before + text + rest.partition(END)[2]
+    else:
+        new = f"{old.rstrip()}\n\n## Speed\n\n{text}\n"
+    page.write_text(new, encoding="utf-8")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    began_s = time.monotonic()
+    kept = json.loads(options.keep.read_text()) if options.keep.exists() and options.only else {}
+    results: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": versions(),
+        "parts": kept.get("parts", {}),
+    }
+    for part in parts(options):
+        left_s = options.budget_s - (time.monotonic() - began_s)
+        results["parts"][part.name] = {"title": part.title, **run(part, left_s, options.cache)}
+        told = results["parts"][part.name]
+        print(f"{part.name}: {told.get('skipped') or 'measured'} ({told.get('seconds', 0):.0f} s)", file=sys.stderr)
+        for verdict in told.get("verdicts", []):
+            met = "met" if verdict["met"] else "MISSED"
+            print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
+        results["seconds"] = sum(one.get("seconds", 0.0) for one in results["parts"].values())
+        options.keep.parent.mkdir(parents=True, exist_ok=True)
+        options.keep.write_text(json.dumps(results, ensure_ascii=False, indent=1))
+    if options.bundle:
+        results["quality"] = list(quality(options.bundle))
+        options.keep.write_text(json.dumps(results, ensure_ascii=False, indent=1))
+    return results
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("--only", nargs="+", default=[], help="parts by name; others keep what was measured before")
+    ask.add_argument("--cache", type=Path, default=CACHE)
+    ask.add_argument("--checkpoint", type=Path, help="a trained model, for real sentences")
+    ask.add_argument("--data", type=Path, help="TSV of sentence pairs for it")
+    ask.add_argument("--bundle", type=Path, help="its bundle as exported, for quality and invariance")
+    ask.add_argument("--form", default="static+kv", help="of int8")
+    ask.add_argument("--peer-python", type=Path, help="an interpreter that has onnxruntime-genai, to measure it too")
+    ask.add_argument("--budget-s", type=float, default=1200.0)
+    ask.add_argument("--keep", type=Path, default=CACHE / "speed.json", help="what was measured, as JSON")
+    ask.add_argument("--from", dest="earlier", type=Path, help="measure nothing: write what was kept")
+    ask.add_argument("--write", type=Path, help="the page whose section is rewritten; printed if not given")
+    options = ask.parse_args()
+    results = json.loads(options.earlier.read_text()) if options.earlier else measure(options)
+    if options.write:
+        rewrite(options.write, section(results))
+    else:
+        print(section(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+"""One engine in a process of its own, which does what it is told and says how long it took.
+
+A process of its own, because what decides an engine's speed is read once, when it starts: `CT2_FORCE_CPU_ISA`,
+`GLIBC_TUNABLES`, the number of OpenMP threads. It reads orders from its standard input, one JSON object a line, and
+answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
+many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
+
+    glossa        rows, engines, lone_threads, join_tokens, idle_join_tokens    over its graphs, without gRPC
+    client, lean  streams                             a server's address is its model; gRPC
+    ctranslate2   kind, inter_threads, intra_threads, batch
+    transformers  dtype, threads, batch
+
+Texts are ids on both sides, so that nobody is measured by its tokenizer, except through gRPC.
+
+usage: python -m bench.speed_worker ENGINE MODEL     (what Worker starts)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.speed_models import Workload
+
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+OPENMP_SPINS_S = 0.25  # threads of OpenMP wait so long for more work, busily: nobody may be measured meanwhile
+TIMEOUT_S = 600.0
+
+Order = Mapping[str, Any]
+Lengths = list[int]  # tokens of each answer
+
+
+class WorkerFailed(Exception):
+    """A worker ended or complained; the message holds what it said last."""
+
+
+class Worker:
+    """The other end: starts the process, hands it orders, ends it."""
+
+    def __init__(
+        self, engine: str, model: Path | str, work: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """work: the Workload that orders take their sentences from."""
+        self.engine, self._work = engine, work
+        command = [sys.executable, "-m", "bench.speed_worker", engine, str(model)]
+        inherited = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+        threads = {} if engine == "transformers" else {"OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**inherited, **threads, **(environment or {})},
+        )
+
+    def __call__(self, **order: Any) -> dict[str, Any]:
+        """Does one order: {"seconds", "cpu_s", "tokens", "sentences", "resident_mb"}. Raises WorkerFailed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        work = str(order.pop("work", self._work))
+        try:
+            self._process.stdin.write(json.dumps({"work": work, **order}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerFailed(f"{self.engine}: the process ended with status {self._process.wait()} on {order}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerFailed(f"{self.engine}: {order} failed: {answer['error']}")
+        return answer
+
+    def rate(self, **order: Any) -> float:
+        """Sentences a second."""
+        answer = self(**order)
+        return float(answer["sentences"] / answer["seconds"])
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            try:
+                self._process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+# ---- the worker's side: each engine is a function from a model to one that does an order and returns answers' lengths
+
+
+def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
+    from export.bundle import TOKENIZER, load_bundle
+    from model.tokenizer import Tokenizer
+    from service.config import effective_cpus
+    from service.engine.engine import Engine, EngineConfig
+    from service.engine.pool import EnginePool
+    from service.engine.scheduler import SchedulerConfig
+    from service.options import DecodingOptions
+    from service.request import Finished, Request, TextDelta
+    from service.runtime.runner import OnnxModel
+
+    bundle = Path(path)
+    manifest, tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
+    pools: dict[tuple[int, ...], EnginePool] = {}
+
+    @functools.cache
+    def model(lone_threads: int) -> OnnxModel:
+        return OnnxModel.open(bundle, manifest, device="cpu", lone_threads=lone_threads)
+
+    def pool_of(rows: int, engines: int, lone_threads: int, join_tokens: int, idle_join_tokens: int) -> EnginePool:
+        key = rows, engines, lone_threads, join_tokens, idle_join_tokens
+        if key not in pools:
+            config = EngineConfig(
+                scheduler=SchedulerConfig(
+                    max_rows=rows, state_bytes=1 << 33, join_tokens=join_tokens, idle_join_tokens=idle_join_tokens
+                ),
+                max_queue=1 << 20,
+            )
+            runners = [model(lone_threads).runner(max_rows=rows) for _ in range(engines)]
+            pools[key] = EnginePool([Engine(runner, tokenizer, config) for runner in runners])
+            pools[key].start()
+        return pools[key]
+
+    async def answer(pool: EnginePool, requests: Sequence[Request]) -> Lengths:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        lengths: Lengths = []
+
+        def sink(event: object) -> None:
+            if isinstance(event, Finished):
+                lengths.append(event.generated_tokens)
+            elif not isinstance(event, TextDelta):
+                raise WorkerFailed(repr(event))
+            if len(lengths) == len(requests):
+                done.set()
+
+        for request in requests:
+            pool.submit(request, loop, sink)
+        await asyncio.wait_for(done.wait(), TIMEOUT_S)
+        return lengths
+
+    async def answer_all(pool: EnginePool, requests: Sequence[Request], alone: bool) -> Lengths:
+        if not alone:
+            return await answer(pool, requests)
+        return list(itertools.chain(*[await answer(pool, [request]) for request in requests]))
+
+    def do(order: Order, work: Workload) -> Lengths:
+        pool = pool_of(
+            order.get("rows", 64),
+            order.get("engines", 0) or effective_cpus(),
+            order.get("lone_threads", 1),
+            order.get("join_tokens", 1 << 11),
+            order.get("idle_join_tokens", 1 << 14),
+        )
+        options = DecodingOptions(beam_size=order["beam"])
+        requests = [
+            Request(
+                request_id=str(place),
+                source=source,
+                prompt=(1,),
+                max_tokens=work.max_tokens,
+                options=options,
+                is_streamed=False,
+            )
+            for place, source in enumerate(work.sources[: order["count"]])
+        ]
+        return asyncio.run(answer_all(pool, requests, order["alone"]))
+
+    return do
+
+
+def ctranslate2(path: str) -> Callable[[Order, Workload], Lengths]:
+    library = importlib.import_module("ctranslate2")
+    translators: dict[tuple[str, int, int], Any] = {}
+
+    def do(order: Order, work: Workload) -> Lengths:
+        key = order["kind"], order.get("inter_threads", 1), order.get("intra_threads", 1)
+        if key not in translators:
+            translators[key] = library.Translator(
+                path, device="cpu", compute_type=key[0], inter_threads=key[1], intra_threads=key[2]
+            )
+        texts = [[str(token) for token in source] for source in work.sources[: order["count"]]]
+
+        def translate(texts: list[list[str]]) -> Lengths:
+            answers = translators[key].translate_batch(
+                texts,
+                beam_size=order["beam"],
+                max_decoding_length=work.max_tokens,
+                max_batch_size=order.get("batch", 1),
+                max_input_length=0,
+                return_end_token=True,  # our lengths count it too
+            )
+            return [len(answer.hypotheses[0]) for answer in answers]
+
+        return list(itertools.chain(*[translate([text]) for text in texts])) if order["alone"] else translate(texts)
+
+    return do
+
+
+def transformers(path: str) -> Callable[[Order, Workload], Lengths]:
+    import torch
+
+    from bench.peers import transformers_model
+    from model.checkpoint import load_checkpoint
+
+    with contextlib.redirect_stdout(sys.stderr):
+        plain = transformers_model(load_checkpoint(Path(path)).model)
+    models = {"float32": plain}
+
+    def batches(work: Workload, order: Order) -> Iterator[tuple[Any, Any]]:
+        """Sorted by length, as everybody else does for himself."""
+        size = 1 if order["alone"] else order.get("batch", 64)
+        sources = sorted(work.sources[: order["count"]], key=len)
+        for start in range(0, len(sources), size):
+            group = [torch.tensor(source) for source in sources[start : start + size]]
+            ids = torch.nn.utils.rnn.pad_sequence(group, batch_first=True)
+            lengths = torch.tensor([len(source) for source in group])
+            yield ids, (torch.arange(ids.shape[1])[None] < lengths[:, None]).long()
+
+    def do(order: Order, work: Workload) -> Lengths:
+        dtype = order.get("dtype", "float32")
+        if dtype not in models:
+            with contextlib.redirect_stdout(sys.stderr):
+                models[dtype] = transformers_model(load_checkpoint(Path(path)).model).to(getattr(torch, dtype))
+        torch.set_num_threads(order.get("threads", 1))
+        found: Lengths = []
+        with torch.inference_mode():
+            for ids, mask in batches(work, order):
+                answers = models[dtype].generate(
+                    ids, attention_mask=mask, num_beams=order["beam"], do_sample=False, max_new_tokens=work.max_tokens
+                )
+                end = models[dtype].generation_config.eos_token_id
+                for row in answers[:, 1:].tolist():
+                    found.append(row.index(end) + 1 if end in row else len(row))
+        return found
+
+    return do
+
+
+def client(address: str) -> Callable[[Order, Workload], Lengths]:
+    """A server's client. The workload has texts instead of ids; an order may ask for streams."""
+    import grpc
+
+    from glossa.v1 import glossa_pb2, glossa_pb2_grpc
+
+    loop = asyncio.new_event_loop()
+
+    async def connect() -> Any:
+        return glossa_pb2_grpc.TranslationServiceStub(grpc.aio.insecure_channel(address))
+
+    stub = loop.run_until_complete(connect())
+
+    async def answer_all(order: Order, texts: list[str], max_tokens: int) -> Lengths:
+        decoding = glossa_pb2.DecodingOptions(max_tokens=max_tokens, beam_size=order["beam"])
+
+        async def unary(text: str) -> int:
+            request = glossa_pb2.TranslateRequest(text=text, options=decoding)
+            return int((await stub.Translate(request)).usage.generated_tokens)
+
+        async def stream(text: str) -> int:
+            request = glossa_pb2.StreamTranslateRequest(text=text, options=decoding)
+            last = None
+            async for message in stub.StreamTranslate(request):
+                last = message
+            return int(last.final.usage.generated_tokens) if last else 0
+
+        one = stream if order.get("streams") else unary
+        if order["alone"]:
+            return [await one(text) for text in texts]
+        return list(await asyncio.gather(*map(one, texts)))
+
+    def do(order: Order, work: Workload) -> Lengths:
+        texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
+        return loop.run_until_complete(answer_all(order, texts, work.max_tokens))
+
+    return do
+
+
+def lean(address: str) -> Callable[[Order, Workload], Lengths]:
+    """The same in frames by hand, which hardly takes processor time."""
+    from bench.lean_client import LeanConnection
+    from glossa.v1 import glossa_pb2
+
+    connection = LeanConnection(address)
+
+    def do(order: Order, work: Workload) -> Lengths:
+        texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
+        decoding = glossa_pb2.DecodingOptions(max_tokens=work.max_tokens, beam_size=order["beam"])
+        if not order.get("streams"):
+            asked = [glossa_pb2.TranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
+            answers = connection.call("/glossa.v1.TranslationService/Translate", asked)
+            return [glossa_pb2.TranslateResponse.FromString(answer).usage.generated_tokens for answer in answers]
+        asked = [glossa_pb2.StreamTranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
+        answers = connection.call("/glossa.v1.TranslationService/StreamTranslate", asked)
+        ends = [glossa_pb2.StreamTranslateResponse.FromString(answer).final for answer in answers]
+        return [end.usage.generated_tokens for end in ends]
+
+    return do
+
+
+ENGINES = {engine.__name__: engine for engine in (glossa, ctranslate2, transformers, client, lean)}
+
+
+def resident_mb() -> float:
+    """Memory of this process that is in the machine's."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
+
+
+def serve(engine: str, model: str) -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print
+    do = ENGINES[engine](model)
+    workloads: dict[str, Workload] = {}
+    for line in sys.stdin:
+        order = {"beam": 1, "alone": False, **json.loads(line)}
+        file = order["work"]
+        if file not in workloads:
+            workloads[file] = Workload.load(Path(file))
+        work = workloads[file]
+        try:
+            began_s, began_cpu_s = time.perf_counter(), time.process_time()
+            lengths = do(order, work)
+            told: dict[str, Any] = {"seconds": time.perf_counter() - began_s}
+            told["cpu_s"] = time.process_time() - began_cpu_s
+            if work.is_exact and set(lengths) != {work.max_tokens}:
+                raise WorkerFailed(f"every answer must have {work.max_tokens} tokens, got {sorted(set(lengths))}")
+            told |= {"sentences": len(lengths), "tokens": sum(lengths), "resident_mb": resident_mb()}
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(told), file=answers, flush=True)
+        if max(order.get(name, 1) for name in ("intra_threads", "lone_threads", "threads")) > 1:
+            time.sleep(OPENMP_SPINS_S)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2])

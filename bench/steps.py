@@ -1,0 +1,54 @@
+"""Decode steps of a runner by themselves: so many rows, so far along, with sources so long; no engine, no scheduler.
+
+What the caches hold does not matter for how long a step takes, so rows are put at a position without being decoded up
+to it.
+"""
+
+from __future__ import annotations
+
+import random
+
+from service.runtime.runner import OnnxModel
+from service.step import Join, StepPlan
+
+SOURCE_TOKENS, CONTEXT = 20, 16
+
+
+class Rows:
+    """Rows of a new runner that can be stepped again and again at one position."""
+
+    def __init__(
+        self, model: OnnxModel, rows: int, *, context: int = CONTEXT, source_tokens: int = SOURCE_TOKENS
+    ) -> None:
+        """context: positions that are cached before the step."""
+        rng, limits = random.Random(rows), model.manifest.limits
+        self._runner = model.runner(max_rows=rows)
+        self._rows, self._longest_source = rows, source_tokens
+
+        def tokens(count: int) -> tuple[int, ...]:
+            return tuple(rng.randrange(4, limits.vocab_size) for _ in range(count))
+
+        self._inputs = tokens(rows)
+        joins = tuple(Join(row=row, source=tokens(source_tokens)) for row in range(rows))
+        self.join_s = self._run(0, joins)[0]
+        self._context = context
+        self.step()
+
+    def step(self) -> float:
+        """Seconds of one step of all rows."""
+        return self._run(self._context)[1]
+
+    def _run(self, position: int, joins: tuple[Join, ...] = ()) -> tuple[float, float]:
+        turn = self._runner.run(
+            StepPlan(
+                rows=self._rows,
+                joins=joins,
+                tokens=self._inputs,
+                starts=(position,) * self._rows,
+                held=self._rows - len(joins),
+                longest=position + 1,
+                longest_source=self._longest_source,
+                top_k=0,
+            )
+        )
+        return turn.join_s, turn.step_s

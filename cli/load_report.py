@@ -1,0 +1,349 @@
+"""What the outcomes of a load amount to: percentiles, goodput, whether a rate is sustained; as text, JSON and a plot.
+
+Latencies are told for answered requests. Whether objectives are met is judged with every failure as an endless wait, so
+that a service cannot become faster by refusing. All that is measured here is measured at the client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cli.load_generator import UNFINISHED, Load, Outcome
+
+LAG_LIMIT_S = 0.010  # a generator that is later than this ...
+LAG_SHARE = 0.05  # ... and than this share of the median answer time takes part in what it measures
+CPU_LIMIT = 0.9  # of a core; the event loop has one
+STREAMS_PER_CONNECTION = 256  # a server's max_concurrent_streams, unless it is told otherwise
+PLOTS = (".png", ".svg")
+MS = 1000.0
+
+
+class ReportError(Exception):
+    """A report cannot be made as it is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objectives:
+    """Service level: `percentile` percent of the requests within these limits. Seconds; None: no limit."""
+
+    end_to_end_s: float = 1.0
+    first_token_s: float | None = None
+    inter_token_s: float | None = None
+    percentile: float = 99.0
+
+    def are_met_by(self, outcome: Outcome) -> bool:
+        """One request within all limits; of its own waits between tokens, `percentile` percent."""
+        if not outcome.is_answered or outcome.end_to_end_s > self.end_to_end_s:
+            return False
+        if self.first_token_s is not None and _endless(outcome.first_token_s) > self.first_token_s:
+            return False
+        gaps = outcome.gaps_s
+        return self.inter_token_s is None or not gaps or percentile(gaps, self.percentile) <= self.inter_token_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How a latency is distributed, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """One load in figures. The names are the keys of the JSON report; all times in milliseconds."""
+
+    rate: float | None  # requests/s asked for; null in a closed loop
+    concurrency: int | None  # clients of a closed loop; null in an open one
+    requests: int  # that were to be sent within the measured time; all below speaks of these, but for the next two
+    achieved_rps: float  # answers that ended within the measured time, of requests of the warm-up too, per second
+    tokens_per_s: float  # generated tokens that arrived within the measured time, per second
+    offered_rps: float  # requests per second of the measured time
+    goodput_rps: float  # requests that met all objectives, per second of the measured time
+    good_share: float  # of the requests
+    answered: int
+    failed: int
+    statuses: dict[str, int]  # gRPC status → requests; UNFINISHED: not answered when the wait was over
+    failures: dict[str, str]  # gRPC status → the first message that came with it
+    tokens: int  # in their answers
+    end_to_end_ms: Spread | None  # null where nothing was answered
+    first_token_ms: Spread | None  # null for unary calls, as the three below
+    inter_token_ms: Spread | None  # waits between pieces of an answer
+    per_token_ms: Spread | None  # TPOT: an answer's time behind its first piece, for each token there
+    objective_ms: dict[str, float | None]  # limited latency → its percentile, failures included; null: endless
+    sustained: bool  # each of these is within its limit
+    cut_short: bool  # a search ended the load, as it could not be sustained any more
+    lag_p99_ms: float  # how late the generator sent a request
+    lag_max_ms: float
+    cpu_share: float  # processor time of the generator, in cores
+    most_outstanding: int  # requests at once
+    warnings: tuple[str, ...]  # why the figures may not be those of the server
+
+    @property
+    def load(self) -> str:
+        return f"{self.concurrency} clients" if self.concurrency else f"{self.rate:g}/s"
+
+
+def percentile(values: Iterable[float], q: float) -> float:
+    """The q-th percentile, linear between neighbours as numpy's default; values may be infinite, and are not empty."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * q / 100
+    below = math.floor(place)
+    share = place - below
+    return ordered[below] if not share else ordered[below] * (1 - share) + ordered[below + 1] * share
+
+
+def spread(seconds: Sequence[float]) -> Spread | None:
+    """None without values."""
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    points = {f"p{q}": percentile(ordered, q) * MS for q in (50, 90, 95, 99)}
+    return Spread(mean=math.fsum(ordered) / len(ordered) * MS, max=ordered[-1] * MS, **points)
+
+
+def figures(
+    load: Load,
+    objectives: Objectives,
+    *,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    is_streamed: bool = True,
+    connections: int = 1,
+) -> Figures:
+    """rate or concurrency: what was asked for. connections: those that the requests were spread over."""
+    counted = load.counted
+    answered = [outcome for outcome in counted if outcome.is_answered]
+    starts_s = load.window.warm_up_s
+    # Cut short within the warm-up nothing is measured; the difference then only must not be 0.
+    ends_s = min(load.window.ends_s, load.wall_s) if load.is_cut_short else load.window.ends_s
+    measured_s = max(ends_s - starts_s, 1e-9)
+    good = sum(objectives.are_met_by(outcome) for outcome in counted)
+    limited = _limited(counted, objectives)
+    lags = [outcome.lag_s for outcome in counted]
+    end_to_end = spread([outcome.end_to_end_s for outcome in answered])
+    streamed = answered if is_streamed else []
+    return Figures(
+        rate=rate,
+        concurrency=concurrency,
+        requests=len(counted),
+        achieved_rps=sum(o.is_answered and starts_s <= o.ended_s < ends_s for o in load.outcomes) / measured_s,
+        tokens_per_s=sum(n for o in load.outcomes for at_s, n in o.pieces if starts_s <= at_s < ends_s) / measured_s,
+        offered_rps=len(counted) / measured_s,
+        goodput_rps=good / measured_s,
+        good_share=good / len(counted) if counted else 0.0,
+        answered=len(answered),
+        failed=len(counted) - len(answered),
+        statuses=dict(Counter(outcome.status for outcome in counted).most_common()),
+        failures={outcome.status: outcome.message for outcome in reversed(counted) if outcome.message},
+        tokens=sum(outcome.tokens for outcome in answered),
+        end_to_end_ms=end_to_end,
+        first_token_ms=spread([o.first_token_s for o in streamed if o.first_token_s is not None]),
+        inter_token_ms=spread([gap for outcome in streamed for gap in outcome.gaps_s]),
+        per_token_ms=spread([o.per_token_s for o in streamed if o.per_token_s is not None]),
+        objective_ms={name: _finite(value_s * MS) for name, (value_s, _) in limited.items()},
+        sustained=bool(counted) and not load.is_cut_short and all(value <= limit for value, limit in limited.values()),
+        cut_short=load.is_cut_short,
+        lag_p99_ms=percentile(lags, 99) * MS if lags else 0.0,
+        lag_max_ms=max(lags, default=0.0) * MS,
+        cpu_share=load.cpu_s / load.wall_s if load.wall_s else 0.0,
+        most_outstanding=load.most_outstanding,
+        warnings=tuple(_warnings(load, counted, lags, end_to_end, objectives, connections)),
+    )
+
+
+def _limited(counted: Sequence[Outcome], objectives: Objectives) -> dict[str, tuple[float, float]]:
+    """Each latency that has a limit: its percentile and the limit, in seconds."""
+    if not counted:
+        return {}
+    q = objectives.percentile
+    ends = [outcome.end_to_end_s if outcome.is_answered else math.inf for outcome in counted]
+    limited = {"end_to_end_ms": (percentile(ends, q), objectives.end_to_end_s)}
+    if objectives.first_token_s is not None:
+        firsts = [_endless(outcome.first_token_s) if outcome.is_answered else math.inf for outcome in counted]
+        limited["first_token_ms"] = (percentile(firsts, q), objectives.first_token_s)
+    if objectives.inter_token_s is not None:
+        gaps = [gap for outcome in counted if outcome.is_answered for gap in outcome.gaps_s]
+        limited["inter_token_ms"] = (percentile(gaps or [0.0], q), objectives.inter_token_s)
+    return limited
+
+
+def _warnings(
+    load: Load,
+    counted: Sequence[Outcome],
+    lags: Sequence[float],
+    end_to_end: Spread | None,
+    objectives: Objectives,
+    connections: int,
+) -> Iterable[str]:
+    if not counted:
+        yield "no request fell into the measured time; choose a longer duration or a higher rate"
+        return
+    late_s = percentile(lags, 99)
+    if late_s > LAG_LIMIT_S and (end_to_end is None or late_s > LAG_SHARE * end_to_end.p50 / MS):
+        yield (
+            f"the generator itself was {late_s * MS:.0f} ms late (p99), and that is in all latencies: the bottleneck "
+            "may be here, not in the server; give it another machine, a higher priority (nice -n -10) or a lower rate"
+        )
+    if load.wall_s and load.cpu_s > CPU_LIMIT * load.wall_s:
+        yield (
+            f"the generator kept {load.cpu_s / load.wall_s:.2f} cores busy, and has one: the bottleneck may be "
+            "here, not in the server; use --unary, a lower rate, or several generators"
+        )
+    if load.most_outstanding > connections * STREAMS_PER_CONNECTION:
+        yield (
+            f"{load.most_outstanding} requests at once on {connections} connections: a server takes "
+            f"{STREAMS_PER_CONNECTION} on each unless told otherwise, the rest waited here; use more --connections"
+        )
+    if len(counted) * (100 - objectives.percentile) < 100:
+        yield (
+            f"p{objectives.percentile:g} of {len(counted)} requests is little more than the slowest one; "
+            "choose a longer duration"
+        )
+    if UNFINISHED in {outcome.status for outcome in counted} and not load.is_cut_short:
+        yield "some requests were still running when the wait was over; they count as failures"
+
+
+def fewest_misses(requests: int, objectives: Objectives) -> int:
+    """How many of so many requests must fail, or take too long, until the percentile of end-to-end is beyond its limit
+    whatever the others do."""
+    return requests - math.floor((requests - 1) * objectives.percentile / 100)
+
+
+def highest_sustained(loads: Iterable[Figures]) -> float | None:
+    """The highest rate that is sustained, as all lower ones are."""
+    tried = [(load.rate, load.sustained) for load in loads if load.rate is not None]
+    lowest_failed = min((rate for rate, sustained in tried if not sustained), default=math.inf)
+    return max((rate for rate, sustained in tried if sustained and rate < lowest_failed), default=None)
+
+
+def by_load(loads: Iterable[Figures]) -> list[Figures]:
+    """The lightest first."""
+    return sorted(loads, key=lambda load: load.rate or load.concurrency or 0)
+
+
+def block(load: Figures) -> str:
+    """One load for a terminal."""
+    verdict = "sustained" if load.sustained else "NOT sustained"
+    verdict += ", cut short" if load.cut_short else ""
+    lines = [
+        f"{load.load}: {verdict}",
+        f"  offered {load.offered_rps:.1f}/s, achieved {load.achieved_rps:.1f}/s, goodput {load.goodput_rps:.1f}/s "
+        f"({load.good_share:.1%}), {load.tokens_per_s:.0f} tokens/s; {load.answered} answered, {load.failed} failed",
+    ]
+    for status, count in load.statuses.items():
+        if status != "OK":
+            lines.append(f"  {status}: {count}  {load.failures.get(status, '')}".rstrip())
+    names = [item.name for item in dataclasses.fields(Spread)]
+    rows = [
+        (label, value)
+        for label, value in (
+            ("end-to-end", load.end_to_end_ms),
+            ("first token", load.first_token_ms),
+            ("between tokens", load.inter_token_ms),
+            ("per token", load.per_token_ms),
+        )
+        if value is not None
+    ]
+    if rows:
+        lines.append(f"  {'ms':16}" + "".join(f"{name:>10}" for name in names))
+    for label, value in rows:
+        lines.append(f"  {label:16}" + "".join(f"{getattr(value, name):10.1f}" for name in names))
+    lines.append(
+        f"  generator: late by {load.lag_p99_ms:.1f} ms (p99), {load.lag_max_ms:.1f} ms (most), "
+        f"{load.cpu_share:.2f} cores, at most {load.most_outstanding} requests at once"
+    )
+    return "\n".join([*lines, *(f"  warning: {warning}" for warning in load.warnings)])
+
+
+def summary(loads: Sequence[Figures]) -> str:
+    """Several loads for a terminal, a line each; latencies in milliseconds."""
+    titles = ("load", "achieved", "goodput", "tokens/s", "failed", "e2e p50", "e2e p95", "e2e p99", "TTFT p99")
+    rows = [titles]
+    ordered = by_load(loads)
+    for load in ordered:
+        end, first = load.end_to_end_ms, load.first_token_ms
+        rates = (f"{load.achieved_rps:.1f}", f"{load.goodput_rps:.1f}", f"{load.tokens_per_s:.0f}", f"{load.failed}")
+        ends = (f"{end.p50:.0f}", f"{end.p95:.0f}", f"{end.p99:.0f}") if end else ("-", "-", "-")
+        rows.append((load.load, *rates, *ends, f"{first.p99:.0f}" if first else "-"))
+    marks = ["", *("cut short" if load.cut_short else "sustained" if load.sustained else "" for load in ordered)]
+    return "\n".join(
+        "".join(f"{cell:>10}" for cell in row) + (f"  {mark}" if mark else "")
+        for row, mark in zip(rows, marks, strict=True)
+    )
+
+
+def check_plot(path: Path) -> None:
+    """Raises ReportError if `draw` could not write there, before anything is measured."""
+    if path.suffix.lower() not in PLOTS:
+        raise ReportError(f"--plot {path}: must end in {' or '.join(PLOTS)}, got {path.suffix!r}")
+    if not path.absolute().parent.is_dir():
+        raise ReportError(f"--plot {path}: {path.absolute().parent} is not a directory; make it first")
+    try:
+        import matplotlib  # noqa: F401  # half a second, and only in the requirements of training
+    except ImportError:
+        raise ReportError(f"--plot {path}: needs matplotlib; fix: pip install matplotlib") from None
+
+
+def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objectives) -> None:
+    """Writes p50, p95 and p99 of end-to-end and first token over the offered load.
+
+    Of a load that was cut short only the quick answers are known, so it is a line at its rate instead of a point.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    is_open = all(load.rate is not None for load in loads)
+    ordered = by_load(loads)
+    latencies: tuple[tuple[Literal["end_to_end_ms", "first_token_ms"], str, str], ...] = (
+        ("end_to_end_ms", "end-to-end", "-"),
+        ("first_token_ms", "first token", "--"),
+    )
+    for name, label, style in latencies:
+        for colour, point in zip(("C0", "C1", "C3"), ("p50", "p95", "p99"), strict=True):
+            whole = [load for load in ordered if not load.cut_short]
+            values = [(load.offered_rps if is_open else load.concurrency, getattr(load, name)) for load in whole]
+            points = [(x, getattr(value, point)) for x, value in values if value is not None]
+            if points:
+                xs, ys = zip(*points, strict=True)
+                axes.plot(xs, ys, style, color=colour, marker=".", label=f"{label} {point}")
+    label = "cut short, not sustained"
+    for load in ordered:
+        if load.cut_short:
+            axes.axvline(load.offered_rps, color="C3", linewidth=1, linestyle=":", label=label)
+            label = "_"  # once in the legend
+    if math.isfinite(objectives.end_to_end_s):
+        label = f"limit of end-to-end p{objectives.percentile:g}"
+        axes.axhline(objectives.end_to_end_s * MS, color="0.5", linewidth=1, linestyle=":", label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("requests/s offered" if is_open else "clients of a closed loop")
+    axes.set_ylabel("ms")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper")
+    figure.savefig(path, dpi=100)
+
+
+def as_json(load: Figures) -> dict[str, Any]:
+    return dataclasses.asdict(load)
+
+
+def _endless(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,304 @@
+"""The graphs of recurrent models as modules that can be traced: `encode`, `decode` and `align`, around the layers of
+`model.recurrent` and with no weights of their own.
+
+`encode` runs each layer as one LSTM or GRU node of ONNX, which takes a length for each row. `decode` is one token:
+plain products for the cells, and for attention one `GroupQueryAttention` node with the encoder's states as keys and as
+values. Plain operators would add up a row's positions in another order when the buffer is roomier, and so give other
+bits beside other rows; the operator reads a row to its own end. Additive scores are handed to it as a bias over
+products of 0.
+
+What a decoder carries is replaced in every step. At position 0 it is taken from what `encode` wrote instead, so a row
+may hold anything before. `align` is a `Scan` over steps that show their weights, because a step reads what attention
+gave in the one before.
+
+Shapes: B batch, T block, S source, M d_model, N encoder_dim, A attention_dim, V vocabulary, D directions, G gates of a
+cell, P input of a layer, H hidden size of one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from torch import Tensor, nn
+
+from export.bundle import Role, StateSpec
+from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logits_behind, rank_signature
+from model.config import ModelConfig
+from model.recurrent import Recurrent, SourceAttention, first_names, state_names
+
+GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # torch's gates in the order of ONNX
+RECURRENCE_OPSET = 22  # of LSTM and GRU
+
+
+class LayerNodes(nn.Module):
+    """`RunLayer` as one node a layer, in float32 whatever the model is in: there is no other kernel on CPUs."""
+
+    def __init__(self, model: Recurrent) -> None:
+        super().__init__()
+        self.cell, self.config = model.config.cell, model.config
+        self.layers = list(model.encoder.layers)
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, nn.LSTM | nn.GRU)
+            weights_DGP, hidden_DGH, biases_D2G = [], [], []
+            for suffix in ("", "_reverse") if model.config.bidirectional else ("",):
+                parts = [
+                    getattr(layer, f"{part}_l0{suffix}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+                ]
+                weight_GP, hidden_GH, bias_G, hidden_bias_G = (self._ordered(part) for part in parts)
+                weights_DGP.append(weight_GP)
+                hidden_DGH.append(hidden_GH)
+                biases_D2G.append(torch.cat((bias_G, hidden_bias_G)))
+            self.register_buffer(f"weight_{i}", torch.stack(weights_DGP))
+            self.register_buffer(f"hidden_{i}", torch.stack(hidden_DGH))
+            self.register_buffer(f"bias_{i}", torch.stack(biases_D2G))
+
+    def _ordered(self, part: Tensor) -> Tensor:
+        order = GATE_ORDER[self.cell]
+        chunks = part.detach().float().chunk(len(order))
+        return torch.cat([chunks[place] for place in order])
+
+    def forward(self, layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        i = next(i for i, own in enumerate(self.layers) if own is layer)
+        directions, size = (2 if layer.bidirectional else 1), layer.hidden_size
+        batch, length, _ = x_BSP.shape
+        attrs: dict[str, Any] = {
+            "hidden_size": size,
+            "direction": "bidirectional" if layer.bidirectional else "forward",
+        }
+        shapes: list[Any] = [(length, directions, batch, size), (directions, batch, size)]
+        if self.cell == "lstm":
+            shapes.append(shapes[1])
+        else:
+            attrs["linear_before_reset"] = 1
+        weights = (getattr(self, f"{part}_{i}") for part in ("weight", "hidden", "bias"))
+        outputs: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+            "::" + self.cell.upper(),
+            (x_BSP.transpose(0, 1).float(), *weights, lengths_B),
+            attrs=attrs,
+            dtypes=[torch.float32] * len(shapes),
+            shapes=shapes,
+            version=RECURRENCE_OPSET,
+        )
+        states_BSN = outputs[0].permute(2, 0, 1, 3).flatten(2)
+        return states_BSN.to(x_BSP.dtype), outputs[1].transpose(0, 1).flatten(1).to(x_BSP.dtype)
+
+
+class EncodeGraph(nn.Module):
+    """source → encoder states, what attention reads of them, and the first states of the decoder's cells."""
+
+    def __init__(self, model: Recurrent) -> None:
+        super().__init__()
+        self.model, self.run = model, LayerNodes(model)
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
+        states_BSN, keys_BSA, firsts = self.model.encode(source_BS, lengths_B, self.run)
+        read = [] if self.model.config.score == "none" else [states_BSN[:, None]]
+        read += [] if keys_BSA is None else [keys_BSA[:, None]]
+        return [states_BSN, *read, *firsts]
+
+
+class GraphSourceAttention:
+    """`AttendSource` of one token a row."""
+
+    def __init__(self, states_B1SN: Tensor, lengths_B: Tensor) -> None:
+        self.states_B1SN, self.lengths_B = states_B1SN, lengths_B
+
+    def __call__(self, query_BTN: Tensor | None, scores_BTS: Tensor | None) -> Tensor:
+        states_B1SN = self.states_B1SN
+        batch, _, length, size = states_B1SN.shape
+        query_B1N = states_B1SN.new_zeros((batch, 1, size)) if query_BTN is None else query_BTN
+        nothing_B0N = query_B1N.new_zeros((batch, 0, size))
+        source_length = torch.tensor(0, dtype=torch.int32) + length
+        added = () if scores_BTS is None else (None, None, None, scores_BTS[:, None])
+        (mixed_B1N,) = torch.onnx.ops.symbolic_multi_out(
+            GROUP_QUERY_ATTENTION,
+            (
+                query_B1N,
+                nothing_B0N,
+                nothing_B0N,
+                states_B1SN,
+                states_B1SN,
+                self.lengths_B - 1,
+                source_length,
+                *added,
+            ),
+            attrs={"num_heads": 1, "kv_num_heads": 1, "scale": 1.0},
+            dtypes=[query_B1N.dtype],
+            shapes=[query_B1N.shape],
+            version=1,
+        )
+        result: Tensor = mixed_B1N
+        return result
+
+
+class DecodeGraph(nn.Module):
+    """One token a row → what the model says of the next (see `export.graphs.encoder_decoder.DecodeGraph`), and what
+    is carried on."""
+
+    def __init__(self, model: Recurrent) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens_B1: Tensor,
+        starts_B: Tensor,
+        past: Sequence[Tensor],
+        firsts: Sequence[Tensor],
+        source_lengths_B: Tensor | None = None,
+        states_B1SN: Tensor | None = None,
+        keys_B1SA: Tensor | None = None,
+    ) -> list[Tensor]:
+        decoder = self.model.decoder
+        nothing = [past[-1].new_zeros(())] if self.model.config.input_feeding else []
+        is_first_B1 = (starts_B == 0)[:, None]
+        # Read here and nowhere else, and before anything that is written, which may be to the same memory.
+        begun = [torch.where(is_first_B1, one, other) for one, other in zip((*firsts, *nothing), past, strict=True)]
+        attend = None
+        if source_lengths_B is not None and states_B1SN is not None:
+            attend = GraphSourceAttention(states_B1SN, source_lengths_B)
+        keys_BSA = None if keys_B1SA is None else keys_B1SA.squeeze(1)
+        vectors_B1M, carried = decoder(tokens_B1, begun, keys_BSA, attend)
+        return [logits_behind(decoder.unembedding, vectors_B1M[:, 0]), *carried]
+
+
+class WatchGraph(nn.Module):
+    """One token a row → what is carried on, and how it attends to the source, (B, S): the body of `align`."""
+
+    def __init__(self, model: Recurrent) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        tokens_B: Tensor,
+        states: Sequence[Tensor],
+        source_lengths_B: Tensor,
+        states_B1SN: Tensor,
+        keys_B1SA: Tensor | None = None,
+    ) -> list[Tensor]:
+        attend = SourceAttention(states_B1SN.squeeze(1), source_lengths_B)
+        keys_BSA = None if keys_B1SA is None else keys_B1SA.squeeze(1)
+        _, carried = self.model.decoder(tokens_B[:, None], states, keys_BSA, attend)
+        return [*carried, attend.weights_BTS[:, 0].float()]
+
+
+def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signature]:
+    """Every graph that `model` needs, and with `attention` the one that tells of it, which needs a score."""
+    batch, source = 2, 5
+    config, weight = model.config, model.decoder.unembedding.weight
+    axes = {name: torch.export.Dim(name) for name in ("batch", "source")}
+    rows, sources = {0: axes["batch"]}, {0: axes["batch"], 2: axes["source"]}
+    names, firsts = state_names(config), tuple(f"first_{name}" for name in first_names(config))
+    lengths = torch.full((batch,), source, dtype=torch.int32)
+    read, sizes = _read_names(config)
+    theirs = tuple(weight.new_zeros(batch, 1, source, size) for size in sizes)
+
+    def carried(count: int) -> list[Tensor]:
+        return [weight.new_zeros(batch, config.d_model) for _ in range(count)]
+
+    encode = Signature(
+        module=EncodeGraph(model),
+        arguments=(torch.ones(batch, source, dtype=torch.int64), lengths),
+        dynamic_axes=({0: axes["batch"], 1: axes["source"]}, rows),
+        inputs=("source", "source_lengths"),
+        outputs=("encoder_states", *read, *firsts),
+    )
+    told = ("source_lengths", *read) if read else ()
+    told_arguments: tuple[Any, ...] = (lengths, *theirs) if read else ()
+    told_axes = (rows, *(sources for _ in read)) if read else ()
+    decode = Signature(
+        module=DecodeGraph(model),
+        arguments=(
+            torch.ones(batch, 1, dtype=torch.int64),
+            torch.zeros(batch, dtype=torch.int64),
+            carried(len(names)),
+            carried(len(firsts)),
+            *told_arguments,
+        ),
+        dynamic_axes=(rows, rows, [rows] * len(names), [rows] * len(firsts), *told_axes),
+        inputs=("tokens", "starts", *(f"past.{name}" for name in names), *firsts, *told),
+        outputs=("logits", *(f"present.{name}" for name in names)),
+    )
+    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "rank": rank_signature(config)}
+    if not attention:
+        return made
+    align = Signature(
+        module=WatchGraph(model),
+        arguments=(torch.ones(batch, dtype=torch.int64), carried(len(names)), *told_arguments),
+        dynamic_axes=(rows, [rows] * len(names), *told_axes),
+        inputs=("token", *(f"before.{name}" for name in names), *told),
+        outputs=(*(f"after.{name}" for name in names), "weights"),
+        finish=scan_steps,
+    )
+    return made | {"align": align}
+
+
+def _read_names(config: ModelConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What attention reads of a source, and how wide that is."""
+    if config.score == "none":
+        return (), ()
+    if config.score == "additive":
+        return ("cross_value.0", "cross_key.0"), (config.source_dim, config.attention_dim or config.d_model)
+    return ("cross_value.0",), (config.source_dim,)
+
+
+def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
+    """What is kept between calls."""
+    shape: tuple[int | str, ...] = ("batch", config.d_model)
+    kept = [StateSpec(name=name, kind="recurrent", dtype=dtype, shape=shape) for name in state_names(config)]
+    kept += [StateSpec(name=f"first_{name}", kind="cross_kv", dtype=dtype, shape=shape) for name in first_names(config)]
+    for name, size in zip(*_read_names(config), strict=True):
+        kept.append(StateSpec(name=name, kind="cross_kv", dtype=dtype, shape=("batch", 1, "source", size)))
+    return tuple(kept)
+
+
+def scan_steps(step: ModelProto) -> ModelProto:
+    """The graph of `WatchGraph` as the body of a Scan over the tokens of a whole target: inputs tokens (B, T), what the
+    step is told of the source and the first states; output cross_attention float32 (1, B, 1, T, S)."""
+    inner, inputs = step.graph, {value.name: value for value in step.graph.input}
+    names = [name.removeprefix("before.") for name in inputs if name.startswith("before.")]
+    outside = [value for name, value in inputs.items() if name != "token" and not name.startswith("before.")]
+    firsts, nodes = list[ValueInfoProto](), list[NodeProto]()
+    for name in names:
+        before = inputs[f"before.{name}"].type.tensor_type
+        if name == "fed":  # 0 of the shape of the others
+            shape = helper.make_node("Shape", [firsts[0].name], ["shape.fed"])
+            zero = helper.make_tensor("zero", before.elem_type, [1], [0.0])
+            nodes += [shape, helper.make_node("ConstantOfShape", ["shape.fed"], ["first_fed"], value=zero)]
+        else:
+            first = helper.make_value_info(f"first_{name}", helper.make_tensor_type_proto(before.elem_type, None))
+            first.type.tensor_type.CopyFrom(before)
+            firsts.append(first)
+    body = helper.make_graph(
+        inner.node,
+        "step",
+        [*(inputs[f"before.{name}"] for name in names), inputs["token"]],
+        inner.output,
+    )
+    nodes.append(
+        helper.make_node(
+            "Scan",
+            [*(f"first_{name}" for name in names), "tokens"],
+            [*(f"last.{name}" for name in names), "weights_BTS"],
+            body=body,
+            num_scan_inputs=1,
+            scan_input_axes=[1],
+            scan_output_axes=[1],
+        )
+    )
+    nodes.append(helper.make_node("Unsqueeze", ["weights_BTS", "axes.layer_head"], ["cross_attention"]))
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, ["batch", "block"])
+    weights = helper.make_tensor_value_info("cross_attention", TensorProto.FLOAT, [1, "batch", 1, "block", "source"])
+    axes = helper.make_tensor("axes.layer_head", TensorProto.INT64, [2], [0, 2])
+    for i, node in enumerate(nodes):
+        node.name = f"{node.op_type}_outer_{i}"
+    graph = helper.make_graph(
+        nodes, inner.name, [tokens, *outside, *firsts], [weights], initializer=[*inner.initializer, axes]
+    )
+    model = helper.make_model(graph, opset_imports=step.opset_import, ir_version=step.ir_version)
+    model.producer_name = step.producer_name
+    return model

@@ -1,0 +1,175 @@
+"""Calibration: what goes into every product and into every cache while a model reads sample sentences.
+
+`calibrate` runs the PyTorch model twice over the samples, once for the extremes and once for histograms, and `Ranges`
+turns them into steps and zero points. A range is clipped where that makes the mean squared error of rounding least
+(the choice of Choukroun et al. 2019 and of TensorRT's calibrators in spirit: rare outliers saturate so that all others
+are finer). Nothing here knows a graph: products are known by the names of their weights, caches by "self.LAYER" and
+"cross.LAYER".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model.architectures import Model, SourceModel
+from model.encoder import Encoder
+
+BINS = 2048
+LEVELS = 255  # of an unsigned byte
+HALF_LEVELS = 127  # of a signed byte, symmetric
+CLIPS = np.linspace(0.25, 1.0, 61)
+MAX_SENTENCES = 256
+SMALLEST_STEP = 1e-12  # of what is always zero
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values fell between `low` <= 0 and `high` >= 0, in bins of equal width."""
+
+    low: float
+    high: float
+    counts: np.ndarray
+
+    @property
+    def centres(self) -> np.ndarray:
+        edges = np.linspace(self.low, self.high, len(self.counts) + 1)
+        return (edges[:-1] + edges[1:]) / 2
+
+    def clip(self, levels: int) -> float:
+        """The share of the range to which values should be clipped before rounding to so many steps."""
+        centres, counts = self.centres, self.counts
+        errors = []
+        for share in CLIPS:
+            step = share * (self.high - self.low) / levels
+            beyond = np.maximum(centres - share * self.high, 0) + np.maximum(share * self.low - centres, 0)
+            errors.append(float((counts * np.where(beyond > 0, beyond**2, step**2 / 12)).sum()))
+        return float(CLIPS[int(np.argmin(errors))])
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What calibration saw: the inputs of products by the name of their weight, the contents of caches by layer."""
+
+    inputs: Mapping[str, Histogram]
+    caches: Mapping[str, tuple[Histogram, Histogram]]  # keys and values; magnitudes, so `low` is 0
+
+    def input_grid(self, weight: str) -> tuple[np.float32, np.uint8]:
+        """Step and zero point of the unsigned bytes that stand for the inputs of a product."""
+        seen = self.inputs[weight]
+        share = seen.clip(LEVELS)
+        step = np.float32(max(share * (seen.high - seen.low) / LEVELS, SMALLEST_STEP))
+        return step, np.uint8(np.clip(np.rint(-share * seen.low / step), 0, LEVELS))
+
+    def cache_steps(self, name: str) -> tuple[float, float]:
+        """The steps of the signed bytes that stand for the keys and the values of a layer."""
+        keys, values = (
+            max(seen.clip(HALF_LEVELS) * seen.high / HALF_LEVELS, SMALLEST_STEP) for seen in self.caches[name]
+        )
+        return keys, values
+
+
+def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
+    """Ranges of a float32 model in evaluation mode over pairs of source and target ids.
+
+    samples: sources end with eos, and are empty for models without an encoder; targets begin with bos, and are empty
+    for models without a decoder. At most MAX_SENTENCES are read, one at a time, because padding must not be counted.
+    """
+    if not samples:
+        raise ValueError("calibration needs at least one sample")
+    chosen = samples[:MAX_SENTENCES]
+    extremes: dict[str, tuple[float, float]] = {}
+
+    def widen(name: str, values: Tensor) -> None:
+        low, high = extremes.get(name, (0.0, 0.0))
+        extremes[name] = min(low, float(values.min())), max(high, float(values.max()))
+
+    _watch(model, chosen, widen)
+    counts = {name: np.zeros(BINS) for name in extremes}
+
+    def count(name: str, values: Tensor) -> None:
+        low, high = extremes[name]
+        counts[name] += torch.histc(values.float(), BINS, low, max(high, low + SMALLEST_STEP)).numpy()
+
+    _watch(model, chosen, count)
+    seen = {name: Histogram(*extremes[name], counts[name]) for name in extremes}
+    caches = [name.removesuffix(".key") for name in seen if name.startswith("cache.") and name.endswith(".key")]
+    return Ranges(
+        inputs={name.removeprefix("input."): seen[name] for name in seen if name.startswith("input.")},
+        caches={name.removeprefix("cache."): (seen[f"{name}.key"], seen[f"{name}.value"]) for name in caches},
+    )
+
+
+def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str, Tensor], None]) -> None:
+    """Runs the model and shows `see` the input of every product as "input.WEIGHT" and the magnitudes of what enters
+    each cache as "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs."""
+    named = {**dict(model.named_buffers()), **model.state_dict()}
+    first = dict[tuple[int, ...], str]()
+    for name, tensor in named.items():
+        first.setdefault((tensor.data_ptr(), *tensor.shape), name)
+    handles = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            weight = first[(module.weight.data_ptr(), *module.weight.shape)]
+            handles.append(module.register_forward_hook(_seeing_input(f"input.{weight}", see)))
+            if path.startswith("decoder.blocks.") and path.endswith(("self_attention.query_key_value", "key_value")):
+                handles.append(module.register_forward_hook(_seeing_cache(path, model, see)))
+    try:
+        with torch.no_grad():
+            for source, target in samples:
+                if isinstance(model, Encoder):
+                    _read(model, source)
+                    continue
+                targets = torch.tensor([list(target)])
+                if isinstance(model, SourceModel):
+                    states = model(torch.tensor([list(source)]), torch.tensor([len(source)]), targets)
+                else:
+                    states = model(targets)
+                model.decoder.unembedding(states)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _read(model: Encoder, source: Ids) -> None:
+    """All that is ever said of a text, of every token where a head says something of tokens."""
+    lengths = torch.tensor([len(source)])
+    states = model(torch.tensor([list(source)]), lengths)
+    if model.pooler is not None:
+        model.pooled(states)
+    if model.masked is not None:
+        model.fill(states[0])
+    elif model.config.tells_labels:
+        model.tell(states, lengths)
+
+
+def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+        if inputs[0].numel():  # an expert may have been chosen by no token
+            see(name, inputs[0])
+
+    return hook
+
+
+def _seeing_cache(path: str, model: Model, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
+    _, _, layer, kind, _ = path.split(".")
+    config = model.config
+    width = config.attention_kv_heads * config.attention_head_dim
+
+    def hook(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        key, value = output[..., -2 * width : -width].abs(), output[..., -width:].abs()
+        if config.positions == "rotary" and kind == "self_attention":
+            # Two dimensions turn together: whatever the angle, neither gets larger than both.
+            halves = torch.unflatten(key, -1, (config.attention_kv_heads, 2, -1))
+            key = halves.square().sum(-2).sqrt()
+        name = f"cache.{'self' if kind == 'self_attention' else 'cross'}.{layer}"
+        see(f"{name}.key", key)
+        see(f"{name}.value", value)
+
+    return hook

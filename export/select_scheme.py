@@ -1,0 +1,425 @@
+"""Which form of a precision is taken: the fastest whose answers are nearly as good as those of fp32.
+
+Every form is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
+with references, or texts to be read token by token by a model that continues them; and the speed of decode steps. How a
+form is made is the business of `export.passes.quantize`, and that its graphs compute what they should that of
+`export.verification.checks`; here they may be as wrong as they like, as long as somebody measures it.
+
+    ChoiceError (ValueError)    there is nothing to measure on, or no form is good enough
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from export.bundle import PAD_MULTIPLE, FormFigures
+from export.verification.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
+from export.verification.inputs import Ids
+from model.config import ANY_LANGUAGES, Languages, ModelConfig
+from model.tokenizer import Tokenizer
+from model.training.evaluate import bleu
+
+YARDSTICK = "fp32"
+ROWS = 32  # answered together, and of the steps whose speed counts
+MAX_SENTENCES = 1000
+BUDGET_S = 60.0  # for all forms together
+TOKENS_BESIDE_SOURCE = 16  # new tokens that an answer may have beyond twice its source's
+WINDOW = 64  # tokens of a text that is read
+READ_AT_ONCE = 16  # of them, before the others follow one by one
+TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
+TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is given after so many seconds
+
+T = TypeVar("T")
+Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
+
+# What a form may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
+# good translations neither is worse. 0.05 nats are 5 % of perplexity.
+# A reading is one label, one filled mask, or a vector that is not the same one any more.
+MAX_LOSS: Mapping[Measure, float] = {
+    "BLEU": 0.3,
+    "answers that differ": 0.25,
+    "readings that differ": 0.05,
+    "nats per token": 0.05,
+}
+MASKED_EACH = 7  # a token of so many is hidden, and asked for
+SAME_COSINE = 0.98  # between two vectors of one text
+
+
+class ChoiceError(ValueError):
+    """There is nothing to measure on, or no form is good enough."""
+
+
+class Steps(Graphs, Protocol):
+    """Graphs whose step can be repeated."""
+
+    def step(
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        top_k: int = 1,
+    ) -> tuple[Callable[[], None], Prediction]:
+        """A step that can be run again and again, and where its answer will stand."""
+        ...
+
+
+@dataclass(frozen=True)
+class Development:
+    """Text to measure on, which training has not seen. texts: sources, or what a model without a source continues.
+    references: one a text, or none. languages: what texts and references are written in, where a model
+    has several."""
+
+    texts: Sequence[str]
+    references: Sequence[str] = ()
+    name: str = "development text"
+    languages: Languages = ANY_LANGUAGES
+
+    def __post_init__(self) -> None:
+        if self.references and len(self.references) != len(self.texts):
+            raise ValueError(f"must be one reference a text or none, got {len(self.references)} for {len(self.texts)}")
+
+
+class Choice(NamedTuple):
+    """The form that is taken, and the figures of all that were measured, fp32 first."""
+
+    form: str
+    figures: tuple[FormFigures, ...]
+
+
+def choose(
+    yardstick: Steps,
+    forms: Mapping[str, Steps],
+    development: Development,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    *,
+    max_loss: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """The fastest of the forms that lose at most `max_loss` against `yardstick`, the graphs of fp32.
+
+    max_loss: in BLEU points with references; without any the share of answers that differ; nats per token for a model
+    without a source; for one without a decoder the share of what it says that differs. Raises ChoiceError when no form
+    is within it, with the figures of each.
+    """
+    measure: Measure = "nats per token"
+    if not config.has_decoder:
+        measure = "readings that differ"
+    elif config.has_encoder:
+        measure = "BLEU" if development.references else "answers that differ"
+    bound = MAX_LOSS[measure] if max_loss is None else max_loss
+    graphs = {YARDSTICK: yardstick, **forms}
+    batches = _batches(development, tokenizer, config)
+    if not config.has_decoder:
+        quality = _encoded(graphs, batches, config, clock)
+    elif config.has_encoder:
+        quality = _answered(graphs, batches, development, tokenizer, config, clock)
+    else:
+        quality = _read(graphs, batches, clock)
+    speeds = (_speeds if config.has_decoder else _reading_speeds)(graphs, batches, config, clock)
+    figures = {name: FormFigures(form=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
+    losses = {name: _loss(figures[name], measure) for name in forms}
+    within = [name for name in forms if losses[name] <= bound]
+    if not within:
+        told = "; ".join(f"{name} loses {losses[name]:.3g} ({_told(figures[name])})" for name in forms)
+        raise ChoiceError(
+            f"no form is within {bound:g} {measure} of fp32 ({_told(figures[YARDSTICK])}) on {development.name}: "
+            f"{told}; fix: calibrate with text like that which will be read, name another form, allow more loss, "
+            "or stay with fp32"
+        )
+    best = max(within, key=lambda name: figures[name].tokens_per_s)
+    figures[best] = replace(figures[best], chosen=True)
+    return Choice(best, tuple(figures.values()))
+
+
+def _loss(figures: FormFigures, measure: Measure) -> float:
+    match measure:
+        case "BLEU":
+            loss = figures.bleu_loss
+        case "nats per token":
+            loss = figures.nats_loss
+        case "answers that differ" | "readings that differ":
+            loss = None if figures.exact_match is None else 1.0 - figures.exact_match
+    assert loss is not None, measure
+    return loss
+
+
+def _told(figures: FormFigures) -> str:
+    """One form's figures for a reader."""
+    parts = [f"BLEU {figures.bleu:.2f}"] if figures.bleu is not None else []
+    if figures.nats_per_token is not None and figures.equal_tokens is not None:
+        parts += [f"{figures.nats_per_token:.3f} nats per token", f"{figures.equal_tokens:.1%} of tokens equal"]
+    if figures.exact_match is not None:
+        parts.append(f"{figures.exact_match:.1%} of {figures.sentences} answers equal")
+    return ", ".join([*parts, f"{figures.tokens_per_s:.0f} tokens/s"])
+
+
+# ---- what is asked
+
+
+class _Item(NamedTuple):
+    place: int  # among the development texts
+    ids: Ids  # a source with its end, or a text with its beginning
+
+
+def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig) -> list[list[_Item]]:
+    """Up to ROWS texts of like lengths together, the batches in an order that does not depend on them."""
+    items = []
+    for place, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
+        if config.has_encoder:
+            source = tuple(config.frames.source(ids, development.languages))
+            items += [_Item(place, source)] if len(source) <= config.max_source_len else []
+        else:
+            items += [_Item(place, window) for window in _windows(ids, config)]
+    if not items:
+        raise ChoiceError(
+            f"{development.name}: no text in it can be read by this model, of {len(development.texts)}; "
+            "fix: give development text of the kind that it is for"
+        )
+    random.Random(1).shuffle(items)
+    items = sorted(items[:MAX_SENTENCES], key=lambda item: len(item.ids))
+    batches = [items[start : start + ROWS] for start in range(0, len(items), ROWS)]
+    random.Random(2).shuffle(batches)
+    return batches
+
+
+def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
+    """Pieces of a text that fit a window, each behind what begins a prompt; a token at least is left to be said."""
+    size = min(WINDOW, config.max_target_len) - len(config.frames.before_target)
+    pieces = [ids[start : start + size] for start in range(0, len(ids), size)] if size > 0 else []
+    windows = [tuple(config.frames.prompt(piece)) for piece in pieces if piece]
+    return [window for window in windows if len(window) > 1]
+
+
+Fields = dict[str, Any]  # of FormFigures
+
+
+def _measured(
+    graphs: Mapping[str, Steps],
+    batches: Sequence[list[_Item]],
+    run: Callable[[Steps, list[_Item]], T],
+    clock: Callable[[], float],
+) -> dict[str, list[T]]:
+    """What `run` says of each form for each batch; as many batches as fp32 has answered in its share of the budget."""
+    share_s = BUDGET_S / (2 * len(graphs))  # half: other forms may take longer than fp32, and speed is measured too
+    started_s, first = clock(), list[T]()
+    for batch in batches:
+        first.append(run(graphs[YARDSTICK], batch))
+        if clock() - started_s > share_s:
+            break
+    others = {
+        name: [run(form, batch) for batch in batches[: len(first)]]
+        for name, form in graphs.items()
+        if name != YARDSTICK
+    }
+    return {YARDSTICK: first, **others}
+
+
+# ---- how good
+
+
+def _answered(
+    graphs: Mapping[str, Steps],
+    batches: Sequence[list[_Item]],
+    development: Development,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    clock: Callable[[], float],
+) -> dict[str, Fields]:
+    """Greedy answers to sources, against those of fp32 and against references."""
+
+    def run(form: Steps, batch: list[_Item]) -> list[Ids]:
+        sources = [item.ids for item in batch]
+        start = config.frames.prompt((), development.languages)
+        most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
+        answers = answer_greedily(form, sources, [start] * len(sources), config.ends, most)
+        return [answer.tokens for answer in answers]
+
+    told = {
+        name: [answer for answers in batch for answer in answers]
+        for name, batch in _measured(graphs, batches, run, clock).items()
+    }
+    wanted = told[YARDSTICK]
+    places = [item.place for batch in batches for item in batch][: len(wanted)]
+    scores = dict[str, float]()
+    if development.references:
+        references = [development.references[place] for place in places]
+        for name, answers in told.items():
+            scores[name] = bleu([tokenizer.decode(list(answer)) for answer in answers], references).score
+    return {
+        name: {
+            "sentences": len(wanted),
+            "exact_match": round(_share(answers, wanted), 4),
+            "bleu": round(scores[name], 3) if scores else None,
+            "bleu_loss": round(scores[YARDSTICK] - scores[name], 3) if scores else None,
+            **dict.fromkeys(("nats_per_token", "nats_loss", "equal_tokens")),
+        }
+        for name, answers in told.items()
+    }
+
+
+def _encoded(
+    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, Fields]:
+    """What an encoder alone says of texts against what fp32 says: tokens at masks, labels, or whole vectors."""
+
+    def run(form: Steps, batch: list[_Item]) -> list[Any]:
+        sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
+        if config.mask_id is not None and config.head == "masked":
+            sources = [
+                tuple(config.mask_id if place in hidden else token for place, token in enumerate(source))
+                for source, hidden in zip(sources, places, strict=True)
+            ]
+            return [int(row.argmax()) for row in form.encode(sources, places)["place_logprobs"]]
+        outputs = form.encode(sources)
+        if config.multi_label:
+            return [tuple(row > 0) for row in outputs["label_logits"]]
+        if config.tells_labels:
+            return [int(row.argmax()) for row in outputs["label_logits"]]
+        states = outputs["encoder_states"]
+        return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
+
+    told = {
+        name: [answer for answers in batch for answer in answers]
+        for name, batch in _measured(graphs, batches, run, clock).items()
+    }
+    wanted = told[YARDSTICK]
+    return {
+        name: {
+            "sentences": len(wanted),
+            "exact_match": round(sum(map(_is_same, answers, wanted)) / len(wanted), 4),
+            **dict.fromkeys(("bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens")),
+        }
+        for name, answers in told.items()
+    }
+
+
+def _hidden_places(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
+    first, last = len(config.frames.before_source), len(ids) - len(config.frames.after_source)
+    return tuple(range(first, last, MASKED_EACH))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Of two vectors: they point almost the same way."""
+    if not isinstance(one, np.ndarray):
+        return bool(one == other)
+    return float(one @ other) >= SAME_COSINE * float(np.linalg.norm(one) * np.linalg.norm(other))
+
+
+class _Reading(NamedTuple):
+    """Of texts that were given: the sum of -log-probability of their tokens, and the tokens that came first instead."""
+
+    nats: float
+    best: list[int]
+
+
+def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Callable[[], float]) -> dict[str, Fields]:
+    """Texts read with every next token given: what each costs, and which one would have been the answer."""
+    told = _measured(graphs, batches, read_batch, clock)
+    best = {name: [token for reading in readings for token in reading.best] for name, readings in told.items()}
+    nats = {name: sum(reading.nats for reading in told[name]) / len(best[name]) for name in told}
+    return {
+        name: {
+            "sentences": sum(map(len, batches[: len(told[name])])),
+            **dict.fromkeys(("exact_match", "bleu", "bleu_loss")),
+            "nats_per_token": round(nats[name], 4),
+            "nats_loss": round(nats[name] - nats[YARDSTICK], 4),
+            "equal_tokens": round(_share(best[name], best[YARDSTICK]), 4),
+        }
+        for name in told
+    }
+
+
+def read_batch(form: Graphs, batch: Sequence[_Item]) -> _Reading:
+    """The first tokens of all texts as prompts, the others one by one; texts that have ended drop off the end."""
+    texts = sorted((item.ids for item in batch), key=len, reverse=True)
+    place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # of the token that comes next
+    buffers = form.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
+    blocks, starts = [list(text[:place]) for text in texts], [0] * len(texts)
+    nats, best = 0.0, list[int]()
+    while blocks:
+        rows = {name: array[: len(blocks)] for name, array in buffers.items()}
+        prediction = form.decode(blocks, starts, rows, {}, top_k=1)
+        nats -= float(sum(prediction.logprobs[row, texts[row][place]] for row in range(len(blocks))))
+        best += [int(token) for token in prediction.top_ids[:, 0]]
+        blocks = [[text[place]] for text in texts if len(text) > place + 1]
+        starts = [place] * len(blocks)
+        place += 1
+    return _Reading(nats, best)
+
+
+def _share(some: Sequence[T], wanted: Sequence[T]) -> float:
+    """How many are equal."""
+    return sum(a == b for a, b in zip(some, wanted, strict=True)) / len(wanted)
+
+
+# ---- how fast
+
+
+def _speeds(
+    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, Fields]:
+    """Tokens per second of decode steps of many rows and of one, all forms in turns, medians."""
+    many = _tokens_per_s(graphs, batches[0], ROWS, config, clock)
+    alone = _tokens_per_s(graphs, batches[0], 1, config, clock)
+    return {
+        name: {"tokens_per_s": round(many[name], 1), "tokens_per_s_alone": round(alone[name], 1)} for name in graphs
+    }
+
+
+def _reading_speeds(
+    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, Fields]:
+    """The same of an encoder alone: tokens read, of a batch and of its first text alone."""
+    del config
+    sources = [item.ids for item in batches[0]]
+    many, alone = (
+        _rates({name: partial(form.encode, some) for name, form in graphs.items()}, sum(map(len, some)), 1, clock)
+        for some in (sources, sources[:1])
+    )
+    return {
+        name: {"tokens_per_s": round(many[name], 1), "tokens_per_s_alone": round(alone[name], 1)} for name in graphs
+    }
+
+
+def _tokens_per_s(
+    graphs: Mapping[str, Steps], batch: Sequence[_Item], rows: int, config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, float]:
+    sources = [batch[row % len(batch)].ids for row in range(rows)]
+    place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
+    runs = dict[str, Callable[[], None]]()
+    for name, form in graphs.items():
+        cross: Arrays = {}
+        if config.has_encoder:
+            cross = encode_for_decode(form, sources)
+        buffers = form.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
+        runs[name], _ = form.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
+        runs[name]()
+    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
+
+
+def _rates(
+    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Tokens per second by the medians of rounds, of `steps` runs each, that have so many tokens."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    started_s = clock()
+    for done in range(TIMED_ROUNDS):
+        if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
+            break
+        for name, run in runs.items():
+            before_s = clock()
+            for _ in range(steps):
+                run()
+            seconds[name].append(clock() - before_s)
+    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}

@@ -1,0 +1,111 @@
+"""The checks that `attend` must pass: every attention of every kind of model, against PyTorch; how they are measured is
+as in `export.verification.checks`.
+
+Shapes: L layers, B batch, H heads, Q positions of queries, K of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from export.bundle import Quantization, Role
+from export.verification.checks import HALF_A_STEP, TOLERANCES, Arrays, Check, Checker
+from export.verification.emulated_quantization import Roundings, rounded_model, weights_off
+from export.verification.inputs import Ids, Samples
+from export.verification.torch_reference import Expected
+from model.architectures import Model
+
+# Weights are at most 1. A score that is off by so much moves them by up to half of it, and float32 is off by a share of
+# a score: beyond LARGE_SCORE more is allowed, in proportion. Unscaled random models have scores above 100, and PyTorch
+# itself is 1e-5 off there.
+ATTENTION_TOLERANCES = {**TOLERANCES, "fp32": 1e-5}
+LARGE_SCORE = 10.0
+
+
+class AttendGraphs(Protocol):
+    """The graph of one variant, run as a server runs it."""
+
+    def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
+        """Every attention of a pass over a ragged batch, float32 (L, B, H, Q, K), padded, by output.
+
+        targets: as fed to the decoder, bos first. Rows of what a model does not read are empty.
+        """
+        ...
+
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round."""
+        ...
+
+
+class AttentionSuite(Checker):
+    """All checks of `attend` in one variant."""
+
+    def __init__(
+        self,
+        served: AttendGraphs,
+        precision: str,
+        model: Model,
+        samples: Samples,
+        quantization: Quantization | None = None,
+    ) -> None:
+        super().__init__(precision, samples, quantization)
+        self.served, self.plain_model = served, model
+        rows = max(len(samples.sources), len(samples.targets))
+        self.sources, self.targets = samples.sources or ((),) * rows, samples.targets or ((),) * rows
+
+    def run(self) -> list[Check]:
+        checks = [
+            ("every attention against PyTorch", self.against_pytorch, ATTENTION_TOLERANCES[self.precision]),
+            ("every attention stays within its rows", self.within, 0.0),
+        ]
+        if self.quantization:
+            checks.insert(0, ("weights of every attention against the checkpoint", self.weights, HALF_A_STEP))
+        return [self.check(*check) for check in checks]
+
+    @cached_property
+    def roundings(self) -> Roundings:
+        return self.served.roundings("attend") if self.quantization else Roundings()
+
+    @cached_property
+    def attended(self) -> Arrays:
+        """Of a ragged batch."""
+        return self.served.attend(self.sources, self.targets)
+
+    def weights(self) -> tuple[float, str]:
+        return weights_off(self.plain_model, self.roundings, is_whole=False)
+
+    def against_pytorch(self) -> tuple[float, str]:
+        """Every kind, layer and head, of each row of a ragged batch; and the longest source and target alone. The error
+        is that of weights where scores are at most LARGE_SCORE."""
+        model = rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+        expected, worst = Expected(model), self.worst()
+        longest = [self.samples.longest_source], [self.samples.longest_target]
+        for attended, sources, targets in (
+            (self.attended, self.sources, self.targets),
+            (self.served.attend(*longest), *longest),
+        ):
+            for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+                for name, weights_LHQK in expected.every_attention(source, target).items():
+                    *_, queries, keys = weights_LHQK.shape
+                    for layer, weights_HQK in enumerate(weights_LHQK):
+                        actual = attended[name][layer, row, :, :queries, :keys]
+                        worst.add(f"{name} of layer {layer + 1}", actual, weights_HQK)
+        note = f"{worst.note}, scores of up to {expected.largest_score:.3g}"
+        return worst.error / max(1.0, expected.largest_score / LARGE_SCORE), note
+
+    def within(self) -> tuple[float, str]:
+        """Nothing behind the end of a row's queries or keys, and nothing looks ahead in a decoder."""
+        found = 0
+        for name, weights_LBHQK in self.attended.items():
+            for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):
+                queries = len(source) if name == "encoder_attention" else len(target)
+                keys = len(target) if name == "decoder_attention" else len(source)
+                outside_HQK = weights_LBHQK[:, row].copy()
+                inside = np.ones((queries, keys), bool)
+                outside_HQK[:, :, :queries, :keys] *= ~(np.tril(inside) if name == "decoder_attention" else inside)
+                found += int(np.count_nonzero(outside_HQK))
+        return float(found), "weights behind the end of a row, or ahead in it"

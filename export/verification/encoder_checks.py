@@ -1,0 +1,222 @@
+"""The checks that the graph of an encoder alone must pass; how they are measured is as in `export.verification.checks`.
+
+Shapes: B batch, S source, M d_model, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from export.bundle import GoldenVector, Quantization, Role
+from export.verification.checks import HALF_A_STEP, PLAIN_TOLERANCES, PRODUCT_TOLERANCE, Array, Arrays, Check, Checker
+from export.verification.emulated_quantization import Roundings, SeenProduct, products_off, rounded_model, weights_off
+from export.verification.inputs import Ids, Samples
+from model.encoder import Encoder
+
+PLACES = 3  # of each text that are told by a masked head: its first, one in the middle, its last
+# Of the largest difference of a vector on another machine, as a share of its largest value. Graphs that round can
+# come out a step apart where a value lies between two integers.
+VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+DIGITS = 6  # of a golden vector's values
+
+
+class EncoderGraphs(Protocol):
+    """The graph of one variant, run as a server runs it."""
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """All outputs of `encode` for a ragged batch, by name. places: of each source those to be told."""
+        ...
+
+    def roundings(self, *roles: Role) -> Roundings:
+        """What the graphs of these roles round."""
+        ...
+
+    def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
+        """What its products read and gave."""
+        ...
+
+
+class ExpectedEncoder:
+    """What PyTorch says, one text at a time, without padding and without a batch."""
+
+    def __init__(self, model: Encoder) -> None:
+        self.model = model
+
+    @torch.inference_mode()
+    def encode(self, source: Ids, places: Sequence[int]) -> Arrays:
+        """Outputs by the names that the graph gives them, without the axis of the batch; encoder_states (S, M)."""
+        model, lengths = self.model, torch.tensor([len(source)])
+        states = model(torch.tensor([source]), lengths)
+        arrays: Arrays = {"encoder_states": states[0].numpy()}
+        if model.pooler is not None:
+            arrays["pooled"] = model.pooled(states)[0].numpy()
+        if model.masked is not None:
+            arrays["place_logprobs"] = model.fill(states[0, list(places)]).log_softmax(-1).numpy()
+        elif model.config.tells_labels:
+            logits, weights = model.tell(states, lengths)
+            arrays["label_logits"] = logits[0].numpy()
+            if weights is not None:
+                arrays["token_weights"] = weights[0].numpy()
+        return arrays
+
+
+class EncoderSuite(Checker):
+    """All checks of one variant of an encoder alone."""
+
+    def __init__(
+        self,
+        served: EncoderGraphs,
+        precision: str,
+        model: Encoder,
+        samples: Samples,
+        quantization: Quantization | None = None,
+    ) -> None:
+        super().__init__(precision, samples, quantization)
+        self.served, self.plain_model = served, model
+        self.sources = (*samples.sources, samples.longest_source)
+        is_masked = model.masked is not None
+        self.places = tuple(places_of(source) if is_masked else () for source in self.sources)
+
+    def run(self) -> list[Check]:
+        checks = [
+            ("encode against PyTorch", self.encode, self.tolerance),
+            ("encode in a batch as alone", self.encode_alone, self.alone_tolerance),
+        ]
+        if "place_logprobs" in self.told:
+            checks.append(("places told in any number", self.other_places, self.alone_tolerance))
+        if "token_weights" in self.told:
+            checks.append(("weights stay within the text", self.weights_within, 0.0))
+        if self.quantization:
+            checks = [
+                ("weights against the checkpoint", self.weights, HALF_A_STEP),
+                ("each product against its inputs", self.products, PRODUCT_TOLERANCE),
+                ("states against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.precision]),
+                *checks,
+            ]
+        return [self.check(*check) for check in checks]
+
+    # -- what the graph says
+
+    @cached_property
+    def encoded(self) -> list[Arrays]:
+        """Of all but the longest text together; and of the longest one."""
+        *several, longest = self.sources
+        together = self.served.encode(several, self.places[:-1])
+        return [
+            *_rows(together, several, self.places),
+            *_rows(self.served.encode([longest], self.places[-1:]), [longest], self.places[-1:]),
+        ]
+
+    @property
+    def told(self) -> frozenset[str]:
+        """The outputs there should be."""
+        return frozenset(self.expected[0])
+
+    # -- what it should say
+
+    @cached_property
+    def roundings(self) -> Roundings:
+        return self.served.roundings("encode") if self.quantization else Roundings()
+
+    @cached_property
+    def expected(self) -> list[Arrays]:
+        model = rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+        told = ExpectedEncoder(model)
+        return [told.encode(source, places) for source, places in zip(self.sources, self.places, strict=True)]
+
+    # -- checks
+
+    def encode(self) -> tuple[float, str]:
+        """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest text."""
+        worst = self.worst()
+        for actual, expected in zip(self.encoded, self.expected, strict=True):
+            for name, array in expected.items():
+                worst.add(name, actual[name], array)
+        return worst.error, worst.note
+
+    def encode_alone(self) -> tuple[float, str]:
+        """Whatever stands beside a text, and however much it is padded."""
+
+        def pairs() -> Iterator[tuple[Array, Array]]:
+            for together, source, places in zip(self.encoded, self.sources, self.places, strict=True):
+                (alone,) = _rows(self.served.encode([source], [places]), [source], [places])
+                yield from ((together[name], alone[name]) for name in together)
+
+        return self.alone(pairs())
+
+    def other_places(self) -> tuple[float, str]:
+        """The places of one text alone."""
+        *several, _ = self.sources
+        one = [self.places[0], *[()] * (len(several) - 1)]
+        (first, *_) = _rows(self.served.encode(several, one), several, one)
+        return self.alone([(first["place_logprobs"], self.encoded[0]["place_logprobs"])])
+
+    def weights_within(self) -> tuple[float, str]:
+        *several, _ = self.sources
+        weights_BS = self.served.encode(several)["token_weights"]
+        behind = sum(int((row[len(source) :] != 0).sum()) for row, source in zip(weights_BS, several, strict=True))
+        return float(behind), "weights behind a text's end"
+
+    def weights(self) -> tuple[float, str]:
+        return weights_off(self.plain_model, self.roundings)
+
+    def products(self) -> tuple[float, str]:
+        *several, _ = self.sources
+        seen = self.served.seen_encoder_products(several, self.places[:-1])
+        return products_off(self.plain_model, self.roundings, seen)
+
+    def plain(self) -> tuple[float, str]:
+        """States of every token against those of a model that rounds nothing; the median, because in a random model
+        some are decided by what is rounded away."""
+        errors, expected = list[float](), ExpectedEncoder(self.plain_model)
+        for actual, source, places in zip(self.encoded, self.sources, self.places, strict=True):
+            exact = expected.encode(source, places)["encoder_states"]
+            for state, wanted in zip(actual["encoder_states"], exact, strict=True):
+                worst = self.worst()
+                worst.add("encoder_states", state, wanted)
+                errors.append(worst.error)
+        return float(np.median(errors)), f"median of {len(errors)} tokens, worst {max(errors):.2g}"
+
+
+def places_of(source: Ids) -> tuple[int, ...]:
+    """Places of a text of which a masked head is asked."""
+    return tuple(sorted({0, len(source) // 2, len(source) - 1}))[:PLACES]
+
+
+def mean_state(served: EncoderGraphs, source: Ids) -> Array:
+    """The mean of the states of a text over its tokens, float32 (M,)."""
+    states_SM = served.encode([source])["encoder_states"][0, : len(source)]
+    mean: Array = states_SM.astype(np.float32).mean(0)
+    return mean
+
+
+def golden_vector(served: EncoderGraphs, source: Ids, precision: str) -> GoldenVector:
+    """What a server must find again."""
+    values = tuple(float(f"{value:.{DIGITS}g}") for value in mean_state(served, source))
+    return GoldenVector(values=values, tolerance=VECTOR_TOLERANCES[precision])
+
+
+def vector_difference(vector: GoldenVector, values: Array) -> float:
+    """The largest difference, as a share of the vector's largest value."""
+    expected = np.array(vector.values)
+    return float(np.abs(values - expected).max() / max(float(np.abs(expected).max()), 1e-6))
+
+
+def _rows(arrays: Arrays, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[Arrays]:
+    """The outputs of each text: states and weights of its own positions, and what was told of its places."""
+    rows, first = [], 0
+    for row, source in enumerate(sources):
+        own: Arrays = {}
+        for name, array in arrays.items():
+            if name == "place_logprobs":
+                own[name] = array[first : first + len(places[row])]
+            else:
+                own[name] = array[row, : len(source)] if name in ("encoder_states", "token_weights") else array[row]
+        rows.append(own)
+        first += len(places[row])
+    return rows

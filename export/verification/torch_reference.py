@@ -1,0 +1,234 @@
+"""What PyTorch says, one row at a time, without padding and without a batch: what graphs are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from export.verification.inputs import Ids
+from model.architectures import Model, SourceModel
+from model.attention import CrossAttention, SelfAttention, merge_heads, split_heads
+from model.layers import Block
+from model.memory_compressed_attention import Compression
+from model.recurrent import Recurrent, first_names, state_names
+from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Expected:
+    """Outputs of a model on the CPU, by the names that the graphs give them."""
+
+    def __init__(self, model: Model) -> None:
+        self.model: Any = model
+        self.largest_score = 0.0  # of all attention that was asked for
+
+    @torch.inference_mode()
+    def source(self, source: Ids) -> Arrays:
+        """encoder_states (1, S, M), cross_key.i and cross_value.i (1, K, S, D); of recurrent models what attention
+        reads, and first_NAME (1, M)."""
+        if isinstance(self.model, Recurrent):
+            return self._recurrent_source(self.model, source)
+        assert isinstance(self.model, EncoderDecoder)
+        states, layers = self.model.encode(*self._encoder_inputs(source))
+        arrays = {"encoder_states": states.numpy()}
+        for i, layer in enumerate(layers):
+            arrays |= {f"cross_key.{i}": layer.key.numpy(), f"cross_value.{i}": layer.value.numpy()}
+        return arrays
+
+    @torch.inference_mode()
+    def logits(self, source: Ids, target: Ids) -> NDArray[Any]:
+        """Behind every position of the target, (T, V): the training view, without a cache."""
+        tokens = torch.tensor([target])
+        if isinstance(self.model, SourceModel):
+            states = self.model(*self._encoder_inputs(source), tokens)
+        else:
+            states = self.model(tokens)
+        logits: NDArray[Any] = self.model.decoder.unembedding(states)[0].float().numpy()
+        return logits
+
+    def logprobs(self, source: Ids, target: Ids) -> NDArray[Any]:
+        """Log-softmax of the same, (T, V)."""
+        logprobs: NDArray[Any] = torch.from_numpy(self.logits(source, target)).log_softmax(-1).numpy()
+        return logprobs
+
+    @torch.inference_mode()
+    def caches(self, source: Ids, target: Ids) -> Arrays:
+        """self_key.i and self_value.i of every position of the target, (K, T, D). Of layers that compress those of
+        every window, the last of which may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
+        `export.graphs.encoder_decoder.GraphCompressedAttention`. Of recurrent models what is carried behind the last,
+        (M,)."""
+        if isinstance(self.model, Recurrent):
+            return self._carried(self.model, source, target)
+        caches = self.model.decoder.empty_caches(1, len(target))
+        tokens, starts = torch.tensor([target]), torch.zeros(1, dtype=torch.int64)
+        if isinstance(self.model, EncoderDecoder):
+            inputs = self._encoder_inputs(source)
+            self.model.decode(tokens, starts, caches, self.model.encode(*inputs)[1], inputs[1])
+        else:
+            self.model.decode(tokens, starts, caches)
+        arrays: Arrays = {}
+        for i, cache in enumerate(caches):
+            arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
+            compression = self.model.decoder.compressions[i]
+            if compression is not None:
+                arrays |= _compressed(compression, cache, i)
+        return arrays
+
+    @torch.inference_mode()
+    def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
+        """How every layer and head attends to the source, (L, H, T, S)."""
+        if isinstance(self.model, Recurrent):
+            return self._recurrent_attention(self.model, source, target)
+        return self.every_attention(source, target)["cross_attention"]
+
+    @torch.inference_mode()
+    def every_attention(self, source: Ids, target: Ids) -> Arrays:
+        """How every layer and head attends, (L, H, queries, keys), by the names of the outputs of `attend`: a softmax
+        of our own, in float64, over what the projections of an ordinary forward pass were seen to return."""
+        model, config, seen = self.model, self.model.config, dict[nn.Module, Tensor]()
+
+        def keep(module: nn.Module, _inputs: Any, output: Tensor) -> None:
+            seen[module] = output
+
+        kinds = (SelfAttention, CrossAttention)
+        parts = [part for module in model.modules() if isinstance(module, kinds) for part in module.children()]
+        hooks = [part.register_forward_hook(keep) for part in parts]
+        try:
+            reads = self._encoder_inputs(source) if config.has_encoder else ()
+            model(*reads, torch.tensor([target])) if config.has_decoder else model(*reads)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        arrays: Arrays = {}
+        if config.has_decoder:
+            arrays["decoder_attention"] = self._self_attention(model.decoder, seen, target, is_causal=True)
+        if config.has_encoder:
+            arrays["encoder_attention"] = self._self_attention(model.encoder, seen, source, is_causal=False)
+        if config.has_encoder and config.has_decoder:
+            arrays["cross_attention"] = self._cross_attention(self.source(source), seen)
+        return arrays
+
+    def _self_attention(
+        self, stack: EncoderStack | DecoderStack, seen: Mapping[nn.Module, Tensor], tokens: Ids, *, is_causal: bool
+    ) -> NDArray[Any]:
+        """(L, H, T, T), every pair of a query and a key by itself: what keeps them apart is added as -inf."""
+        config, count = self.model.config, len(tokens)
+        cue = stack.cues(torch.tensor([tokens]))
+        places = torch.arange(count)
+        distances_TT = places.numpy()[:, None] - places.numpy()
+        hidden_TT = is_causal & ((distances_TT < 0) | (bool(config.window) & (distances_TT >= config.window)))
+        layers = []
+        for block in stack.blocks:
+            assert isinstance(block, Block)
+            attention = block.self_attention
+            query_TE, key_TE, _ = torch.split(seen[attention.query_key_value][0], attention.sizes, dim=-1)
+            sides = []
+            for side_TE, norm in ((query_TE, attention.query_norm), (key_TE, attention.key_norm)):
+                side_THD = torch.unflatten(side_TE, -1, (-1, config.attention_head_dim))
+                side_THD = side_THD if norm is None else norm(side_THD)
+                sides.append(side_THD if cue.rotation is None else _turned(side_THD, *cue.rotation))
+            query_THD, key_THD = sides
+            scores_HTT = _scores(query_THD.numpy(), key_THD.numpy(), config.attention_factor)
+            bias = block.shaw or cue.bias
+            if bias is not None:
+                query_BHTD = query_THD.transpose(0, 1)[None] * config.attention_factor
+                scores_HTT = scores_HTT + bias(query_BHTD, places[None], places)[0].numpy()
+            layers.append(self._softmax(np.where(hidden_TT, -np.inf, scores_HTT)))
+        return np.stack(layers)
+
+    def _recurrent_source(self, model: Recurrent, source: Ids) -> Arrays:
+        told = model.encode(*self._encoder_inputs(source))
+        arrays = {"encoder_states": told.states_BSN.numpy()}
+        if model.config.score != "none":
+            arrays["cross_value.0"] = told.states_BSN[:, None].numpy()
+        if told.keys_BSA is not None:
+            arrays["cross_key.0"] = told.keys_BSA[:, None].numpy()
+        names = (f"first_{name}" for name in first_names(model.config))
+        return arrays | {name: first.numpy() for name, first in zip(names, told.firsts, strict=True)}
+
+    def _carried(self, model: Recurrent, source: Ids, target: Ids) -> Arrays:
+        inputs = self._encoder_inputs(source)
+        told = model.encode(*inputs)
+        _, carried = model.decode(torch.tensor([target]), model.start(told), told, inputs[1])
+        return {name: state[0].numpy() for name, state in zip(state_names(model.config), carried, strict=True)}
+
+    def _recurrent_attention(self, model: Recurrent, source: Ids, target: Ids) -> NDArray[Any]:
+        """(1, 1, T, S): scores by their definitions from the decoder states that an ordinary forward pass was seen to
+        compare with the source."""
+        score, seen = model.decoder.score, list[Tensor]()
+        assert score is not None, "there is no attention without a score"
+        handle = score.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
+        try:
+            model(*self._encoder_inputs(source), torch.tensor([target]))
+        finally:
+            handle.remove()
+        told = self.source(source)
+        states_SN = told["cross_value.0"][0, 0].astype(np.float64)
+        rows = []
+        for state_M in torch.cat(seen).unbind():
+            query = state_M if score.query is None else score.query(state_M)
+            query_E = query.double().numpy()
+            if "cross_key.0" in told:
+                vector_A = score.vector.double().numpy()
+                scores_S = np.tanh(told["cross_key.0"][0, 0].astype(np.float64) + query_E) @ vector_A
+            else:
+                scores_S = states_SN @ query_E
+            powers_S = np.exp(scores_S - scores_S.max())
+            rows.append(powers_S / powers_S.sum())
+        return np.stack(rows)[None, None]
+
+    def _cross_attention(self, keys: Arrays, seen: Mapping[nn.Module, Tensor]) -> NDArray[Any]:
+        """(L, H, T, S)."""
+        layers = []
+        for i, block in enumerate(self.model.decoder.blocks):
+            assert isinstance(block, Block)
+            assert block.cross_attention is not None
+            query_TE = seen[block.cross_attention.query][0]
+            query_THD = torch.unflatten(query_TE, -1, (self.model.config.num_heads, -1)).numpy()
+            key_SKD = keys[f"cross_key.{i}"][0].transpose(1, 0, 2)
+            layers.append(self._softmax(_scores(query_THD, key_SKD, self.model.config.attention_factor)))
+        return np.stack(layers)
+
+    def _softmax(self, scores_HTS: NDArray[Any]) -> NDArray[Any]:
+        self.largest_score = max(self.largest_score, float(np.abs(scores_HTS[np.isfinite(scores_HTS)]).max()))
+        powers_HTS = np.exp(scores_HTS - scores_HTS.max(-1, keepdims=True))
+        weights_HTS: NDArray[Any] = powers_HTS / powers_HTS.sum(-1, keepdims=True)
+        return weights_HTS
+
+    def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
+        return torch.tensor([source]), torch.tensor([len(source)])
+
+
+def _scores(query_THD: NDArray[Any], key_SKD: NDArray[Any], factor: float) -> NDArray[Any]:
+    """(H, T, S) in float64: products of queries and keys times a factor."""
+    query_THD, key_SKD = query_THD.astype(np.float64), key_SKD.astype(np.float64)
+    key_SHD = np.repeat(key_SKD, query_THD.shape[1] // key_SKD.shape[1], axis=1)
+    scores_HTS: NDArray[Any] = np.einsum("thd,shd->hts", query_THD, key_SHD) * factor
+    return scores_HTS
+
+
+def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
+    """Rotary positions as what they are: dimensions i and i + R/2 are a complex number, which is turned."""
+    half = cos_BTR.shape[-1] // 2
+    turn_TR = torch.complex(cos_BTR[0, :, :half], sin_BTR[0, :, :half])
+    numbers_THR = torch.complex(x_THD[..., :half], x_THD[..., half : 2 * half]) * turn_TR[:, None]
+    return torch.cat((numbers_THR.real, numbers_THR.imag, x_THD[..., 2 * half :]), dim=-1)
+
+
+def _compressed(compression: Compression, cache: LayerCache, layer: int) -> Arrays:
+    """What a layer that compresses keeps, from the keys and values of all positions."""
+    arrays: Arrays = {}
+    stride, whole = compression.stride, [merge_heads(tensor) for tensor in cache]
+    for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.everywhere(*whole), strict=True):
+        length = plain_1TE.shape[1]
+        last = [length - 1] if length % stride else []
+        told_KND = split_heads(told_1TE, cache.key.shape[1])[0][:, [*range(stride - 1, length, stride), *last]]
+        recent_WE = nn.functional.pad(plain_1TE[0], (0, 0, stride - 1, 0))[length:]
+        arrays |= {f"self_{part}.{layer}": told_KND.numpy(), f"recent_{part}.{layer}": recent_WE.flatten().numpy()}
+    return arrays

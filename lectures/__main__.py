@@ -1,0 +1,89 @@
+"""Measures the lectures' claims and writes docs/lectures.md.
+
+Figures are kept as JSON beside the trained models, and the page is written from them: of claims that are not measured
+now (--only, --render), those of the last time. Models that are there already are not trained again unless --anew.
+
+usage: python -m lectures [--fast | --anew] [--only NAME]... [--render] [--keep DIR] [--page FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.measure import machine, versions
+from lectures.claim import Claim, Measured
+from lectures.claims import CLAIMS
+from lectures.lab import Lab
+from lectures.page import write_page
+
+PAGE, KEPT = Path("docs/lectures.md"), Path("runs/lectures")
+MODELS = "models"  # folder of trained models in what is kept
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument(
+        "--fast", action="store_true", help="only try that it works, in less than two minutes, in a scratch folder"
+    )
+    ask.add_argument("--anew", action="store_true", help="forget the models that were trained before")
+    ask.add_argument("--only", action="append", default=[], metavar="NAME", help="measure this claim")
+    ask.add_argument("--render", action="store_true", help="measure nothing, write the page from what is kept")
+    ask.add_argument("--keep", type=Path, help=f"where models and figures are kept ({KEPT})")
+    ask.add_argument("--page", type=Path, help=f"the page ({PAGE})")
+    options = ask.parse_args()
+    known = [claim.name for claim in CLAIMS]
+    unknown = sorted(set(options.only) - set(known))
+    if unknown:
+        ask.error(f"--only: there is no claim {', '.join(unknown)}; there are {', '.join(known)}")
+    scratch = Path(tempfile.mkdtemp(prefix="lectures-")) if options.fast else None
+    keep = options.keep or scratch or KEPT
+    page = options.page or (scratch / PAGE.name if scratch else PAGE)
+    chosen = [] if options.render else [claim for claim in CLAIMS if claim.name in options.only or not options.only]
+    if options.anew:
+        shutil.rmtree(keep / MODELS, ignore_errors=True)
+    measure(chosen, keep, is_fast=options.fast)
+    measured = kept(keep)
+    missing = [claim.name for claim in CLAIMS if claim.name not in measured]
+    if missing:
+        print(f"no page yet: {', '.join(missing)} not measured", file=sys.stderr)
+        return
+    page.parent.mkdir(parents=True, exist_ok=True)
+    where = machine()
+    origin = {"machine": where["model"], "processors": where["processors"], "versions": versions()}
+    write_page(page, CLAIMS, measured, origin)
+    print(f"written: {page}")
+
+
+def measure(claims: Sequence[Claim], keep: Path, *, is_fast: bool) -> None:
+    """Measures each claim and keeps its figures at once, so that an interrupted run loses one claim at most."""
+    keep.mkdir(parents=True, exist_ok=True)
+    lab = Lab(directory=keep / MODELS, is_fast=is_fast, workers=1 if is_fast else 2)  # processes take longer to start
+    lab.directory.mkdir(exist_ok=True)
+    try:
+        for claim in claims:
+            began_s = time.monotonic()
+            figures = claim.measure(lab)
+            seconds = round(time.monotonic() - began_s, 1)
+            text = json.dumps({**figures, "seconds": seconds}, indent=1)
+            (keep / f"{claim.name}.json").write_text(text, encoding="utf-8")
+            finding = claim.judge(json.loads(text))
+            print(f"{claim.name}: it {finding.verdict} ({seconds:.0f} s)", flush=True)
+    finally:
+        lab.close()
+
+
+def kept(keep: Path) -> dict[str, Measured]:
+    """The figures of every claim that has been measured."""
+    files = {claim.name: keep / f"{claim.name}.json" for claim in CLAIMS}
+    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
+
+
+if __name__ == "__main__":
+    main()

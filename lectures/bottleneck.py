@@ -1,0 +1,116 @@
+"""A recurrent translator that must put a sentence into one vector, and one that may look back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lectures.claim import Claim, Finding, Measured, verdict_of
+from lectures.corpora import schedule, translations
+from lectures.lab import Training
+from model.checkpoint import Checkpoint
+from model.config import ModelConfig
+from model.corpus import corpus
+from model.training.evaluate import bleu, translate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lectures.lab import Lab
+
+NAMES = {"none": "without attention", "multiplicative": "with attention"}
+BUCKETS = ((1, 8), (9, 10), (11, 13), (14, 16), (17, 19), (20, 63))  # source tokens, the sentence's mark included
+WIDER = 5.0  # BLEU by which the gap must be wider for the longest sentences than for the shortest
+
+
+def measure(lab: Lab) -> Measured:
+    """BLEU and exact match by model and length of the source, and how many sentences each is of."""
+    data, steps, each = translations(lab.pick(60_000, 400)), lab.pick(700, 4), lab.pick(150, 4)
+    train = schedule(steps, batch_tokens=2048, learning_rate=5e-3, warmup_steps=50)
+    trainings = {score: Training(model=recurrent(score=score), train=train, data=data) for score in NAMES}
+    trained = {score: result.model_checkpoint for score, result in lab.train(trainings).items()}
+    buckets = by_length(next(iter(trained.values())), each)
+    scores = {score: [scored(checkpoint, pairs) for pairs in buckets] for score, checkpoint in trained.items()}
+    return {"sentences": [len(pairs) for pairs in buckets], "scores": scores}
+
+
+def recurrent(**changes: object) -> ModelConfig:
+    """One layer of LSTM cells on each side, the encoder in both directions."""
+    shape = {
+        "architecture": "recurrent",
+        "d_model": 128,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "max_source_len": 64,
+        "max_target_len": 64,
+    }
+    return ModelConfig.from_json({**shape, **changes})
+
+
+def by_length(checkpoint: Checkpoint, each: int) -> list[list[tuple[str, str]]]:
+    """Sentences that were not drawn for training, at most so many of each length."""
+    pairs = corpus.pairs(3, 60 * each, "train")
+    lengths = [len(ids) for ids in checkpoint.tokenizer.encode_batch([source for source, _ in pairs])]
+    return [
+        [pair for pair, length in zip(pairs, lengths, strict=True) if low <= length <= high][:each]
+        for low, high in BUCKETS
+    ]
+
+
+def scored(checkpoint: Checkpoint, pairs: list[tuple[str, str]]) -> dict[str, float]:
+    hypotheses = translate(checkpoint.model, checkpoint.tokenizer, [source for source, _ in pairs])
+    references = [target for _, target in pairs]
+    exact = sum(ours == theirs for ours, theirs in zip(hypotheses, references, strict=True))
+    return {"bleu": bleu(hypotheses, references).score, "exact": exact / max(1, len(pairs))}
+
+
+def judge(measured: Measured) -> Finding:
+    without, with_attention = ([found["bleu"] for found in measured["scores"][score]] for score in NAMES)
+    gaps = [better - worse for better, worse in zip(with_attention, without, strict=True)]
+    return Finding(
+        verdict=verdict_of([gaps[-1] > gaps[0] + WIDER, gaps[-1] > 0]),
+        says=f"From the shortest sentences to the longest BLEU falls by {without[0] - without[-1]:.1f} without "
+        f"attention and by {with_attention[0] - with_attention[-1]:.1f} with it; attention is worth {gaps[0]:+.1f} for "
+        f"the shortest and {gaps[-1]:+.1f} for the longest.",
+        header=("source tokens", "sentences", *(f"BLEU {name}" for name in NAMES.values()), "exact match", "with it"),
+        rows=[
+            (
+                label(place),
+                str(measured["sentences"][place]),
+                f"{without[place]:.1f}",
+                f"{with_attention[place]:.1f}",
+                *(f"{measured['scores'][score][place]['exact']:.0%}" for score in NAMES),
+            )
+            for place in range(len(BUCKETS))
+        ],
+    )
+
+
+def label(place: int) -> str:
+    low, high = BUCKETS[place]
+    return f"{low} or more" if place == len(BUCKETS) - 1 else f"{low}–{high}"
+
+
+def draw(measured: Measured, figure: Figure) -> None:
+    labels = [label(place) for place in range(len(BUCKETS))]
+    for place, (key, title) in zip(figure.subplots(1, 2), (("bleu", "BLEU"), ("exact", "exact match")), strict=True):
+        for score, name in NAMES.items():
+            place.plot(labels, [found[key] for found in measured["scores"][score]], marker="o", label=name)
+        place.set(xlabel="source tokens", ylabel=title)
+        place.set_ylim(bottom=0)
+        place.legend()
+
+
+CLAIM = Claim(
+    name="bottleneck",
+    title="One vector is a bottleneck",
+    said="A recurrent translator without attention puts the whole source into the last state of its encoder. One "
+    "vector has to hold everything, so long sentences suffer; attention lets the decoder look back at all states "
+    "(Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
+    tried="English to German on the embedded grammar by LSTMs of d_model 128, one layer on each side, the encoder in "
+    "both directions: one starts from the encoder's last state and sees nothing else, the other has multiplicative "
+    "attention. The same 700 steps of 2,048 tokens, then greedy translations of sentences of each length, up to 150 "
+    "of each.",
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

@@ -1,0 +1,60 @@
+"""The texts on which models are trained here, all drawn from the embedded grammar or from rules as short."""
+
+from __future__ import annotations
+
+import random
+
+from model.config import ModelConfig, TrainConfig
+from model.corpus import corpus
+from model.training.data import Examples
+
+PLAIN = {"label_smoothing": 0.0, "average_checkpoints": 1, "tokenizer": "words", "vocab_size": 4000}
+"""Of a TrainConfig: the loss that is trained is the one that is told, and no average hides the last weights."""
+
+
+def schedule(steps: int, **changes: object) -> TrainConfig:
+    """So many steps, validated eight times, saved at the end alone."""
+    values = {**PLAIN, "steps": steps, "save_every_steps": steps, "validate_every_steps": max(1, steps // 8), **changes}
+    return TrainConfig.from_json(values)
+
+
+def small(**changes: object) -> ModelConfig:
+    """An encoder-decoder of 2 + 2 layers, d_model 64."""
+    shape = {
+        "d_model": 64,
+        "num_heads": 4,
+        "d_ff": 256,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "max_source_len": 64,
+        "max_target_len": 64,
+    }
+    return ModelConfig.from_json({**shape, **changes})
+
+
+def translations(count: int) -> Examples:
+    return Examples(corpus.pairs(1, count, "train"), "embedded scene grammar")
+
+
+def unseen_translations(count: int) -> Examples:
+    """Sentences with one combination of words each that no training sentence has."""
+    return Examples(corpus.pairs(2, count, "test"), "embedded scene grammar, unseen")
+
+
+def scenes(count: int, *, seed: int = 1) -> Examples:
+    """One scene is one text."""
+    return Examples([("", text) for text in corpus.scenes(seed, count, "train")], f"embedded scenes, seed {seed}")
+
+
+def endless_scenes(count: int, *, seed: int = 1) -> Examples:
+    """Scene after scene, one text."""
+    return Examples([("", "\n".join(corpus.scenes(seed, count, "train")))], f"embedded scenes in a row, seed {seed}")
+
+
+def reversals(count: int, *, seed: int, longest: int = 12) -> Examples:
+    """Letters and the same letters backwards."""
+    rng, pairs = random.Random(seed), []
+    for _ in range(count):
+        letters = rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, longest))
+        pairs.append((" ".join(letters), " ".join(reversed(letters))))
+    return Examples(pairs, f"letters backwards, seed {seed}")

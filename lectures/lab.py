@@ -1,0 +1,142 @@
+"""Where experiments are made: models trained by the product's own trainer, two at a time, and kept for the next time.
+
+A training is known by a digest of everything that decides its result; one that is on disk is not repeated, and one that
+was interrupted goes on. What is timed is not done here but in the claims, in this process, while nothing else runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from model.checkpoint import Checkpoint, load_checkpoint
+from model.config import ModelConfig, TrainConfig
+from model.training.data import Examples
+from model.training.progress import Figures
+from model.training.train import TrainError, train
+
+History = list[dict[str, float]]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A model, how it is trained and on what. validation: held out of the data when not given."""
+
+    model: ModelConfig
+    train: TrainConfig
+    data: Examples
+    validation: Examples | None = None
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits of everything that decides the result."""
+        said = [self.model.to_json(), self.train.to_json(), self.data.digest]
+        if self.validation is not None:
+            said.append(self.validation.digest)
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The result. history: rows of metrics.csv without their empty cells. A training whose loss was no number any more
+    has no checkpoint."""
+
+    checkpoint: Checkpoint | None
+    history: History
+
+    @property
+    def model_checkpoint(self) -> Checkpoint:
+        assert self.checkpoint is not None, "this training diverged"
+        return self.checkpoint
+
+    def curve(self, column: str) -> list[tuple[float, float]]:
+        """(step, value) of every row that has the column."""
+        return [(row["step"], row[column]) for row in self.history if column in row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """directory: where trainings are kept. is_fast: everything so small that only its working is tried. workers:
+    trainings at once, each in a process of its own unless it is the only one."""
+
+    directory: Path
+    is_fast: bool = False
+    workers: int = 2
+    _pools: list[ProcessPoolExecutor] = field(default_factory=list)
+
+    def pick(self, full: Value, fast: Value) -> Value:
+        return fast if self.is_fast else full
+
+    def train(self, trainings: Mapping[str, Training]) -> dict[str, Trained]:
+        """All of them, `workers` at a time on one thread each, by the same names."""
+        paths = {name: self.directory / training.digest for name, training in trainings.items()}
+        if self.workers == 1:
+            for name, training in trainings.items():
+                _train(training, paths[name])
+        else:
+            pool = self._pool()
+            for job in [pool.submit(_train, training, paths[name]) for name, training in trainings.items()]:
+                job.result()
+        return {name: _read(path) for name, path in paths.items()}
+
+    def close(self) -> None:
+        for pool in self._pools:
+            pool.shutdown()
+        self._pools.clear()
+
+    def _pool(self) -> ProcessPoolExecutor:
+        if not self._pools:
+            context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+            self._pools.append(ProcessPoolExecutor(self.workers, context, torch.set_num_threads, (1,)))
+        return self._pools[0]
+
+
+DIVERGED = "diverged"
+
+
+def _train(training: Training, path: Path) -> None:
+    if (path / DIVERGED).exists():
+        return
+    try:
+        train(
+            training.model,
+            training.train,
+            data=training.data,
+            validation=training.validation,
+            out=path,
+            resume=True,
+            display=_Silent(),
+        )
+    except TrainError as error:
+        if "the loss is" not in str(error):
+            raise
+        (path / DIVERGED).write_text(str(error), encoding="utf-8")
+
+
+def _read(path: Path) -> Trained:
+    checkpoint = None if (path / DIVERGED).exists() else load_checkpoint(path)
+    history: History = []
+    if (path / "metrics.csv").exists():
+        with (path / "metrics.csv").open(encoding="utf-8") as file:
+            history = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+    return Trained(checkpoint=checkpoint, history=history)
+
+
+class _Silent:
+    """Training shows nothing: two runs on one terminal would garble each other."""
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, figures: Figures) -> None: ...
+
+    def close(self) -> None: ...

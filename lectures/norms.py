@@ -1,0 +1,111 @@
+"""Where the norm stands, and whether training needs a warm-up."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from lectures.claim import Claim, Finding, Measured, verdict_of
+from lectures.corpora import scenes, schedule
+from lectures.lab import Trained, Training
+from model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lectures.lab import Lab
+
+ORDERS, RATES, WARM_UPS, SEEDS = ("pre", "post"), (1e-3, 5e-3), (0, 50), (1, 2)
+LAYERS = 6
+NEAR = 0.1  # nats per token: a run that ends this close to the best one is said to have learnt
+
+
+def measure(lab: Lab) -> Measured:
+    """Validation losses by run, "ORDER RATE WARM_UP SEED"."""
+    layers, steps = lab.pick(LAYERS, 2), lab.pick(150, 4)
+    runs = list(itertools.product(ORDERS, RATES, WARM_UPS, lab.pick(SEEDS, SEEDS[:1])))
+    data = scenes(lab.pick(5000, 300))
+    trainings = {}
+    for order, rate, warm_up, seed in runs:
+        model = ModelConfig.from_json(
+            {
+                "architecture": "decoder",
+                "d_model": 64,
+                "d_ff": 256,
+                "num_decoder_layers": layers,
+                "norm_position": order,
+                "max_target_len": 96,
+            }
+        )
+        train = schedule(
+            steps,
+            batch_tokens=1024,
+            learning_rate=rate,
+            warmup_steps=warm_up,
+            clip_norm=0.0,
+            seed=seed,
+            validation_size=lab.pick(200, 20),
+        )
+        trainings[f"{order} {rate:g} {warm_up} {seed}"] = Training(model=model, train=train, data=data)
+    return {"losses": {name: losses(trained) for name, trained in lab.train(trainings).items()}}
+
+
+def losses(trained: Trained) -> list[list[float]]:
+    """(step, validation loss); of a run that diverged, what there was before."""
+    found = [[step, loss] for step, loss in trained.curve("validation_loss")]
+    return found if trained.checkpoint is not None else [*found, [found[-1][0] + 1 if found else 0, 99.0]]
+
+
+def judge(measured: Measured) -> Finding:
+    ends: dict[tuple[str, str, str], list[float]] = {}
+    for name, curve in measured["losses"].items():
+        order, rate, warm_up, _ = name.split()
+        ends.setdefault((order, rate, warm_up), []).append(curve[-1][1])
+    best = min(loss for found in ends.values() for loss in found)
+    worst = {key: max(found) for key, found in ends.items()}
+    slow, fast = (f"{rate:g}" for rate in sorted(RATES))
+    cold = {order: {rate: worst[(order, rate, "0")] - best for rate in (slow, fast)} for order in ORDERS}
+    gain = worst[("post", fast, "0")] - worst[("post", fast, str(WARM_UPS[1]))]
+    held = [cold["post"][fast] > cold["pre"][fast] + NEAR, gain > NEAR]
+    return Finding(
+        verdict=verdict_of(held),
+        says=f"At a rate of {fast} without warm-up the worse pre-norm run ends {cold['pre'][fast]:.2f} nats above the "
+        f"best of all runs, the worse post-norm run {cold['post'][fast]:.2f}; warm-up brings that one down by "
+        f"{gain:.2f}. At {slow} the two orders end {abs(cold['post'][slow] - cold['pre'][slow]):.2f} apart without "
+        "warm-up: it is the high rate that needs it.",
+        header=("norm", "learning rate", "warm-up steps", "validation loss at the end, each seed"),
+        rows=[(*key, ", ".join(_shown(loss) for loss in found)) for key, found in ends.items()],
+    )
+
+
+def _shown(loss: float) -> str:
+    return f"{loss:.3f}" if loss < 99 else "diverged"
+
+
+def draw(measured: Measured, figure: Figure) -> None:
+    places = figure.subplots(1, len(RATES) * len(WARM_UPS), sharey=True)
+    for place, (rate, warm_up) in zip(places, itertools.product(RATES, WARM_UPS), strict=True):
+        for name, curve in measured["losses"].items():
+            order, its_rate, its_warm_up, seed = name.split()
+            if its_rate == f"{rate:g}" and its_warm_up == str(warm_up):
+                shown = [(step, min(loss, 8.0)) for step, loss in curve]
+                colour = "tab:blue" if order == "pre" else "tab:red"
+                label = f"{order}-norm" if seed == "1" else None
+                place.plot(*zip(*shown, strict=True), marker=".", color=colour, label=label)
+        place.set(title=f"rate {rate:g}, warm-up {warm_up}", xlabel="steps")
+    places[0].set_ylabel("validation loss")
+    places[0].legend()
+
+
+CLAIM = Claim(
+    name="norms",
+    title="Pre-norm trains without warm-up, post-norm does not",
+    said="The first Transformer normalises after each residual (add and norm) and needs a learning rate that rises "
+    "slowly at first. With the norm inside the residual, gradients are well behaved from the start (Xiong et al. "
+    "2020).",
+    tried=f"Decoder-only models of {LAYERS} layers, d_model 64, on scenes: both orders, two learning rates that fall "
+    "to 0 over 150 steps, with 50 steps of warm-up and with none, two seeds each, without clipping.",
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

@@ -1,0 +1,202 @@
+"""English and German forms of the embedded corpus: noun phrases with their endings, number words, verb groups.
+
+The tables are the textbook ones (definite, indefinite and no article; Präsens, Perfekt, modal with infinitive). Which
+words meet which is not decided here but in `model.corpus.corpus`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb
+
+Number = Literal["m", "f", "n", "pl"]  # what an article agrees with: gender in the singular, none in the plural
+
+_CASES: tuple[Case, ...] = ("nom", "acc", "dat", "gen")
+_DEFINITE = {"m": "der den dem des", "f": "die die der der", "n": "das das dem des", "pl": "die die den der"}
+_MARKED = {"m": "er en em es", "f": "e e er er", "n": "es es em es", "pl": "e e en er"}  # dieser, einige; strong
+_EIN = {"m": "- en em es", "f": "e e er er", "n": "- - em es", "pl": "e e en er"}  # ein, sein, ihr
+_WEAK = {
+    "m": "e en en en",
+    "f": "e e en en",
+    "n": "e e en en",
+    "pl": "en en en en",
+}  # after der, dieser, jeder
+_MIXED = {"m": "er en en en", "f": "e e en en", "n": "es es en en", "pl": "en en en en"}  # after ein, sein, ihr
+_CONTRACTIONS = {
+    ("in", "dem"): "im",
+    ("in", "das"): "ins",
+    ("an", "dem"): "am",
+    ("zu", "dem"): "zum",
+    ("zu", "der"): "zur",
+}
+
+
+def _ending(table: dict[str, str], number: Number, case: Case) -> str:
+    return table[number].split()[_CASES.index(case)].replace("-", "")
+
+
+class Phrase(NamedTuple):
+    """The same phrase in both languages, with the (adjective, noun) and (verb, place) combinations it is made of."""
+
+    en: str
+    de: str
+    combinations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Determiner:
+    """What stands before adjective and noun. `de` is a stem, or the whole word where nothing is inflected."""
+
+    en: str
+    de: str
+    kind: Literal["definite", "marked", "ein", "fixed"]  # fixed: number words, and nothing at all
+
+    def german(self, number: Number, case: Case) -> str:
+        if self.kind == "definite":
+            return _ending(_DEFINITE, number, case)
+        if self.kind == "fixed":
+            return self.de
+        return self.de + _ending(_MARKED if self.kind == "marked" else _EIN, number, case)
+
+    def adjective_ending(self, number: Number, case: Case) -> str:
+        if self.kind == "ein":
+            return _ending(_MIXED, number, case)
+        if self.kind == "fixed" or self.de in ("einig", "viel"):
+            return _ending(_MARKED, number, case)
+        return _ending(_WEAK, number, case)
+
+
+THE, A, NO_ARTICLE = Determiner("the", "d", "definite"), Determiner("a", "ein", "ein"), Determiner("", "", "fixed")
+THIS, EVERY = Determiner("this", "dies", "marked"), Determiner("every", "jed", "marked")
+THESE, SOME, MANY = (
+    Determiner("these", "dies", "marked"),
+    Determiner("some", "einig", "marked"),
+    Determiner("many", "viel", "marked"),
+)
+HIS, HER, THEIR = Determiner("his", "sein", "ein"), Determiner("her", "ihr", "ein"), Determiner("their", "ihr", "ein")
+
+
+def join_words(*words: str) -> str:
+    """The words that are not empty, with one blank between them."""
+    return " ".join(word for word in words if word)
+
+
+def indefinite_article(following: str) -> str:
+    """a or an, by the sound of the next word: an umbrella, a uniform."""
+    return "an" if following[0] in "aeiou" and not following.startswith("uni") else "a"
+
+
+def german_noun(noun: Noun, *, plural: bool, case: Case) -> str:
+    if not plural:
+        return noun.oblique if noun.oblique and case in ("acc", "dat") else noun.de
+    needs_n = case == "dat" and noun.de_plural[-1] not in "ns"  # den Hunden, but den Frauen and den Schals
+    return noun.de_plural + "n" * needs_n
+
+
+def noun_phrase(noun: Noun, determiner: Determiner, adjective: Adjective | None, *, plural: bool, case: Case) -> Phrase:
+    head = german_noun(noun, plural=plural, case=case)
+    en = noun.en_plural if plural else noun.en
+    return _agreeing(en, head, "pl" if plural else noun.gender, determiner, adjective, case, noun.en)
+
+
+def place_phrase(preposition: Preposition, determiner: Determiner, adjective: Adjective | None, place: Place) -> Phrase:
+    """in + dem + Park → im Park; "near" takes the genitive: in der Nähe des Parks."""
+    head = place.genitive if preposition.case == "gen" else place.de
+    inner = _agreeing(place.en, head, place.gender, determiner, adjective, preposition.case, place.en)
+    article, _, rest = inner.de.partition(" ")
+    contracted = _CONTRACTIONS.get((preposition.de, article))
+    german = f"{contracted} {rest}" if contracted else f"{preposition.de} {inner.de}"
+    return Phrase(f"{preposition.en} {inner.en}", german, inner.combinations)
+
+
+def _agreeing(
+    en: str, de: str, number: Number, determiner: Determiner, adjective: Adjective | None, case: Case, name: str
+) -> Phrase:
+    english = join_words(adjective.en if adjective else "", en)
+    article = indefinite_article(english) if determiner is A else determiner.en
+    inflected = adjective.stem + determiner.adjective_ending(number, case) if adjective else ""
+    german = join_words(determiner.german(number, case), inflected, de)
+    return Phrase(join_words(article, english), german, ((adjective.en, name),) if adjective else ())
+
+
+_ENGLISH_SMALL = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_ENGLISH_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_GERMAN_SMALL = (
+    "null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf",
+    "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
+)  # fmt: skip
+_GERMAN_TENS = ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
+
+
+def number_word(number: int) -> Determiner:
+    """2..99 as a determiner: twenty-one, einundzwanzig."""
+    if not 2 <= number <= 99:
+        raise ValueError(f"number must be 2..99, got {number}")
+    if number < 20:
+        return Determiner(_ENGLISH_SMALL[number], _GERMAN_SMALL[number], "fixed")
+    tens, ones = divmod(number, 10)
+    en, de = _ENGLISH_TENS[tens - 2], _GERMAN_TENS[tens - 2]
+    if not ones:
+        return Determiner(en, de, "fixed")
+    return Determiner(f"{en}-{_ENGLISH_SMALL[ones]}", f"{_GERMAN_SMALL[ones]}und{de}", "fixed")
+
+
+@dataclass(frozen=True)
+class Tense:
+    """How a verb is used. `en` and `de` hold an adverb (habit) or the singular and plural of a modal verb."""
+
+    kind: Literal["now", "habit", "perfect", "modal"]
+    en: tuple[str, str] = ("", "")
+    de: tuple[str, str] = ("", "")
+
+
+NOW, SIMPLE, PERFECT = Tense("now"), Tense("habit"), Tense("perfect")
+HABITS = tuple(
+    Tense("habit", (en, en), (de, de))
+    for en, de in (("often", "oft"), ("always", "immer"), ("never", "nie"), ("sometimes", "manchmal"))
+)
+AUXILIARIES = tuple(  # these can open a question in English
+    Tense("modal", (en, en), de)
+    for en, de in (
+        ("can", ("kann", "können")),
+        ("must", ("muss", "müssen")),
+        ("should", ("sollte", "sollten")),
+        ("will", ("wird", "werden")),
+    )
+)
+WANT = Tense("modal", ("wants to", "want to"), ("will", "wollen"))
+
+
+class VerbGroup(NamedTuple):
+    """A conjugated verb, cut at the places where other words come between."""
+
+    auxiliary: str  # English; empty in the simple present
+    en: str
+    finite: str  # German, second in a main clause
+    adverb: str  # German
+    end: str  # German, last in a main clause: prefix, participle or infinitive
+    cluster: str  # German, last in a subordinate clause: all of the verb
+
+
+def conjugate(verb: Verb, tense: Tense, *, plural: bool) -> VerbGroup:
+    """The third person of the verb."""
+    infinitive = verb.prefix + verb.infinitive
+    finite = verb.infinitive if plural else verb.third
+    simple = verb.en if plural else verb.en_third
+    if tense.kind == "now" and not verb.stative:
+        en = join_words(verb.en_ing, verb.particle)
+        return VerbGroup("are" if plural else "is", en, finite, "", verb.prefix, verb.prefix + finite)
+    if tense.kind in ("now", "habit"):
+        en = join_words(tense.en[plural], simple, verb.particle)
+        return VerbGroup("", en, finite, tense.de[plural], verb.prefix, verb.prefix + finite)
+    if tense.kind == "perfect":
+        finite = ("ist", "sind")[plural] if verb.perfect_with_sein else ("hat", "haben")[plural]
+        en = join_words(verb.en_participle, verb.particle)
+        return VerbGroup("have" if plural else "has", en, finite, "", verb.participle, f"{verb.participle} {finite}")
+    en, modal = join_words(verb.en, verb.particle), tense.de[plural]
+    return VerbGroup(tense.en[plural], en, modal, "", infinitive, f"{infinitive} {modal}")

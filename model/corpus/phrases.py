@@ -1,0 +1,335 @@
+"""Rules for the parts of a sentence of the embedded corpus: noun phrases, places, predicates.
+
+Every rule function takes `novel`: when true it derives phrases with exactly one held-out combination (of an adjective
+and its noun, or of a verb and its place), otherwise phrases without any. Rules are built once and shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Literal, NamedTuple
+
+from model.corpus import inflection, lexicon
+from model.corpus.grammar import Choice, Join, Rule, Value, one_of, weighted
+from model.corpus.inflection import (
+    Determiner,
+    Phrase,
+    Tense,
+    VerbGroup,
+    conjugate,
+    join_words,
+    noun_phrase,
+    number_word,
+    place_phrase,
+)
+from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb
+
+Kind = Literal["person", "animal", "lying", "standing"]
+Use = Literal["statement", "clause", "question", "asking", "meanwhile", "now", "tomorrow", "habit", "wish"]
+
+Position = Literal["opening", "inside", "object", "new"]  # first in a sentence, later, an object, not yet known
+
+THINGS = lexicon.LYING_THINGS + lexicon.STANDING_THINGS
+CLOTHES = lexicon.GARMENTS + lexicon.ACCESSORIES
+NOUNS: dict[Kind, tuple[Noun, ...]] = {
+    "person": lexicon.PEOPLE,
+    "animal": lexicon.ANIMALS,
+    "lying": lexicon.LYING_THINGS,
+    "standing": lexicon.STANDING_THINGS,
+}
+_GROUPS = (
+    (lexicon.PEOPLE, lexicon.PERSON_ADJECTIVES),
+    (lexicon.ANIMALS, lexicon.ANIMAL_ADJECTIVES),
+    (THINGS, lexicon.THING_ADJECTIVES),
+    (CLOTHES, lexicon.CLOTHING_ADJECTIVES),
+)
+_ADJECTIVES = {noun.en: adjectives for nouns, adjectives in _GROUPS for noun in nouns}
+_ADJECTIVES.update({place.en: place.adjectives for place in lexicon.PLACES})
+_ORDER = {name: index for index, name in enumerate(_ADJECTIVES)}
+
+
+def spread(novel: bool, parts: int) -> list[tuple[bool, ...]]:
+    """Which of the parts are novel: none, or each of them in turn."""
+    if not novel:
+        return [(False,) * parts]
+    return [tuple(index == chosen for index in range(parts)) for chosen in range(parts)]
+
+
+@cache
+def adjectives_of(noun: str, *, novel: bool) -> tuple[Adjective, ...]:
+    """Adjectives that may stand before the noun; one in eight combinations is held out."""
+    suitable = [adjective for adjective in _ADJECTIVES[noun] if (adjective.en, noun) not in lexicon.UNSUITABLE]
+    return tuple(
+        adjective for index, adjective in enumerate(suitable) if ((3 * _ORDER[noun] + index) % 8 == 0) == novel
+    )
+
+
+def held_out_adjectives() -> frozenset[tuple[str, str]]:
+    """Every (adjective, noun) in English that only test sentences contain."""
+    return frozenset((adjective.en, noun) for noun in _ADJECTIVES for adjective in adjectives_of(noun, novel=True))
+
+
+@cache
+def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1) -> Rule[Adjective | None]:
+    """An adjective before the noun or none, by these weights; when novel always one."""
+    described: Rule[Adjective | None] = one_of(adjectives_of(noun, novel=novel))
+    if novel or not without:
+        return described
+    return Choice([described, Value(None)], [with_adjective, without])
+
+
+@cache
+def determiner(
+    position: Position, *, plural: bool, owner: Determiner | None = None, countable: bool = True
+) -> Rule[Determiner]:
+    """A determiner. `owner` is one of his, her, their; things are not `countable` by "every", which sounds odd.
+
+    A sentence opens with small numbers only, which keeps capitalised words few.
+    """
+    small, large = one_of([number_word(n) for n in range(2, 13)]), one_of([number_word(n) for n in range(13, 100)])
+    number = small if position in ("opening", "new") else weighted([(small, 2), (large, 3)])
+    options: list[tuple[Rule[Determiner], int]]
+    if position == "new":
+        options = [(number, 3), (Value(inflection.SOME), 1)] if plural else [(Value(inflection.A), 1)]
+    elif plural:
+        some = one_of([inflection.SOME, inflection.MANY, inflection.THESE])
+        options = [(Value(inflection.THE), 3), (number, 4), (some, 3)]
+        if position != "opening":
+            options.append((Value(inflection.NO_ARTICLE), 2))
+    else:
+        options = [(Value(inflection.THE), 4), (Value(inflection.A), 4), (Value(inflection.THIS), 1)]
+        if position != "object" and countable:
+            options.append((Value(inflection.EVERY), 1))
+    if owner:
+        options.append((Value(owner), 2))
+    return weighted(options)
+
+
+@cache
+def nominal(
+    nouns: Sequence[Noun],
+    determiners: Rule[Determiner],
+    *,
+    plural: bool,
+    case: Case,
+    novel: bool,
+    with_adjective: int = 1,
+    without: int = 1,
+) -> Rule[Phrase]:
+    """Determiner, perhaps an adjective, and one of the nouns."""
+
+    def phrase_of(noun: Noun) -> Rule[Phrase]:
+        def put(article: Determiner, quality: Adjective | None) -> Phrase:
+            return noun_phrase(noun, article, quality, plural=plural, case=case)
+
+        return Join(put, determiners, adjective(noun.en, novel, with_adjective, without))
+
+    return Choice([phrase_of(noun) for noun in nouns])
+
+
+@cache
+def objects(nouns: Sequence[Noun], case: Case, owner: Determiner | None, novel: bool) -> Rule[Phrase]:
+    """An object: singular twice as often as plural."""
+    numbers = [
+        nominal(nouns, determiner("object", plural=plural, owner=owner), plural=plural, case=case, novel=novel)
+        for plural in (False, True)
+    ]
+    return Choice(numbers, [2, 1])
+
+
+@cache
+def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
+    """ "in a red coat", "with green hats"."""
+
+    def put_on(preposition: Preposition, garment: Phrase) -> Phrase:
+        return Phrase(f"{preposition.en} {garment.en}", f"{preposition.de} {garment.de}", garment.combinations)
+
+    def worn(preposition: Preposition, nouns: Sequence[Noun]) -> Rule[Phrase]:
+        article = Value(inflection.NO_ARTICLE if plural else inflection.A)
+        garment = nominal(nouns, article, plural=plural, case="dat", novel=novel, without=0)
+        return Join(put_on, Value(preposition), garment)
+
+    return Choice([worn(lexicon.IN, lexicon.GARMENTS), worn(lexicon.WITH, lexicon.ACCESSORIES)], [2, 1])
+
+
+class Spot(NamedTuple):
+    """A place and the prepositions one can use with it here."""
+
+    place: Place
+    prepositions: tuple[Preposition, ...]
+
+
+def _spots(allowed: Sequence[Preposition] | None, *, motion: bool) -> tuple[Spot, ...]:
+    found = []
+    for place in lexicon.PLACES:
+        prepositions = place.whither if motion else place.where
+        chosen = tuple(p for p in prepositions if allowed is None or p in allowed)
+        if chosen:
+            found.append(Spot(place, chosen))
+    return tuple(found)
+
+
+def _spots_by_verb() -> dict[str, tuple[Spot, ...]]:
+    spots = {verb.en: _spots(None, motion=False) for verbs in lexicon.STAYING.values() for verb in verbs}
+    spots |= {verb.en: _spots(ways, motion=True) for verbs in lexicon.MOVING.values() for verb, ways in verbs}
+    return spots | {verb.en: _spots((lexicon.IN,), motion=False) for verb in lexicon.TRADING}
+
+
+_SPOTS = _spots_by_verb()
+
+
+@cache
+def spots_of(verb: str, *, novel: bool) -> tuple[Spot, ...]:
+    """Where the verb can take place; one in seven combinations of verb and place is held out."""
+    shift = list(_SPOTS).index(verb)
+    return tuple(spot for index, spot in enumerate(_SPOTS[verb]) if ((index + 2 * shift) % 7 == 0) == novel)
+
+
+def held_out_places() -> frozenset[tuple[str, str]]:
+    """Every (verb, place) in English base forms that only test sentences contain."""
+    return frozenset((verb, spot.place.en) for verb in _SPOTS for spot in spots_of(verb, novel=True))
+
+
+@cache
+def _at(spot: Spot, novel: bool) -> Rule[Phrase]:
+    articles = Choice([Value(inflection.THE), Value(inflection.A), Value(inflection.THIS)], [5, 3, 1])
+    preposition = one_of(spot.prepositions)
+    return Join(place_phrase, preposition, articles, adjective(spot.place.en, novel, 1, 2), Value(spot.place))
+
+
+@cache
+def somewhere(verb: str, novel: bool) -> Rule[Phrase]:
+    """Where the verb takes place; novel in the combination of verb and place, or of place and adjective."""
+
+    def with_verb(spot: Spot, novel_adjective: bool) -> Rule[Phrase]:
+        def mark(where: Phrase) -> Phrase:
+            return where._replace(combinations=((verb, spot.place.en), *where.combinations))
+
+        return Join(mark, _at(spot, novel_adjective))
+
+    return Choice(
+        [
+            Choice([with_verb(spot, novel_adjective) for spot in spots_of(verb, novel=novel_spot)])
+            for novel_spot, novel_adjective in spread(novel, 2)
+        ]
+    )
+
+
+class Predicate(NamedTuple):
+    """All of a clause but its subject: the verb group, and what comes between its parts."""
+
+    verb: VerbGroup
+    complement: Phrase
+
+
+def _tenses() -> dict[Use, Rule[Tense]]:
+    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
+    auxiliaries, modals = one_of(inflection.AUXILIARIES), one_of((*inflection.AUXILIARIES, inflection.WANT))
+    return {
+        "statement": weighted([(now, 4), (habits, 2), (perfect, 2), (modals, 2)]),
+        "clause": weighted([(now, 4), (perfect, 2), (modals, 2)]),
+        "meanwhile": now,
+        "now": weighted([(now, 4), (modals, 2)]),
+        "tomorrow": modals,
+        "habit": Value(inflection.SIMPLE),
+        "wish": Value(inflection.WANT),
+        "question": weighted([(perfect, 1), (auxiliaries, 1)]),
+        "asking": weighted([(now, 4), (perfect, 2), (auxiliaries, 2)]),
+    }
+
+
+def _stative_tenses() -> dict[Use, Rule[Tense]]:
+    """For verbs like "need": no modal, and no question, which would take "do"."""
+    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
+    return {
+        "statement": weighted([(now, 4), (habits, 2), (perfect, 2)]),
+        "clause": weighted([(now, 4), (perfect, 2)]),
+        "meanwhile": now,
+        "now": now,
+        "habit": Value(inflection.SIMPLE),
+    }
+
+
+_TENSES = {False: _tenses(), True: _stative_tenses()}  # by: is the verb stative?
+
+
+def _phrases(*parts: Phrase) -> Phrase:
+    return Phrase(
+        join_words(*[part.en for part in parts]),
+        join_words(*[part.de for part in parts]),
+        tuple(pair for part in parts for pair in part.combinations),
+    )
+
+
+def _with_place(verb: Verb, owner: Determiner | None, novel: bool) -> Rule[Phrase]:
+    """ "a red apple in the park"."""
+    return Choice(
+        [
+            Join(_phrases, objects(THINGS, "acc", owner, first), somewhere(verb.en, second))
+            for first, second in spread(novel, 2)
+        ]
+    )
+
+
+@cache
+def _gift(owner: Determiner | None, novel: bool) -> Rule[Phrase]:
+    """ "the boy a red apple": dative before accusative."""
+    return Choice(
+        [
+            Join(_phrases, objects(lexicon.PEOPLE, "dat", None, first), objects(THINGS, "acc", owner, second))
+            for first, second in spread(novel, 2)
+        ]
+    )
+
+
+Complements = Sequence[tuple[Verb, Rule[Phrase]]]
+
+
+def _complements(
+    kind: Kind, owner: Determiner | None, *, brief: bool, novel: bool
+) -> Iterator[tuple[Complements, int]]:
+    """Groups of verbs, each with what can follow it, and the weight of the group."""
+    yield [(verb, somewhere(verb.en, novel)) for verb in lexicon.STAYING[kind]], 5
+    if kind in lexicon.MOVING:
+        yield [(verb, somewhere(verb.en, novel)) for verb, _ in lexicon.MOVING[kind]], 3
+    if kind != "person":
+        return
+    if brief and not novel:
+        yield [(verb, Value(Phrase("", ""))) for verb in lexicon.ALONE], 3
+    things = objects(THINGS, "acc", owner, novel)
+    yield [(verb, things) for verb in (*lexicon.TRADING, *lexicon.HANDLING)], 4
+    yield [(verb, objects(CLOTHES, "acc", owner, novel)) for verb in lexicon.DRESSING], 2
+    yield [(verb, objects(lexicon.PEOPLE, verb.object_case, None, novel)) for verb in lexicon.MEETING], 3
+    yield [(verb, objects(lexicon.ANIMALS, verb.object_case, owner, novel)) for verb in lexicon.TENDING], 2
+    if not brief:
+        yield [(verb, _with_place(verb, owner, novel)) for verb in lexicon.TRADING], 2
+        yield [(verb, _gift(owner, novel)) for verb in lexicon.GIVING], 2
+
+
+@cache
+def predicate(
+    kind: Kind, use: Use, owner: Determiner | None, *, plural: bool, brief: bool, novel: bool
+) -> Rule[Predicate]:
+    """What a subject of that kind does. `brief` ones are for sentences of two clauses."""
+    groups: list[tuple[Rule[Predicate], int]] = []
+    for complements, weight in _complements(kind, owner, brief=brief, novel=novel):
+        options: list[Rule[Predicate]] = []
+        for verb, complement in complements:
+            if use in _TENSES[verb.stative]:
+                used = _TENSES[verb.stative][use] if kind in ("person", "animal") else Value(inflection.NOW)
+                group = Join(lambda tense, verb=verb: conjugate(verb, tense, plural=plural), used)
+                options.append(Join(Predicate, group, complement))
+        groups.append((Choice(options), weight))
+    return weighted(groups)
+
+
+@cache
+def staying(kind: Kind, *, plural: bool, novel: bool) -> Rule[Predicate]:
+    """Being somewhere now: the predicates whose place can also stand first."""
+    return Choice(
+        [
+            Join(Predicate, Value(conjugate(verb, inflection.NOW, plural=plural)), somewhere(verb.en, novel))
+            for verb in lexicon.STAYING[kind]
+        ]
+    )

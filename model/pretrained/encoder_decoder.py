@@ -1,0 +1,416 @@
+"""Encoder-decoder families of `model.pretrained.decoder`: MarianMT, BART, mBART, M2M100 with NLLB, and T5 with its
+successors.
+
+The first four are one layout of weights and differ in positions, in the order of norms and in what stands around texts.
+What only steers a search (beams, penalties, least lengths, what an answer is cut off with) belongs to requests and is
+left; tokens that must never come get a bias that no other logit reaches.
+
+    | family | positions | norms | encoder reads | decoder begins with |
+    |---|---|---|---|---|
+    | Marian | sines, then cosines | post | target language if there are several, text, eos | pad |
+    | BART | learned | post, and behind embeddings | bos, text, eos | eos, and bos where it is forced |
+    | mBART of 25 | learned | pre, and behind embeddings | text, eos, source language | target language |
+    | mBART of 50 | the same | the same | source language, text, eos | eos, target language |
+    | M2M100, NLLB | fairseq's sinusoids | pre | source language, text, eos | eos, target language |
+    | T5 | bias by buckets | pre, RMS | text, eos | pad |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, ModelConfig
+from model.pretrained.files import (
+    ACTIVATIONS,
+    CONFIG,
+    TOKENIZER_CONFIG,
+    Family,
+    Fields,
+    Imported,
+    PretrainedError,
+    Weights,
+    read_json,
+)
+
+NEVER = -3e4  # a bias below any logit, and still a number in float16
+POSITION_OFFSET = 2  # rows of learned positions that stand before the first
+MAX_LENGTH = 512  # of models that have no table to run out of, where the checkpoint does not say
+LANGUAGE_NAMES = {  # of special tokens that name a language, by model_type; the group is its code
+    "marian": re.compile(">>(.+)<<"),
+    "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
+    "m2m_100": re.compile("__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),  # M2M100 and NLLB
+}
+T5_FEED_FORWARD = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "gelu_new": ("gelu_tanh", False),
+    "silu": ("silu", False),
+    "gated-gelu": ("gelu_tanh", True),  # the tanh form, whatever the name says
+    "gated-gelu_new": ("gelu_tanh", True),
+    "gated-relu": ("relu", True),
+    "gated-silu": ("silu", True),
+}
+
+
+def _marian(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Junczys-Dowmunt et al. 2018, as OPUS-MT trains it: post-norm, the padding token begins targets."""
+    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
+        config.only(name, False, default=False)
+    config.only("static_position_embeddings", True, default=True)
+    vocab_size = config.count("vocab_size")
+    config.only("decoder_vocab_size", vocab_size, default=vocab_size)
+    tokens = _Tokens(config, generation)
+    settings = {"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"}
+    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("pad_token_id"))
+    return _bart_layout(config, tokens, weights, settings, framing)
+
+
+def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Lewis et al. 2020."""
+    for name in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
+        config.only(name, False, default=False)
+    config.only("normalize_embedding", True, default=True)
+    config.only("extra_pos_embeddings", POSITION_OFFSET, default=POSITION_OFFSET)
+    tokens = _Tokens(config, generation)
+    eos, bos = tokens.need("eos_token_id"), tokens.need("bos_token_id")
+    settings = {"norm_position": "post", "positions": "learned", "embedding_norm": True}
+    framing = Framing(before_source=(bos,), after_source=(eos,), before_target=tokens.start("bos_token_id"))
+    return _bart_layout(config, tokens, weights, settings, framing)
+
+
+def _mbart(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Liu et al. 2020 and, with 50 languages, Tang et al. 2020."""
+    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
+        config.only(name, True, default=True)
+    config.only("static_position_embeddings", False, default=False)
+    settings = {"norm_position": "pre", "positions": "learned", "embedding_norm": True}
+    tokens = _Tokens(config, generation)
+    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("bos_token_id"))
+    return _bart_layout(config, tokens, weights, settings, framing)
+
+
+def _m2m_100(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers."""
+    settings = {"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
+    tokens = _Tokens(config, generation)
+    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("bos_token_id"))
+    return _bart_layout(config, tokens, weights, settings, framing)
+
+
+def _bart_layout(
+    config: Fields, tokens: _Tokens, weights: Weights, settings: Mapping[str, Any], framing: Framing
+) -> Imported:
+    """A model whose weights are named and shaped as BART's are."""
+    _check_both(config)
+    for name in ("attention_heads", "ffn_dim"):  # both sides have the same
+        of_encoder = config.count(f"encoder_{name}")
+        config.only(f"decoder_{name}", of_encoder, default=of_encoder)
+    base = "" if any(name in weights for name in ("shared.weight", "encoder.embed_tokens.weight")) else "model."
+    tables = _tables(config, weights, base)
+    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
+    bias_V = _output_bias(tokens, weights, vocab_size)
+    length = config.count("max_position_embeddings")
+    model = ModelConfig(
+        vocab_size=vocab_size,
+        d_model=config.count("d_model"),
+        num_heads=config.count("encoder_attention_heads"),
+        d_ff=config.count("encoder_ffn_dim"),
+        num_encoder_layers=config.count("encoder_layers"),
+        num_decoder_layers=config.count("decoder_layers"),
+        activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
+        embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
+        output_bias=bias_V is not None,
+        tie_embeddings=tables.is_tied,
+        share_embeddings=tables.is_shared,
+        max_source_len=length,
+        max_target_len=length,
+        pad_id=tokens.need("pad_token_id"),
+        bos_id=framing.before_target[0],
+        eos_id=eos,
+        unk_id=eos,
+        framing=framing,
+        **settings,
+    )
+    ours = tables.weights
+    if bias_V is not None:
+        ours["decoder.unembedding.bias"] = bias_V
+    for side, layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
+        if model.positions == "learned":
+            ours[f"{side}.embedding.positions"] = weights.take(f"{base}{side}.embed_positions.weight")[POSITION_OFFSET:]
+        else:
+            weights.leave(f"{base}{side}.embed_positions.")  # worked out, also where an old checkpoint wrote it down
+        if model.embedding_norm:
+            ours |= _both(weights, f"{base}{side}.layernorm_embedding", f"{side}.embedding.norm")
+        if model.norm_position == "pre":
+            ours |= _both(weights, f"{base}{side}.layer_norm", f"{side}.norm")
+        for i in range(layers):
+            ours |= _bart_layer(
+                weights, f"{base}{side}.layers.{i}.", f"{side}.blocks.{i}.", has_source=side == "decoder"
+            )
+    weights.leave(f"{base}encoder.version", f"{base}decoder.version")
+    return Imported(config=model, weights=ours)
+
+
+def _bart_layer(weights: Weights, theirs: str, mine: str, *, has_source: bool) -> dict[str, Tensor]:
+    """One layer of an encoder, or of a decoder that attends to a source."""
+    ours = {
+        f"{mine}self_attention.query_key_value.{part}": weights.stack(
+            *(f"{theirs}self_attn.{name}_proj.{part}" for name in "qkv")
+        )
+        for part in ("weight", "bias")
+    }
+    places = {
+        "self_attn.out_proj": "self_attention.output",
+        "self_attn_layer_norm": "self_residual.norm",
+        "fc1": "feed_forward.inner",
+        "fc2": "feed_forward.outer",
+        "final_layer_norm": "feed_forward_residual.norm",
+    }
+    if has_source:
+        places |= {
+            "encoder_attn.q_proj": "cross_attention.query",
+            "encoder_attn.out_proj": "cross_attention.output",
+            "encoder_attn_layer_norm": "cross_residual.norm",
+        }
+        for part in ("weight", "bias"):
+            names = (f"{theirs}encoder_attn.{name}_proj.{part}" for name in "kv")
+            ours[f"{mine}cross_attention.key_value.{part}"] = weights.stack(*names)
+    for name, place in places.items():
+        ours |= _both(weights, f"{theirs}{name}", f"{mine}{place}")
+    return ours
+
+
+def _t5(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Raffel et al. 2020; 1.1 and Flan are gated, and their output is a matrix of its own."""
+    # 1.0 scales what its tied output reads; a checkpoint that was written anew says so itself and calls itself tied.
+    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    return _t5_layout(config, generation, weights, is_scaled=is_scaled, feed_forward="relu")
+
+
+def _mt5(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Xue et al. 2021: T5 1.1 of many languages."""
+    return _t5_layout(config, generation, weights, is_scaled=False, feed_forward="gated-gelu")
+
+
+def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scaled: bool, feed_forward: str) -> Imported:
+    """is_scaled: states are multiplied by d_model^-0.5 before the output. feed_forward: where the field is absent."""
+    _check_both(config)
+    activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
+    tables, tokens = _tables(config, weights, ""), _Tokens(config, generation)
+    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
+    before_target = tokens.start("pad_token_id")
+    bias_V = _output_bias(tokens, weights, vocab_size)
+    length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
+    model = ModelConfig(
+        vocab_size=vocab_size,
+        d_model=config.count("d_model"),
+        num_heads=config.count("num_heads"),
+        head_dim=config.count("d_kv"),
+        d_ff=config.count("d_ff"),
+        num_encoder_layers=layers,
+        num_decoder_layers=config.get("num_decoder_layers", layers),
+        activation=activation,  # type: ignore[arg-type]
+        gated=is_gated,
+        norm="rms",
+        norm_eps=config.number("layer_norm_epsilon", 1e-6),
+        attention_scale=1.0,
+        positions="bucketed",
+        position_buckets=config.get("relative_attention_num_buckets", 32),
+        position_range=config.get("relative_attention_max_distance", 128),
+        embedding_scale=1.0,
+        bias=False,
+        output_bias=bias_V is not None,
+        tie_embeddings=tables.is_tied,
+        share_embeddings=tables.is_shared,
+        max_source_len=length,
+        max_target_len=length,
+        pad_id=tokens.need("pad_token_id"),
+        bos_id=before_target[0],
+        eos_id=eos,
+        unk_id=eos,
+        framing=Framing(after_source=(eos,), before_target=before_target),
+    )
+    ours = tables.weights
+    if bias_V is not None:
+        ours["decoder.unembedding.bias"] = bias_V
+    for side, count in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
+        first = f"{side}.block.0.layer"
+        ours[f"{side}.cues.bias.weight"] = weights.take(f"{first}.0.SelfAttention.relative_attention_bias.weight")
+        weights.leave(f"{first}.1.EncDecAttention.relative_attention_bias")  # in old checkpoints, and never used
+        ours[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
+        for i in range(count):
+            theirs, mine = f"{side}.block.{i}.layer.", f"{side}.blocks.{i}."
+            ours |= _t5_layer(weights, theirs, mine, is_gated=is_gated, has_source=side == "decoder")
+    if is_scaled:
+        ours["decoder.norm.weight"] = ours["decoder.norm.weight"] * model.d_model**-0.5
+    return Imported(config=model, weights=ours)
+
+
+def _t5_layer(weights: Weights, theirs: str, mine: str, *, is_gated: bool, has_source: bool) -> dict[str, Tensor]:
+    """One layer of an encoder, or of a decoder that attends to a source."""
+    names = (f"{theirs}0.SelfAttention.{name}.weight" for name in "qkv")
+    ours = {f"{mine}self_attention.query_key_value.weight": weights.stack(*names)}
+    last = 1
+    places = {"0.SelfAttention.o": "self_attention.output", "0.layer_norm": "self_residual.norm"}
+    if has_source:
+        last = 2
+        names = (f"{theirs}1.EncDecAttention.{name}.weight" for name in "kv")
+        ours[f"{mine}cross_attention.key_value.weight"] = weights.stack(*names)
+        places |= {
+            "1.EncDecAttention.q": "cross_attention.query",
+            "1.EncDecAttention.o": "cross_attention.output",
+            "1.layer_norm": "cross_residual.norm",
+        }
+    inner = {"wi_0": "inner", "wi_1": "gate"} if is_gated else {"wi": "inner"}
+    for name, place in {**inner, "wo": "outer"}.items():
+        places[f"{last}.DenseReluDense.{name}"] = f"feed_forward.{place}"
+    places[f"{last}.layer_norm"] = "feed_forward_residual.norm"
+    return ours | {f"{mine}{place}.weight": weights.take(f"{theirs}{name}.weight") for name, place in places.items()}
+
+
+# ---- what all of them share
+
+
+def _check_both(config: Fields) -> None:
+    """Refuses what is half an encoder-decoder model, or has other parts."""
+    config.only("is_encoder_decoder", True, default=True)
+    for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
+        config.only(name, False, default=False)
+    config.only("pruned_heads", {}, default={})
+
+
+def _both(weights: Weights, theirs: str, ours: str) -> dict[str, Tensor]:
+    """The weight and the bias of one layer."""
+    return {f"{ours}.{part}": weights.take(f"{theirs}.{part}") for part in ("weight", "bias")}
+
+
+class _Tables(NamedTuple):
+    """Embeddings and output by our names, and which are one."""
+
+    weights: dict[str, Tensor]
+    is_shared: bool
+    is_tied: bool
+
+
+def _tables(config: Fields, weights: Weights, base: str) -> _Tables:
+    """Source, target and output tables, of which a checkpoint may hold any that are equal only once.
+
+    Tensors decide before fields: a table that is there is what the model was trained with, whatever is said of tying.
+    """
+    names = (f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", "lm_head.weight")
+    found = {name: weights.take(name) for name in (f"{base}shared.weight", *names) if name in weights}
+    common = next(iter(found.values())) if found else weights.take(f"{base}shared.weight")
+    source, target = (found.get(name, common) for name in names[:2])
+    output = found[names[2]] if names[2] in found else _tied(config, target)
+    is_shared, is_tied = torch.equal(source, target), torch.equal(target, output)
+    return _Tables(
+        {
+            "encoder.embedding.tokens.weight": target if is_shared else source,
+            "decoder.embedding.tokens.weight": target,
+            "decoder.unembedding.weight": target if is_tied else output,
+        },
+        is_shared,
+        is_tied,
+    )
+
+
+def _tied(config: Fields, table: Tensor) -> Tensor:
+    """The output where the checkpoint has none: the table, unless that is denied."""
+    if not config.get("tie_word_embeddings", True):
+        raise PretrainedError(f"weights: lm_head.weight is missing, and {config.file} has tie_word_embeddings false")
+    return table
+
+
+class _Tokens:
+    """Special tokens by their fields, and which tokens never come, of a checkpoint with or without a file for that."""
+
+    def __init__(self, config: Fields, generation: Fields) -> None:
+        self._config, self.steering = config, generation or config
+
+    def get(self, name: str, fields: Fields | None = None) -> tuple[int, ...]:
+        """An id, or nothing. A list must be of one."""
+        fields = fields or self._config
+        value = fields.get(name, [])
+        if isinstance(value, list) and len(value) > 1:
+            fix = "; say which ends answers, --eos-id ID" if name == "eos_token_id" else ""
+            raise fields.refuse(name, f"covered: one token{fix}")
+        return tuple(value) if isinstance(value, list) else (value,)
+
+    def need(self, name: str) -> int:
+        """The id of a token that there must be. What steers searches goes before what describes the model."""
+        known = (*self.get(name, self.steering), *self.get(name))
+        token: int = known[0] if known else self._config.need(name)
+        return token
+
+    def start(self, default: str) -> tuple[int, ...]:
+        """What a decoder reads before its first choice: the start token or that of `default`, and what is forced."""
+        name = "decoder_start_token_id"
+        start = (*self.get(name, self.steering), *self.get(name), self.need(default))[:1]
+        return (*start, *self.get("forced_bos_token_id", self.steering))
+
+
+def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor | None:
+    """The logits' bias, with `NEVER` for tokens that must not come; None if it would be nothing but zeros."""
+    name, fields = "final_logits_bias", tokens.steering
+    bias_V = weights.take(name).reshape(-1).clone() if name in weights else torch.zeros(vocab_size)
+    fields.only("begin_suppress_tokens", [], default=[])
+    banned = [[token] for token in fields.get("suppress_tokens", [])] + fields.get("bad_words_ids", [])
+    for word in banned:
+        if len(word) != 1:
+            raise fields.refuse("bad_words_ids", "covered: single tokens")
+        bias_V[word[0]] = NEVER
+    return bias_V if bias_V.any() else None
+
+
+def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:
+    """With the languages among a tokenizer's special tokens, where the family has them stand around texts.
+
+    path: the model's directory. special: ids of special tokens by their names. A model of fewer than two languages is
+    asked for none.
+    """
+    config, file = Fields(read_json(path / CONFIG)), path / TOKENIZER_CONFIG
+    tokenizer = Fields(read_json(file) if file.is_file() else {}, file=TOKENIZER_CONFIG)
+    kind, eos, frames = config.need("model_type"), imported.config.eos_id, imported.config.frames
+    pattern = LANGUAGE_NAMES.get(kind)
+    found = {
+        match[match.lastindex or 1]: token
+        for name, token in special.items()
+        if pattern and (match := pattern.fullmatch(name))
+    }
+    if len(found) < 2:
+        return imported
+    start, named = frames.before_target[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
+    around: tuple[tuple[int, ...], ...]
+    if kind == "marian":  # one of several targets is named before the text
+        around = (TARGET_LANGUAGE,), (eos,), frames.before_target
+    elif kind == "mbart" and not named.startswith("MBart50"):
+        around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
+    elif tokenizer.get("legacy_behaviour", False):
+        around = (), (eos, SOURCE_LANGUAGE), (*start, TARGET_LANGUAGE)
+    else:
+        around = (SOURCE_LANGUAGE,), (eos,), (*start, TARGET_LANGUAGE)
+    before_source, after_source, before_target = around
+    framing = Framing(
+        before_source=before_source,
+        after_source=after_source,
+        before_target=before_target,
+        languages=tuple(sorted(found.items(), key=lambda language: language[1])),
+    )
+    return replace(imported, config=imported.config.replace(framing=framing))
+
+
+FAMILIES: dict[str, Family] = {
+    "bart": _bart,
+    "m2m_100": _m2m_100,
+    "marian": _marian,
+    "mbart": _mbart,
+    "mt5": _mt5,
+    "t5": _t5,
+}

@@ -1,0 +1,222 @@
+"""The files of a Hugging Face checkpoint directory: typed access to their fields and weights.
+
+A configuration is read field by field, and whatever nobody asked for is refused, a tensor too, so that nothing that
+changes an answer is left out in silence.
+
+    PretrainedError    not such a directory, not covered, or weights are missing or left over
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+PICKLED_WEIGHTS = "pytorch_model.bin"
+PICKLED_WEIGHTS_INDEX = "pytorch_model.bin.index.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+class PretrainedError(Exception):
+    """A checkpoint of another library cannot be taken over."""
+
+
+class Fields:
+    """A configuration as JSON, read field by field."""
+
+    def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG) -> None:
+        self._values, self.file = values, file
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._values)
+
+    def get(self, name: str, default: Any) -> Any:
+        """The value, or the default where the field is absent or null."""
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the field is there, null or not."""
+        return name in self._values
+
+    def need(self, name: str) -> Any:
+        """The value of a field without which nothing can be said."""
+        value = self._values.get(name)
+        if value is None:
+            raise PretrainedError(f"{self.file}: {name} is missing")
+        return value
+
+    def count(self, name: str) -> int:
+        """The value of a field that must be a whole number from 1."""
+        value = self.need(name)
+        if type(value) is not int or value < 1:
+            raise PretrainedError(f"{self.file}: {name} must be a whole number from 1, got {value!r}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """The value of a field that must be a number; needed unless there is a default."""
+        value = self.need(name) if default is None else self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PretrainedError(f"{self.file}: {name} must be a number, got {value!r}")
+        return float(value)
+
+    def inner(self, name: str) -> Fields:
+        """The fields of an object inside; none where it is absent or null."""
+        value = self.get(name, {})
+        if not isinstance(value, Mapping):
+            raise PretrainedError(f"{self.file}: {name} must be an object, got {value!r}")
+        return Fields(value, file=f"{self.file}: {name}")
+
+    def with_value(self, name: str, value: Any) -> Fields:
+        """The same with another value in one field."""
+        return Fields({**self._values, name: value}, file=self.file)
+
+    def refuse(self, name: str, fix: str = "") -> PretrainedError:
+        """The error that says that the value of a field is not covered."""
+        value = self._values.get(name)
+        return PretrainedError(f"{self.file}: {name} {value!r:.200} is not covered{fix and '; '}{fix}")
+
+    def only(self, name: str, *allowed: Any, default: Any) -> Any:
+        """The value, refused unless it is one of those that are covered."""
+        value = self.get(name, default)
+        if value not in allowed:
+            covered = ", ".join(map(repr, allowed))
+            raise PretrainedError(f"{self.file}: {name} {value!r} is not covered; covered: {covered}")
+        return value
+
+    def choice(self, name: str, names: Mapping[str, str], *, default: str) -> str:
+        """Our word for theirs."""
+        return names[self.only(name, *names, default=default)]
+
+
+class Weights:
+    """The tensors of a checkpoint, each to be taken once or left on purpose; float32."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            raise PretrainedError(f"weights: {name} is missing")
+        tensor = self._tensors.pop(name)
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise PretrainedError(f"weights: {name} must be float32, float16 or bfloat16, got {tensor.dtype}")
+        return tensor.float()
+
+    def stack(self, *names: str) -> Tensor:
+        """Several tensors, one below the other."""
+        tensors = [self.take(name) for name in names]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+    def leave(self, *prefixes: str) -> None:
+        """Drops tensors that say nothing new: tables that can be worked out, a second name of a tied matrix."""
+        self._tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(prefixes)}
+
+    def finish(self) -> None:
+        """Raises PretrainedError if anything is left."""
+        if self._tensors:
+            names = sorted(self._tensors)
+            raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A model in our terms. weights: by the names of `build(config).state_dict()`, float32; of tied ones, each name."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]
+
+    def shortened(self, max_length: int) -> Imported:
+        """With a context of at most max_length tokens; a window that is no shorter than it goes."""
+        config, weights = self.config, dict(self.weights)
+        source, target = min(config.max_source_len, max_length), min(config.max_target_len, max_length)
+        for stack, length in (("encoder", source), ("decoder", target)):
+            if (name := f"{stack}.embedding.positions") in weights:
+                weights[name] = weights[name][:length]
+        window = config.window if config.window < target else 0
+        config = config.replace(max_source_len=source, max_target_len=target, window=window)
+        return Imported(config=config, weights=weights)
+
+
+Family = Callable[[Fields, Fields, Weights], Imported]
+"""config.json, generation_config.json ({} if there is none) and the weights → the model."""
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def read_directory(path: Path, *, allow_pickle: bool = False) -> tuple[Fields, Fields, Weights]:
+    """config.json, generation_config.json and the weights of a directory.
+
+    Weights come into memory where they are read. allow_pickle: read pytorch_model.bin where there are no safetensors;
+    with `weights_only`, which runs no code of it.
+    """
+    config = read_json(path / CONFIG)
+    generation = read_json(path / GENERATION_CONFIG) if (path / GENERATION_CONFIG).is_file() else {}
+    return Fields(config), Fields(generation, file=GENERATION_CONFIG), Weights(_read_tensors(path, allow_pickle))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds an object. Raises PretrainedError."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PretrainedError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise PretrainedError(f"{path}: must hold an object")
+    return values
+
+
+def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for file in weight_files(path):
+        is_pickle = file.suffix != ".safetensors"
+        if is_pickle and not allow_pickle:
+            raise PretrainedError(
+                f"{file} is a pickle and there is no {WEIGHTS}; convert it to safetensors, or say --allow-pickle if "
+                "you trust where it comes from"
+            )
+        try:
+            if is_pickle:
+                tensors |= torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            else:
+                tensors |= safetensors.torch.load_file(file)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
+            raise PretrainedError(f"{file}: cannot be read: {error}") from error
+    return tensors
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Where the weights of a directory are: safetensors, else pickles. Raises PretrainedError if there are none."""
+    for whole, index in ((WEIGHTS, WEIGHTS_INDEX), (PICKLED_WEIGHTS, PICKLED_WEIGHTS_INDEX)):
+        if (path / index).is_file():
+            names = Fields(read_json(path / index), file=index).need("weight_map").values()
+            return [path / name for name in sorted({Path(name).name for name in names})]  # never a path to elsewhere
+        if (path / whole).is_file():
+            return [path / whole]
+    raise PretrainedError(f"{path}: holds no weights; there must be {WEIGHTS} or {PICKLED_WEIGHTS}")

@@ -1,0 +1,112 @@
+"""From a directory of Hugging Face's `save_pretrained` to a checkpoint of ours.
+
+What the weights mean is in `model.pretrained.decoder`, what the tokenizer does in `model.tokenizers.convert`; here
+both become
+one checkpoint that says where it comes from. It has no training of its own: no TrainConfig, no metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.architectures import build
+from model.atomic_write import digest_of_file
+from model.checkpoint import check_unfinished, write_checkpoint
+from model.config import ModelConfig
+from model.pretrained.encoder_decoder import with_languages
+from model.pretrained.files import CONFIG, GENERATION_CONFIG, PretrainedError, read_json, weight_files
+from model.pretrained.import_model import import_model
+from model.tokenizer import Tokenizer
+from model.training.report import table
+
+MAX_LENGTH = 4096  # of a context unless asked otherwise: tables of positions and caches grow with it
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # files beside the weights that say what a model is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Takeover:
+    """What was taken over, to be told to the user. max_source_len and max_target_len are theirs."""
+
+    config: ModelConfig
+    parameters: int
+    max_source_len: int
+    max_target_len: int
+    lineage: dict[str, Any]
+
+
+def take_over(
+    source: Path,
+    out: Path,
+    tokenizer: Tokenizer,
+    *,
+    allow_pickle: bool = False,
+    max_length: int = MAX_LENGTH,
+    eos_id: int | None = None,
+) -> Takeover:
+    """Write the checkpoint `out`. Raises PretrainedError for what is not covered, CheckpointError for the disk.
+
+    max_length: longest context that is kept, in tokens. eos_id: the only token that ends answers, instead of whatever
+    their files say.
+    """
+    check_unfinished(out)
+    theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
+    if tokenizer.vocab_size > theirs.config.vocab_size:
+        sizes = f"{theirs.config.vocab_size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
+        raise PretrainedError(f"{CONFIG}: vocab_size {sizes}")
+    ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
+    with torch.device("meta"):
+        names = [name for name, _ in build(ours.config).named_parameters()]  # of tied weights one
+    weights = {name: ours.weights[name] for name in names}
+    lineage = lineage_of(source)
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    write_checkpoint(
+        out,
+        ours.config,
+        weights,
+        tokenizer=tokenizer,
+        train=None,
+        metrics={},
+        lineage=lineage,
+        extra={"model_card.md": model_card(ours.config, parameters, lineage).encode()},
+    )
+    return Takeover(
+        config=ours.config,
+        parameters=parameters,
+        max_source_len=theirs.config.max_source_len,
+        max_target_len=theirs.config.max_target_len,
+        lineage=lineage,
+    )
+
+
+def lineage_of(source: Path) -> dict[str, Any]:
+    """Where a model comes from: what it was, with the digests of its files."""
+    config = read_json(source / CONFIG)
+    files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
+    generation = source / GENERATION_CONFIG
+    return {
+        "imported_from": source.resolve().name,
+        "model_type": config["model_type"],
+        "transformers_version": config.get("transformers_version"),
+        "files_sha256": {file.name: digest_of_file(file) for file in sorted(files)},
+        "generation_config": read_json(generation) if generation.is_file() else {},
+        "versions": {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")},
+    }
+
+
+def model_card(model: ModelConfig, parameters: int, lineage: dict[str, Any]) -> str:
+    """Markdown for a person who is handed the checkpoint."""
+    origin = {name: value for name, value in lineage.items() if not isinstance(value, dict)}
+    parts = [
+        f"# {lineage['imported_from']}",
+        f"A {lineage['model_type']} model with {parameters:,} parameters that Glossa imported and did not train.",
+        table("Lineage", origin),
+        table("Files (SHA-256)", lineage["files_sha256"]),
+        table("Versions", lineage["versions"]),
+        table("Model", model.to_json()),
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,171 @@
+"""Beam search, slow and obviously right: every candidate of a step is written down and sorted.
+
+Semantics of transformers 5.23 (`GenerationMixin._beam_search`) for one request, with the finished pool of N =
+beam_size * patience places (Kasai et al. 2022), the two length normalisations and the coverage term of GNMT (Wu et al.
+2016, eq. 14) and diverse groups (Vijayakumar et al. 2016). Lexical constraints are not here: they are checked by what
+they promise.
+
+Shapes: R live hypotheses, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from model.architectures import GenerativeModel
+from model.reference.greedy import ModelPredictor, Predictor, Process, Stop
+
+
+class Hypothesis(NamedTuple):
+    """One answer. `score` is what it was ranked by, the log-probabilities are the model's own."""
+
+    tokens: tuple[int, ...]  # new ones, with eos where it was produced
+    score: float
+    token_logprobs: tuple[float, ...]
+
+
+class BeamOptions(TypedDict, total=False):
+    """The keyword arguments of `search`; meanings and defaults are there."""
+
+    beam_size: int
+    num_hypotheses: int
+    length_penalty: float
+    length_normalization: Literal["average", "gnmt"]
+    coverage_penalty: float
+    patience: float
+    early_stopping: Literal["true", "false", "never"]
+    num_beam_groups: int
+    diversity_penalty: float
+    prefix: Sequence[int]
+    process: Process | None
+    stop: Stop | None
+
+
+def beam_search(
+    model: GenerativeModel,
+    prompt: Sequence[int],
+    *,
+    source: Sequence[int] = (),
+    max_tokens: int,
+    **options: Unpack[BeamOptions],
+) -> list[Hypothesis]:
+    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.extend`."""
+    predictor = ModelPredictor(model, prompt, source=source, max_tokens=max_tokens)
+    return search(predictor, max_tokens=max_tokens, **options)
+
+
+def search(
+    predictor: Predictor,
+    *,
+    max_tokens: int,
+    beam_size: int = 1,
+    num_hypotheses: int = 1,
+    length_penalty: float = 1.0,
+    length_normalization: Literal["average", "gnmt"] = "average",
+    coverage_penalty: float = 0.0,
+    patience: float = 1.0,
+    early_stopping: Literal["true", "false", "never"] = "true",
+    num_beam_groups: int = 1,
+    diversity_penalty: float = 0.0,
+    prefix: Sequence[int] = (),
+    process: Process | None = None,
+    stop: Stop | None = None,
+) -> list[Hypothesis]:
+    """The best finished hypotheses, best first; fewer than `num_hypotheses` where no more were found.
+
+    beam_size: of all groups together. prefix: the first new tokens of every hypothesis, whatever else scores better.
+    process: makes the scores that are ranked out of the model's log-probabilities. stop: ends a hypothesis as eos does.
+    """
+
+    def norm(length: int) -> float:
+        base = float(length) if length_normalization == "average" else (5.0 + length) / 6.0
+        return float(base**length_penalty)
+
+    def finish(live: _Live) -> Hypothesis:
+        score = live.score / norm(len(live.tokens))
+        if coverage_penalty:
+            score += coverage_penalty * float(np.log(np.minimum(predictor.coverage(live.tokens), 1.0)).sum())
+        return Hypothesis(live.tokens, score, live.token_logprobs)
+
+    def is_finished(group: _Group, length: int) -> bool:
+        if not group.live:
+            return True
+        if len(group.pool) < places:
+            return False
+        hopes_for = max_tokens if early_stopping == "never" and length_penalty > 0 else length
+        best_possible = group.live[0].score / norm(hopes_for)
+        return early_stopping == "true" or best_possible <= group.pool[-1].score
+
+    group_size = beam_size // num_beam_groups
+    places = max(1, max(1, round(beam_size * patience)) // num_beam_groups)
+    groups = [_Group() for _ in range(num_beam_groups)]
+    for length in range(1, max_tokens + 1):
+        taken: Counter[int] = Counter()  # tokens that the groups before have just appended
+        for group in groups:
+            if group.is_finished:
+                continue
+            logprobs_RV = predictor.logprobs([live.tokens for live in group.live])
+            totals_RV = _totals(group.live, logprobs_RV, process)
+            for token, times in taken.items():
+                totals_RV[:, token] -= diversity_penalty * times
+            if length <= len(prefix):
+                totals_RV[:, np.arange(totals_RV.shape[1]) != prefix[length - 1]] = -np.inf
+            looked_at = max(2, 1 + len(predictor.ends)) * group_size
+            candidates = _best(group.live, logprobs_RV, totals_RV, looked_at)
+            ends = [
+                live.tokens[-1] in predictor.ends or length == max_tokens or (stop is not None and stop(live.tokens))
+                for live in candidates
+            ]
+            pairs = list(zip(candidates, ends, strict=True))
+            group.pool += [finish(live) for live, ended in pairs[:group_size] if ended]
+            group.pool = sorted(group.pool, key=lambda hypothesis: -hypothesis.score)[:places]  # stable: earlier first
+            group.live = [live for live, ended in pairs if not ended][:group_size]
+            if length > len(prefix):  # nobody can avoid what is forced
+                taken.update(live.tokens[-1] for live in group.live)
+            group.is_finished = is_finished(group, length)
+    found = [hypothesis for group in groups for hypothesis in group.pool]
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)[:num_hypotheses]
+
+
+class _Live(NamedTuple):
+    """A hypothesis that goes on, or a candidate to; `score` is the sum of what it was ranked by."""
+
+    tokens: tuple[int, ...] = ()
+    score: float = 0.0
+    token_logprobs: tuple[float, ...] = ()
+
+
+@dataclass
+class _Group:
+    live: list[_Live] = field(default_factory=lambda: [_Live()])  # best first
+    pool: list[Hypothesis] = field(default_factory=list)  # best first
+    is_finished: bool = False
+
+
+def _totals(live: list[_Live], logprobs_RV: np.ndarray, process: Process | None) -> np.ndarray:
+    """float64 (R, V): what each hypothesis would have scored after each token."""
+    rows = []
+    for hypothesis, logprobs_V in zip(live, logprobs_RV, strict=True):
+        scores_V = logprobs_V if process is None else process(logprobs_V, hypothesis.tokens)
+        rows.append(hypothesis.score + scores_V.astype(np.float64))
+    return np.stack(rows)
+
+
+def _best(live: list[_Live], logprobs_RV: np.ndarray, totals_RV: np.ndarray, count: int) -> list[_Live]:
+    """The best continuations that are possible at all; of equal ones the better hypothesis, then the lower token."""
+    order = np.argsort(-totals_RV, axis=None, kind="stable")[:count]  # of equal ones the lower index: rank, then token
+    ranks, tokens = np.unravel_index(order, totals_RV.shape)
+    return [
+        _Live(
+            (*live[rank].tokens, int(token)),
+            float(totals_RV[rank, token]),
+            (*live[rank].token_logprobs, float(logprobs_RV[rank, token])),
+        )
+        for rank, token in zip(ranks, tokens, strict=True)
+        if np.isfinite(totals_RV[rank, token])
+    ]

@@ -1,0 +1,214 @@
+"""Decoding that is slow and obviously right: the oracle for everything that decodes fast.
+
+One request, no cache: every step runs the whole decoder over the whole of every hypothesis. Here is what needs one
+sequence only (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, by which a strategy reads a model;
+the strategies are in `model.reference.beam` and `model.reference.sampling`. Nothing here is meant for serving, and
+nothing here may share code with the cached path that it is there to check.
+
+Shapes: R hypotheses, V vocabulary, L decoder layers, H heads, T target positions, S source positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.architectures import GenerativeModel, SourceModel
+from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
+from model.recurrent import Recurrent, Source
+from model.transformer import EncoderDecoder, LayerCache
+
+Choose = Callable[[Tensor], int]
+"""Logits float32 (V,) → the id of the next token."""
+
+Process = Callable[[np.ndarray, Sequence[int]], np.ndarray]
+"""Log-probabilities float32 (V,), not to be modified, and the new tokens so far → scores float32 (V,)."""
+
+Stop = Callable[[Sequence[int]], bool]
+"""Whether these new tokens end the answer, though the last of them is not eos."""
+
+
+class Predictor(Protocol):
+    """What a strategy asks of a model that has a prompt, and a source where it is an encoder-decoder."""
+
+    ends: tuple[int, ...]
+
+    def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
+        """float32 (R, V): of the token that follows each of R lists of new tokens, all of one length."""
+        ...
+
+    def coverage(self, tokens: Sequence[int]) -> np.ndarray:
+        """float64 (S,): how much attention each source position gets while `tokens` are produced."""
+        ...
+
+
+def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
+    """The most likely token, again and again; of equal ones the lowest id. Arguments, result and errors of `extend`."""
+    return extend(model, prompt, source=source, max_tokens=max_tokens, choose=lambda logits_V: int(logits_V.argmax()))
+
+
+def extend(
+    model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int, choose: Choose
+) -> list[int]:
+    """Appends one chosen token after another to `prompt`, until the end of the sentence or `max_tokens` of them.
+
+    prompt: at least one id, bos for an encoder-decoder. source: the source's ids with its eos, for an encoder-decoder
+    only. The model must be in evaluation mode; it is not changed. Returns the new ids, with eos where it was produced.
+    Raises ValueError when these do not fit the model or its longest sequence.
+    """
+    _check(model, prompt, source, max_tokens)
+    new: list[int] = []
+    while len(new) < max_tokens and not (new and new[-1] in model.config.ends):
+        new.append(choose(next_logits(model, [*prompt, *new], source=source)))
+    return new
+
+
+def next_logits(model: GenerativeModel, prefix: Sequence[int], *, source: Sequence[int] = ()) -> Tensor:
+    """Logits float32 (V,) of the token that follows `prefix`."""
+    return _logits(model, prefix, source)[-1]
+
+
+def score(
+    model: GenerativeModel, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
+) -> list[float]:
+    """The log-probability of each token of `target`, one at least, behind `prompt`. Arguments and errors: `extend`."""
+    _check(model, prompt, source, len(target))
+    logprobs_TV = _logits(model, [*prompt, *target[:-1]], source)[len(prompt) - 1 :].log_softmax(-1)
+    return [float(logprobs_V[token]) for logprobs_V, token in zip(logprobs_TV, target, strict=True)]
+
+
+@torch.inference_mode()
+def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequence[int]) -> Tensor:
+    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position. A
+    recurrent model has one layer and one head of them; ValueError if it has none."""
+    lengths_1 = _row([len(source)], model)[0]
+    if isinstance(model, Recurrent):
+        return _alphas(model, inputs, model.encode(_row(source, model), lengths_1), lengths_1)[None, None]
+    _, cross = model.encode(_row(source, model), lengths_1)
+    scale = model.config.attention_factor
+    watched = [_Watched(model.config.num_heads, *layer, lengths_1, scale=scale) for layer in cross]
+    model.decoder.train_states(_row(inputs, model), watched)
+    return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
+
+
+def _alphas(model: Recurrent, inputs: Sequence[int], source: Source, lengths_1: Tensor) -> Tensor:
+    """Weights float32 (T, S), token by token."""
+    attend = model.attention(source, lengths_1)
+    if attend is None:
+        raise ValueError("score: a model without a score has no attention, got none")
+    states, rows = model.start(source), []
+    for token in inputs:
+        _, states = model.decoder(_row([token], model), states, source.keys_BSA, attend)
+        rows.append(attend.weights_BTS[0, 0])
+    return torch.stack(rows).float()
+
+
+class _Watched(SourceAttention):
+    """Attention to the source that keeps its weights."""
+
+    weights_BHTS: Tensor
+
+    def __call__(self, query_BTE: Tensor) -> Tensor:
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
+            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask, scale=self.scale
+        )
+        return merge_heads(mixed_BHTD)
+
+
+class ModelPredictor:
+    """A model with its prompt and source. The encoder runs once, the decoder over everything at every call."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
+    ) -> None:
+        """Arguments and errors of `extend`."""
+        _check(model, prompt, source, max_tokens)
+        self.model, self.prompt, self.source = model, list(prompt), list(source)
+        self.ends = model.config.ends
+        self._cross: list[LayerCache] = []
+        self._states: Source | None = None
+        if isinstance(model, Recurrent):
+            self._states = model.encode(_row(source, model), _row([len(source)], model)[0])
+        elif isinstance(model, EncoderDecoder):
+            _, self._cross = model.encode(_row(source, model), _row([len(source)], model)[0])
+
+    @torch.inference_mode()
+    def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
+        model, rows = self.model, len(hypotheses)
+        tokens_RT = torch.cat([_row([*self.prompt, *tokens], model) for tokens in hypotheses])
+        lengths_R = _row([len(self.source)] * rows, model)[0]
+        if isinstance(model, Recurrent):
+            assert self._states is not None
+            states_BSN, keys_BSA, firsts = self._states
+            source = Source(
+                states_BSN.expand(rows, -1, -1),
+                None if keys_BSA is None else keys_BSA.expand(rows, -1, -1),
+                tuple(first.expand(rows, -1) for first in firsts),
+            )
+            attend = model.attention(source, lengths_R)
+            states_RTM, _ = model.decoder(tokens_RT, model.start(source), source.keys_BSA, attend)
+        elif isinstance(model, EncoderDecoder):
+            sources = [
+                SourceAttention(
+                    model.config.num_heads,
+                    key.expand(rows, -1, -1, -1),
+                    value.expand(rows, -1, -1, -1),
+                    lengths_R,
+                    scale=model.config.attention_factor,
+                )
+                for key, value in self._cross
+            ]
+            states_RTM = model.decoder.train_states(tokens_RT, sources)
+        else:
+            states_RTM = model(tokens_RT)
+        logits_RV: Tensor = model.decoder.unembedding(states_RTM[:, -1])
+        return logits_RV.float().log_softmax(-1).cpu().numpy()
+
+    def coverage(self, tokens: Sequence[int]) -> np.ndarray:
+        if not isinstance(self.model, SourceModel):
+            raise ValueError("coverage: a decoder-only model has no source")
+        weights_LHTS = cross_attention(self.model, [*self.prompt, *tokens[:-1]], source=self.source)
+        weights_TS = weights_LHTS.double().mean((0, 1))
+        summed: np.ndarray = weights_TS[-len(tokens) :].sum(0).cpu().numpy()
+        return summed
+
+
+@torch.inference_mode()
+def _logits(model: GenerativeModel, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
+    """float32 (T, V): what follows each of the inputs."""
+    if isinstance(model, SourceModel):
+        states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
+    else:
+        states_1TM = model(_row(inputs, model))
+    logits_TV: Tensor = model.decoder.unembedding(states_1TM[0])
+    return logits_TV.float()
+
+
+def _row(values: Sequence[int], model: GenerativeModel) -> Tensor:
+    """int64 (1, T) on the model's device."""
+    return torch.tensor([list(values)], device=model.decoder.unembedding.weight.device)
+
+
+def _check(model: GenerativeModel, prompt: Sequence[int], source: Sequence[int], max_tokens: int) -> None:
+    config = model.config
+    if model.training:
+        raise ValueError("the model is in training mode; call model.eval() first")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens: must be at least 1, got {max_tokens}")
+    if not prompt:
+        raise ValueError("prompt: must hold at least one token")
+    longest = len(prompt) + max_tokens - 1  # the last new token is never an input
+    if longest > config.max_target_len:
+        raise ValueError(
+            f"max_tokens: {len(prompt)} prompt tokens and {max_tokens} new ones need {longest} positions, "
+            f"the model has {config.max_target_len}"
+        )
+    if config.has_encoder and not 1 <= len(source) <= config.max_source_len:
+        raise ValueError(f"source: must hold 1..{config.max_source_len} tokens, got {len(source)}")
+    if not config.has_encoder and source:
+        raise ValueError(f"source: a decoder-only model takes none, got {len(source)} tokens")

@@ -1,0 +1,506 @@
+"""Tokenizers as other people's checkpoints hold them, as a tokenizer.json of ours (`convert_tokenizer`).
+
+A SentencePiece model (Kudo & Richardson 2018) becomes the same segmentation in the terms of `tokenizers`: its pieces
+with their scores, or for BPE the merges that lead to them, behind a normalizer that
+`model.tokenizers.sentencepiece_normalizer` follows to the
+letter. What ids pieces have is a convention of each family: those of the model itself (T5, Llama), shifted by fairseq's
+special tokens (XLM-R, mBART, NLLB), or looked up in a list (Marian, M2M-100). Models are read from protobuf's wire
+format as sentencepiece_model.proto lays it out.
+
+    TokenizerError     a file is missing, damaged, or asks for what is not covered (`model.tokenizer`)
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from model.tokenizer import OWN_NORMALIZER, OWN_TARGET, Tokenizer, TokenizerError
+from model.tokenizers.sentencepiece_normalizer import BLANK
+
+CONFIG = "tokenizer_config.json"
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
+SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+EXTRA_IDS = 100  # of T5: <extra_id_0> is its last token
+_MBART = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP "
+    "nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+)
+_MBART_50 = (
+    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
+    "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+_M2M_100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy "
+    "id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru "
+    "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+)
+# Byte-level vocabularies without a tokenizer.json that are cut as GPT-2 cuts; others split words by rules of their own.
+LIKE_GPT2 = ("gpt2", "roberta", "bart")
+
+
+def convert_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a checkpoint's directory: its tokenizer.json, or what its files say. Raises TokenizerError."""
+    files: dict[tuple[str, ...], Callable[[], Tokenizer]] = {
+        ("tokenizer.json",): lambda: Tokenizer.load(path / "tokenizer.json"),
+        ("source.spm", "target.spm", "vocab.json"): lambda: _marian(path),
+        ("sentencepiece.bpe.model", "vocab.json"): lambda: _m2m(path),
+        ("sentencepiece.bpe.model",): lambda: _fairseq(path),
+        ("spiece.model",): lambda: _plain(path, "spiece.model"),
+        ("tokenizer.model",): lambda: _plain(path, "tokenizer.model"),
+        ("vocab.json", "merges.txt"): lambda: _byte_level(path),
+        ("vocab.txt",): lambda: _wordpiece(path),
+    }
+    for names, convert in files.items():
+        if all((path / name).is_file() for name in names):
+            return convert()
+    known = "; ".join(" and ".join(names) for names in files)
+    raise TokenizerError(f"{path}: has no tokenizer that is covered; covered: {known}")
+
+
+# ---- SentencePiece models
+
+
+class Piece(NamedTuple):
+    text: str
+    score: float
+    type: int
+
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
+UNIGRAM, BPE = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePieceModel:
+    """What a model says. charsmap: b"" where it replaces nothing."""
+
+    pieces: tuple[Piece, ...]
+    kind: int
+    has_byte_fallback: bool
+    charsmap: bytes
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+
+
+def read_sentencepiece(file: Path) -> SentencePieceModel:
+    """Raises TokenizerError."""
+    try:
+        return _model_of(file.read_bytes())
+    except (OSError, ValueError, struct.error) as error:
+        raise TokenizerError(f"{file}: is not a SentencePiece model that is covered: {error}") from error
+
+
+def _model_of(data: bytes) -> SentencePieceModel:
+    model = _message(data)
+    trainer, normalizer = (_message(b"".join(model.get(number, ()))) for number in (2, 3))
+    pieces = []
+    for item in model.get(1, ()):
+        fields = _message(item)
+        score = struct.unpack("<f", _last(fields, 2, b"\0\0\0\0"))[0]
+        pieces.append(Piece(_last(fields, 1, b"").decode(), score, _last(fields, 3, NORMAL)))
+    kind = _last(trainer, 3, UNIGRAM)
+    if kind not in (UNIGRAM, BPE):
+        raise ValueError(f"model_type must be unigram (1) or bpe (2), got {kind}")
+    if _last(trainer, 24, 0) or not _last(normalizer, 5, 1):
+        raise ValueError("blanks must be marked before words: treat_whitespace_as_suffix or not escape_whitespaces")
+    if _last(_message(b"".join(model.get(5, ()))), 2, b""):
+        raise ValueError("there are rules to change decoded text: denormalizer_spec")
+    if sum(piece.type == UNKNOWN for piece in pieces) != 1:
+        raise ValueError("there must be one unknown piece")
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        kind=kind,
+        has_byte_fallback=bool(_last(trainer, 35, 0)),
+        charsmap=_last(normalizer, 2, b""),
+        add_dummy_prefix=bool(_last(normalizer, 3, 1)),
+        remove_extra_whitespaces=bool(_last(normalizer, 4, 1)),
+    )
+
+
+def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any:
+    return fields[number][-1] if number in fields else default
+
+
+def _message(data: bytes) -> dict[int, list[Any]]:
+    """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
+    fields: dict[int, list[Any]] = {}
+    for number, value in _fields(data):
+        fields.setdefault(number, []).append(value)
+    return fields
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        if key & 7 == 0:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            size, place = _varint(data, place)
+        elif key & 7 in (1, 5):
+            size = 8 if key & 7 == 1 else 4
+        else:
+            raise ValueError(f"wire type {key & 7} at byte {place}")
+        if place + size > len(data):
+            raise ValueError("it ends in the midst of a field")
+        yield key >> 3, data[place : place + size]
+        place += size
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise ValueError("it ends in the midst of a number")
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise ValueError(f"a number of more than ten bytes before byte {place}")
+
+
+# ---- from a model and the ids of its pieces to a tokenizer.json
+
+
+def _converted(
+    model: SentencePieceModel,
+    ids: Mapping[str, int],
+    added: Iterable[_Added],
+    *,
+    others: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The values of a tokenizer.json.
+
+    ids: of the model's pieces; one that is missing is unknown. others: pieces that no text is cut into, but which have
+    ids, and are what an unknown part of a text may be called all the same.
+    """
+    unknown = next(ids[piece.text] for piece in model.pieces if piece.type == UNKNOWN)
+    extra = {item.text: item for item in added}
+    for piece in model.pieces:
+        if piece.type in (UNKNOWN, CONTROL, UNUSED) and piece.text in ids:
+            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special=True))
+        elif piece.type == USER_DEFINED and piece.text in ids:
+            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special=False))
+    own: dict[str, Any] = {
+        "add_dummy_prefix": model.add_dummy_prefix,
+        "remove_extra_whitespaces": model.remove_extra_whitespaces,
+    }
+    entries = {**(others or {}), **ids, **{item.text: item.id for item in extra.values()}}
+    if others is not None:
+        known = 1 + max(entries.values())
+        missing = [piece.text for piece in model.pieces if piece.text not in entries]
+        unmatched = sorted(token for text, token in others.items() if text not in ids)
+        entries |= {text: known + place for place, text in enumerate(missing)}
+        own |= {"known": known, "unknown": unknown, "unmatched": unmatched}
+    names = {token: text for text, token in entries.items()}
+    if sorted(names) != list(range(len(names))):
+        raise TokenizerError(f"ids must be 0..{len(names) - 1}, got up to {max(names)}")
+    build = _unigram if model.kind == UNIGRAM else _bpe
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [item.to_json() for item in sorted(extra.values(), key=lambda item: item.id)],
+        "normalizer": {"type": "Sequence", OWN_NORMALIZER: own, "normalizers": _normalizers(model)},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": _decoders(model)},
+        "model": build(model, names, unknown),
+    }
+
+
+@dataclass(frozen=True)
+class _Added:
+    id: int
+    text: str
+    is_special: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        return {"id": self.id, "content": self.text, **plain, "special": self.is_special}
+
+
+def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
+    """What the steps of `tokenizers` come to is nearly the same: see `model.tokenizers.sentencepiece_normalizer`."""
+    steps: list[dict[str, Any]] = []
+    if model.charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
+    if model.remove_extra_whitespaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    if model.add_dummy_prefix:
+        steps.append({"type": "Prepend", "prepend": BLANK})
+    return [*steps, {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}]
+
+
+def _decoders(model: SentencePieceModel) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": BLANK}, "content": " "}]
+    if model.has_byte_fallback:
+        steps.append({"type": "ByteFallback"})
+    steps.append({"type": "Fuse"})
+    if model.add_dummy_prefix or model.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return steps
+
+
+def _unigram(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> dict[str, Any]:
+    """A list in the order of the ids, of which `names` has the texts."""
+    scores = {piece.text: piece.score for piece in model.pieces}
+    vocabulary = [[names[token], scores.get(names[token], 0.0)] for token in range(len(names))]
+    return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": model.has_byte_fallback}
+
+
+def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> dict[str, Any]:
+    """SentencePiece joins the two neighbours whose piece has the best score; here each way to join a piece is named,
+    the best pieces first."""
+    if any(piece.type == UNUSED for piece in model.pieces):
+        raise TokenizerError("a BPE model with unused pieces is not covered")
+    joined = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
+    merges = []
+    for text in sorted(joined, key=lambda text: -joined[text]):
+        splits = [(text[:place], text[place:]) for place in range(1, len(text))]
+        merges += [list(split) for split in splits if split[0] in joined and split[1] in joined]
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": names[unknown],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": model.has_byte_fallback,
+        "ignore_merges": False,
+        "vocab": {names[token]: token for token in range(len(names))},
+        "merges": merges,
+    }
+
+
+# ---- families
+
+
+def _plain(path: Path, name: str) -> Tokenizer:
+    """T5, Llama, Mistral, Gemma: the ids of the model, then added tokens."""
+    model = read_sentencepiece(path / name)
+    ids = {piece.text: token for token, piece in enumerate(model.pieces)}
+    config, added = _config(path), _added(path)
+    if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
+        count = config.get("extra_ids", EXTRA_IDS)
+        added += [_Added(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
+    return _tokenizer(path, _converted(model, ids, added))
+
+
+def _fairseq(path: Path) -> Tokenizer:
+    """XLM-R, mBART, NLLB: pieces behind four special tokens, then languages, then <mask>."""
+    model = read_sentencepiece(path / "sentencepiece.bpe.model")
+    behind = [piece.text for piece in model.pieces[3:]]
+    ids = {text: token for token, text in enumerate((*FAIRSEQ, *behind))}
+    added, kind = _added(path), _kind(path)
+    if not any(item.id >= len(ids) for item in added):
+        names = _named_special(path)
+        if kind in ("mbart", "mbart50"):
+            names = _MBART.split() if kind == "mbart" else f"{_MBART} {_MBART_50}".split()
+        elif kind.startswith("nllb") and not names:
+            raise TokenizerError(f"{path}: nothing names the languages; save the tokenizer with a tokenizer.json")
+        names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
+        added += [_Added(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
+    added += [_Added(token, text) for token, text in enumerate(FAIRSEQ)]
+    return _tokenizer(path, _converted(model, ids, added))
+
+
+def _m2m(path: Path) -> Tokenizer:
+    """M2M-100: ids from a list, then the languages."""
+    model, listed = read_sentencepiece(path / "sentencepiece.bpe.model"), _listed(path)
+    added = _added(path)
+    if not any(item.text.startswith("__") for item in added):
+        names = [name for name in _named_special(path) if name.startswith("__")]
+        codes = _config(path).get("language_codes", "m2m100")
+        if not names and codes != "m2m100":
+            raise TokenizerError(f"{path}: language_codes {codes!r} are not known; save it with a tokenizer.json")
+        names = names or [f"__{code}__" for code in _M2M_100.split()]
+        added += [_Added(len(listed) + place, name) for place, name in enumerate(names)]
+    added += [_Added(listed[name], name) for name in FAIRSEQ if name in listed]
+    return _tokenizer(path, _looked_up(model, listed, added))
+
+
+def _marian(path: Path) -> Tokenizer:
+    """Marian: one list of ids for the pieces of two models, one of which cuts sources and the other one targets."""
+    listed = _listed(path)
+    added = [item for item in _added(path) if item.text in listed]
+    added += [_Added(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
+    added += [_Added(token, name) for name, token in listed.items() if name.startswith(">>") and name.endswith("<<")]
+    source, target = (
+        _looked_up(read_sentencepiece(path / name), listed, added) for name in ("source.spm", "target.spm")
+    )
+    source["model"][OWN_TARGET] = {name: target[name] for name in ("normalizer", "model", "decoder")}
+    source["decoder"] = target["decoder"]
+    return _tokenizer(path, source)
+
+
+def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[_Added]) -> dict[str, Any]:
+    """Of a list that has the ids of pieces, and of others."""
+    if "<unk>" not in listed:
+        raise TokenizerError("vocab.json: must have an id of <unk>")
+    special = {item.text for item in added}
+    ids = {
+        piece.text: listed[piece.text]
+        for piece in model.pieces
+        if piece.text in listed and (piece.type == UNKNOWN or piece.text not in special)
+    }
+    return _converted(model, ids, added, others=listed)
+
+
+def _byte_level(path: Path) -> Tokenizer:
+    """GPT-2, RoBERTa, BART: pieces of bytes and the merges that lead to them."""
+    kind = _kind(path)
+    if kind and not kind.startswith(LIKE_GPT2):
+        raise TokenizerError(
+            f"{path}: vocab.json and merges.txt do not say how {kind} splits words; save it with a tokenizer.json"
+        )
+    listed = _listed(path)
+    try:
+        lines = (path / "merges.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path / 'merges.txt'}: cannot be read: {error}") from error
+    merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
+    if any(len(pair) != 2 for pair in merges):
+        raise TokenizerError(f"{path / 'merges.txt'}: must have two pieces on each line")
+    has_blank = bool(_config(path).get("add_prefix_space", False))
+    by_byte = {"type": "ByteLevel", "add_prefix_space": has_blank, "trim_offsets": False, "use_regex": True}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": listed,
+        "merges": merges,
+    }
+    return _tokenizer(path, _values(path, listed, model, None, by_byte, by_byte))
+
+
+def _wordpiece(path: Path) -> Tokenizer:
+    """BERT, DistilBERT: whole words and what continues them."""
+    config = _config(path)
+    if not config.get("do_basic_tokenize", True):
+        raise TokenizerError(f"{path / CONFIG}: do_basic_tokenize false is not covered")
+    try:
+        lines = (path / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path / 'vocab.txt'}: cannot be read: {error}") from error
+    if not lines[-1]:
+        lines.pop()
+    listed = {line.rstrip("\r"): token for token, line in enumerate(lines)}
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": listed,
+    }
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": config.get("do_lower_case", True),
+    }
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    return _tokenizer(path, _values(path, listed, model, normalizer, {"type": "BertPreTokenizer"}, decoder))
+
+
+def _values(
+    path: Path, listed: Mapping[str, int], model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any
+) -> dict[str, Any]:
+    names = {*SPECIAL, *_named_special(path)}
+    added = {item.text: item for item in _added(path)}
+    added |= {name: _Added(listed[name], name) for name in names if name in listed and name not in added}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [item.to_json() for item in sorted(added.values(), key=lambda item: item.id)],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def _tokenizer(path: Path, values: dict[str, Any]) -> Tokenizer:
+    try:
+        return Tokenizer(values)
+    except TokenizerError as error:
+        raise TokenizerError(f"{path}: {error}") from error
+
+
+# ---- what stands beside the vocabulary
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """The object in a file; {} if there is none."""
+    if not file.is_file():
+        return {}
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise TokenizerError(f"{file}: must hold an object")
+    return values
+
+
+def _listed(path: Path) -> dict[str, int]:
+    values = _json(path / "vocab.json")
+    if not values or not all(type(token) is int and token >= 0 for token in values.values()):
+        raise TokenizerError(f"{path / 'vocab.json'}: must give each piece an id")
+    return values
+
+
+def _config(path: Path) -> dict[str, Any]:
+    return _json(path / CONFIG)
+
+
+def _kind(path: Path) -> str:
+    """The family in lower case, as the tokenizer's class or else the model's type names it; "" if nothing does."""
+    named = _config(path).get("tokenizer_class") or ""
+    family = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
+    return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(_json(path / "config.json").get("model_type") or "")
+
+
+def _added(path: Path) -> list[_Added]:
+    """Tokens that were added behind the vocabulary, or are named with an id that they have in it."""
+    told = _config(path).get("added_tokens_decoder") or {}
+    found = {
+        item["content"]: _Added(int(token), item["content"], bool(item.get("special"))) for token, item in told.items()
+    }
+    special = set(_named_special(path))
+    for text, token in _json(path / "added_tokens.json").items():
+        found.setdefault(text, _Added(token, text, text in special))
+    return list(found.values())
+
+
+def _named_special(path: Path) -> list[str]:
+    """Texts of special tokens that are named, in order, once each."""
+    names: list[str] = []
+    for values in (_json(path / "special_tokens_map.json"), _config(path)):
+        for key, value in values.items():
+            if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
+                names += [_text(item) for item in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _text(token: Any) -> str:
+    """A token is named by its text, or by an object that has it."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,148 @@
+"""Texts → batches for encoders alone: tokens to be told from their neighbours, or labels.
+
+Masks are drawn anew in every epoch, from (seed, epoch, text) and nothing else, so that a run that is resumed draws the
+same ones; validation always has those of epoch 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from model.config import ConfigError, ModelConfig, TrainConfig
+from model.tokenizer import Tokenizer
+from model.training.data import POOL_BATCHES, Batch, Batches, DataError, Examples, pad
+
+MASKED, REPLACED = 0.8, 0.1  # of the tokens that are to be told: hidden by the mask, replaced by a random one
+
+
+class Masked(NamedTuple):
+    """A text with some tokens hidden: what the model reads, and by position what it is to say there."""
+
+    ids: list[int]
+    targets: dict[int, int]
+
+
+def mask_tokens(
+    ids: Sequence[int], places: Sequence[int], rng: random.Random, *, share: float, mask_id: int, others: Sequence[int]
+) -> Masked:
+    """Chooses tokens to be told, and hides most of them: the rule of Devlin et al. 2019, section 3.1.
+
+    Of `places` the given share is chosen, rounded, and at least one. A chosen token becomes the mask with probability
+    MASKED, with REPLACED a random one of `others`, and else stays, so that the model cannot rely on what it reads.
+    """
+    count = max(1, round(share * len(places)))
+    chosen = sorted(rng.sample(list(places), count))
+    hidden, targets = list(ids), {place: ids[place] for place in chosen}
+    for place in chosen:
+        drawn = rng.random()
+        if drawn < MASKED:
+            hidden[place] = mask_id
+        elif drawn < MASKED + REPLACED:
+            hidden[place] = rng.choice(others)
+    return Masked(hidden, targets)
+
+
+def encoder_batches(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
+    """For a masked head the texts of all examples; for others sources, each with its label as target."""
+    make: Callable[..., Batches] = MaskedBatches if model.head == "masked" else LabelBatches
+    return make(examples, tokenizer, model, train)
+
+
+class _TextBatches:
+    """Batches of texts of similar length, each at most `batch_tokens` tokens with padding. Keys count on from epoch to
+    epoch, so that a key says which epoch it is of."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
+        before, after = model.frames.before_source, model.frames.after_source
+        self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
+        self._inside = slice(len(before), -len(after) or None)
+        framed = [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
+        most = min(model.max_source_len, train.batch_tokens)
+        least = len(before) + len(after) + 1
+        self._kept = [place for place, ids in enumerate(framed) if least <= len(ids) <= most]
+        self._sources = [framed[place] for place in self._kept]
+        self.dropped = len(texts) - len(self._kept)
+        if not self._sources:
+            raise DataError(
+                f"no text fits max_source_len {model.max_source_len} and batch_tokens {train.batch_tokens} with the "
+                f"{least - 1} tokens around it"
+            )
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        rng = random.Random(f"{self._seed} {epoch}")
+        order = list(range(len(self._sources)))
+        rng.shuffle(order)
+        mean = sum(map(len, self._sources)) / len(order)
+        pool = max(1, int(POOL_BATCHES * self._budget / mean))
+        batches: list[list[int]] = []
+        for start in range(0, len(order), pool):
+            batches.extend(self._cut(sorted(order[start : start + pool], key=lambda key: len(self._sources[key]))))
+        rng.shuffle(batches)
+        return [[epoch * len(order) + key for key in batch] for batch in batches]
+
+    def _cut(self, keys: Sequence[int]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for key in keys:  # the longest last
+            if batch and len(self._sources[key]) * (len(batch) + 1) > self._budget:
+                yield batch
+                batch = []
+            batch.append(key)
+        yield batch
+
+    def _batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], tokens: int) -> Batch:
+        lengths = torch.tensor([len(source) for source in sources])
+        nothing = torch.zeros(len(sources), 0, dtype=torch.int64)
+        return Batch(pad(sources, self._pad_id), lengths, nothing, pad(targets, self._pad_id), tokens)
+
+
+class MaskedBatches(_TextBatches):
+    """source (B, S) with masks in it; target (B, S), of other tokens padding. tokens: those that are to be told."""
+
+    def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
+        super().__init__([source or target for source, target in examples.pairs], tokenizer, model, train)
+        if model.mask_id is None:
+            raise ConfigError("mask_id", "must be set to mask tokens, got none")
+        self._mask_id, self._share = model.mask_id, train.mask_share
+        special = {model.pad_id, model.bos_id, model.eos_id, model.unk_id, model.mask_id, *model.frames.tokens}
+        self._others = [token for token in range(model.vocab_size) if token not in special]
+        self.tokens = sum(max(1, round(self._share * len(source[self._inside]))) for source in self._sources)
+
+    def load(self, keys: Sequence[int]) -> Batch:
+        masked = [self._masked(*divmod(key, len(self._sources))) for key in keys]
+        targets = [[told.targets.get(place, self._pad_id) for place in range(len(told.ids))] for told in masked]
+        return self._batch([told.ids for told in masked], targets, sum(len(told.targets) for told in masked))
+
+    def _masked(self, epoch: int, place: int) -> Masked:
+        source = self._sources[place]
+        return mask_tokens(
+            source,
+            range(len(source))[self._inside],
+            random.Random(f"{self._seed} {epoch} {place}"),
+            share=self._share,
+            mask_id=self._mask_id,
+            others=self._others,
+        )
+
+
+class LabelBatches(_TextBatches):
+    """source (B, S), target (B, 1): the place of the label among the model's. tokens: one for each text."""
+
+    def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
+        super().__init__([source for source, _ in examples.pairs], tokenizer, model, train)
+        numbers = {label: number for number, label in enumerate(model.labels)}
+        labels = [examples.pairs[place][1] for place in self._kept]
+        if unknown := sorted({label for label in labels if label not in numbers}):
+            raise DataError(
+                f"{examples.name}: label {unknown[0]!r:.60} is none of the model's: {', '.join(model.labels):.200}"
+            )
+        self._labels = [numbers[label] for label in labels]
+        self.tokens = len(self._labels)
+
+    def load(self, keys: Sequence[int]) -> Batch:
+        places = [key % len(self._sources) for key in keys]
+        labels = [[self._labels[place]] for place in places]
+        return self._batch([self._sources[place] for place in places], labels, len(places))

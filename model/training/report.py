@@ -1,0 +1,228 @@
+"""What remains to be read after a run: metrics.csv, curves.png, the model card, the final scores and sample outputs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.architectures import GenerativeModel
+from model.config import ModelConfig, TrainConfig
+from model.encoder import Encoder
+from model.tokenizer import Tokenizer
+from model.training.data import Batches, Examples
+from model.training.evaluate import accuracy, bleu, greedy_batch, translate
+
+SCORED = 500  # validation sentences that are translated at the end of a run
+SAMPLES = 5
+PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
+COLUMNS = (
+    "step",
+    "epoch",
+    "tokens",
+    "seconds",
+    "learning_rate",
+    "train_loss",
+    "validation_loss",
+    "tokens_per_s",
+)
+
+
+def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
+    """One row per log line or validation; a value that a row lacks is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue().encode()
+
+
+def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
+    """Training and validation loss, learning rate and speed over steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import, needed once a run
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    losses, rates, speeds = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+    for axes, column, label in (
+        (losses, "train_loss", "training"),
+        (losses, "validation_loss", "validation"),
+        (rates, "learning_rate", None),
+        (speeds, "tokens_per_s", None),
+    ):
+        points = [(row["step"], row[column]) for row in history if column in row]
+        axes.plot([step for step, _ in points], [value for _, value in points], label=label)
+        axes.grid(alpha=0.3)
+    losses.set_ylabel("loss, nats per token")
+    losses.legend()
+    rates.set_ylabel("learning rate")
+    speeds.set_ylabel("target tokens/s")
+    speeds.set_xlabel("optimiser steps")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    return image.getvalue()
+
+
+def final_scores(
+    model: GenerativeModel, tokenizer: Tokenizer, validation: Examples
+) -> tuple[dict[str, Any], list[str]]:
+    """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
+    if not model.config.has_encoder:
+        return {}, _continuations(model, tokenizer, validation)
+    longest = model.config.max_source_len - model.config.frames.around_source
+    pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
+    pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
+    hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
+    references = [target for _, target in pairs]
+    score = bleu(hypotheses, references)
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    scores = {
+        "bleu": round(score.score, 2),
+        "bleu_signature": score.signature,
+        "bleu_sentences": len(pairs),
+        "exact_match": round(exact / len(pairs), 4),
+    }
+    samples = [
+        f"{source}\n  model:     {hypothesis}\n  reference: {reference}"
+        for (source, reference), hypothesis in zip(pairs[:SAMPLES], hypotheses, strict=False)
+    ]
+    return scores, samples
+
+
+def encoder_scores(
+    model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
+) -> tuple[dict[str, Any], list[str]]:
+    """The same of an encoder alone. batches: those of the validation examples."""
+    name = "masked_accuracy" if model.masked is not None else "label_accuracy"
+    texts = [source or target for source, target in validation.pairs]
+    chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
+    tell = _filled if model.masked is not None else _labelled
+    samples = [tell(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
+    return {name: round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
+
+
+@torch.no_grad()
+def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    frames, device = model.config.frames, next(model.parameters()).device
+    room = model.config.max_source_len - len(frames.before_source) - len(frames.after_source)
+    source = torch.tensor([[*frames.before_source, *ids[:room], *frames.after_source]], device=device)
+    lengths = torch.tensor([source.shape[1]], device=device)
+    return model(source, lengths), lengths
+
+
+def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
+    """A text whose middle token was hidden, with what the model says there."""
+    ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
+    place = len(ids) // 2
+    assert model.config.mask_id is not None
+    states, _lengths = _states(model, [*ids[:place], model.config.mask_id, *ids[place + 1 :]])
+    with torch.no_grad():
+        told = int(model.fill(states[0, [len(model.config.frames.before_source) + place]]).argmax())
+    before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
+    return (
+        f"{before} [{tokenizer.decode([ids[place]]).strip()}] {after}\n  model:     {tokenizer.decode([told]).strip()}"
+    )
+
+
+def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> str:
+    states, lengths = _states(model, tokenizer.encode(text))
+    with torch.no_grad():
+        told = int(model.tell(states, lengths).logits_BL.argmax())
+    return f"{text}\n  model:     {model.config.labels[told]}\n  reference: {label}"
+
+
+def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Examples) -> list[str]:
+    rng = random.Random("samples")
+    lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
+    texts = rng.sample(lines, min(SAMPLES, len(lines)))
+    room = model.config.max_target_len
+    prompts = [model.config.frames.prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts]
+    new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
+    continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
+    return [
+        f"{tokenizer.decode(prompt)} | {tokenizer.decode(ids)}"
+        for prompt, ids in zip(prompts, continuations, strict=True)
+    ]
+
+
+def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dict[str, Any]:
+    """Where a model comes from: everything needed to train it again."""
+    return {
+        "seed": config.seed,
+        "git_commit": _git_commit(),
+        "data": data.name,
+        "data_sha256": data.digest,
+        "data_examples": len(data.pairs),
+        "validation": validation.name,
+        "validation_sha256": validation.digest,
+        "validation_examples": len(validation.pairs),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors", "sacrebleu")},
+        },
+        "processor": processor_name(),
+    }
+
+
+def model_card(
+    model: ModelConfig,
+    train: TrainConfig,
+    metrics: Mapping[str, Any],
+    lineage: Mapping[str, Any],
+    samples: Sequence[str],
+) -> str:
+    """Markdown for a person who is handed the checkpoint."""
+    kinds = {
+        "encoder_decoder": "Translation model (encoder-decoder)",
+        "decoder": "Language model (decoder-only)",
+        "encoder": "Classifier (encoder alone)" if model.tells_labels else "Masked language model (encoder alone)",
+        "recurrent": f"Translation model (recurrent: {model.cell}, score {model.score})",
+    }
+    kind = kinds[model.architecture]
+    fence = "```"
+    parts = [
+        f"# {kind}",
+        f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
+        table("Scores", metrics),
+        table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
+        table("Versions", lineage["versions"]),
+        table("Model", model.to_json()),
+        table("Training", train.to_json()),
+        "## Samples from the validation set\n\n" + f"{fence}text\n" + "\n\n".join(samples) + f"\n{fence}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(title: str, values: Mapping[str, Any]) -> str:
+    """A section of a model card: names and values."""
+    cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in values.items()}
+    rows = ["| {} | {} |".format(name, cell.replace("|", "\\|")) for name, cell in cells.items()]
+    return "\n".join([f"## {title}", "", "| | |", "|---|---|", *rows])
+
+
+def _git_commit() -> str | None:
+    """Of the checkout this code lies in; None when it was installed without one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def processor_name() -> str:
+    """The processor's name where the system tells it; timings mean nothing without it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

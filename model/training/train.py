@@ -1,0 +1,368 @@
+"""The training run: examples in, a checkpoint directory out; interrupted anywhere, it resumes exactly.
+
+    TrainError     a run cannot start, or cannot resume, as asked
+    Interrupted    a run was stopped on request; its state is saved
+
+The loop is plain: plan an epoch, load a batch, forward and backward, step, and now and then log, validate, save. What
+each of these means lives in `data`, `loss`, `state`, `evaluate` and `report`.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from model.architectures import Model, build
+from model.atomic_write import DIGESTS, Disk, write_file
+from model.checkpoint import CheckpointError, load_weights, save_checkpoint
+from model.config import ModelConfig, TrainConfig
+from model.encoder import Encoder
+from model.tokenizer import MASK_ID, Tokenizer
+from model.training.data import Examples, batches_of, split
+from model.training.encoder_data import encoder_batches
+from model.training.evaluate import loss_per_token
+from model.training.loss import batch_loss, takes_bf16
+from model.training.optimiser import learning_rate, make_optimiser
+from model.training.progress import Display, Figures, PlainDisplay, clock
+from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
+from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
+
+__all__ = ["Interrupted", "TrainError", "train"]
+
+KEPT_STATES = 2  # at least: the newest, and one to fall back to
+
+
+class Interrupted(Exception):
+    """The run was stopped on request, with its state saved; the message says how to go on."""
+
+
+def train(
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    *,
+    data: Examples,
+    out: Path,
+    validation: Examples | None = None,
+    resume: bool = False,
+    display: Display | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    disk: Disk | None = None,
+) -> Path:
+    """Train a model and write its checkpoint directory; returns `out`.
+
+    validation: held out of `data` when not given. resume: go on from the newest state in `out`, or start when there is
+    none; both configurations and the data must be those of the first start. A run of `steps` that was interrupted
+    ends in the same weights, bit for bit, as one that was not. should_stop: asked after every step; besides it, Ctrl-C
+    and SIGTERM end the run after the current step with Interrupted.
+    Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError when saving fails.
+    """
+    started = time.monotonic()
+    display = display or PlainDisplay()
+    try:
+        if resume and (out / DIGESTS).exists():
+            display.message(f"{out} is finished already")
+        else:
+            run = _start(model_config, train_config, data, validation, out, display, disk, resume=resume)
+            with _stop_signals() as signalled:
+                run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
+            run.finish()
+    finally:
+        display.close()
+    return out
+
+
+def _start(
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    data: Examples,
+    validation: Examples | None,
+    out: Path,
+    display: Display,
+    disk: Disk | None,
+    *,
+    resume: bool,
+) -> _Run:
+    identity = {
+        "model": model_config.to_json(),
+        "train": train_config.to_json(),
+        "data": data.digest,
+        "validation": validation.digest if validation else None,
+    }
+    claim(out, identity, resume=resume)
+    if validation is None:
+        data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
+    tokenizer = _tokenizer(out, data, train_config, disk, model_config)
+    model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
+    model_config.check_trainable()
+    return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
+
+
+def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
+    """What a model's shape takes from its data, beside the vocabulary."""
+    if config.head == "masked":
+        return {"mask_id": MASK_ID}
+    if config.tells_labels and not config.labels:
+        return {"labels": tuple(sorted({label for _, label in data.pairs}))}
+    return {}
+
+
+def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None, model: ModelConfig) -> Tokenizer:
+    path = out / "tokenizer.json"
+    if path.exists():
+        return Tokenizer.load(path)
+    sides = slice(0, 1) if model.tells_labels else slice(None)  # labels are no text
+    texts = (text for pair in data.pairs for text in pair[sides] if text)
+    tokenizer = Tokenizer.train(
+        texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
+    )
+    try:
+        write_file(path, tokenizer.to_json().encode(), disk)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be saved: {error.strerror}") from error
+    return tokenizer
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """While inside, the first Ctrl-C or SIGTERM asks for a stop at the next step; a second Ctrl-C stops at once."""
+    asked = threading.Event()
+
+    def ask(number: int, _: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class _Rate:
+    """Tokens per second since the last row of the history."""
+
+    tokens: int
+    seconds: float
+
+
+class _Run:
+    """One training run in memory: model, optimiser, data and where it stands."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        config: TrainConfig,
+        data: Examples,
+        validation: Examples,
+        tokenizer: Tokenizer,
+        out: Path,
+        display: Display,
+        disk: Disk | None,
+    ) -> None:
+        self.config, self.tokenizer, self.out, self.display, self.disk = config, tokenizer, out, display, disk
+        self.states = out / "states"
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.bf16 = takes_bf16(config.bf16, self.device)
+        self.examples, self.held_out = data, validation
+        make = batches_of if model_config.has_decoder else encoder_batches
+        self.batches = make(data, tokenizer, model_config, config)
+        self.validation = make(validation, tokenizer, model_config, config)
+        torch.manual_seed(config.seed)
+        self.model: Model = build(model_config).to(self.device).train()
+        self.optimiser = make_optimiser(self.model, config)
+        self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
+        for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
+            dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
+            display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        display.message(
+            f"model: {parameters:,} parameters, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
+            f"products in {'bfloat16' if self.bf16 else 'float32'}"
+            + (f"; going on after step {self.progress.step}" if self.progress.step else "")
+        )
+
+    def train(self, started: float, should_stop: Callable[[], bool]) -> None:
+        config, progress = self.config, self.progress
+        before_s = progress.elapsed_s  # of earlier sessions of this run
+        rate = _Rate(progress.tokens, before_s)
+        saved_step = progress.step
+        groups = self._groups()
+        while (share := self.share()) < 1.0:
+            self._step(next(groups), learning_rate(config, progress.step, share))
+            progress.elapsed_s = before_s + time.monotonic() - started
+            if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
+                rate = self._log(rate)
+            if progress.step % config.validate_every_steps == 0:
+                self._validate()
+            if progress.step % config.save_every_steps == 0:
+                self._save()
+                saved_step = progress.step
+            if should_stop() and self.share() < 1.0:
+                if saved_step != progress.step:
+                    self._save()
+                raise Interrupted(f"stopped after step {progress.step}, state saved in {self.out}; go on with --resume")
+        if saved_step != progress.step:
+            self._save()
+
+    def share(self) -> float:
+        """How much of the run is done, 0..1, by steps or by the clock."""
+        config = self.config
+        if config.steps:
+            return self.progress.step / config.steps
+        return min(1.0, self.progress.elapsed_s / (60.0 * config.minutes))
+
+    def _groups(self) -> Iterator[list[list[int]]]:
+        """The batches of each optimiser step, from the saved position on, for ever. Groups may cross epochs."""
+        progress, group = self.progress, list[list[int]]()
+        while True:
+            plan = self.batches.plan(progress.epoch)
+            while progress.position < len(plan):
+                group.append(plan[progress.position])
+                progress.position += 1
+                if len(group) == self.config.accumulate:
+                    yield group
+                    group = []
+            progress.epoch, progress.position = progress.epoch + 1, 0
+
+    def _step(self, group: list[list[int]], rate: float) -> None:
+        config, progress = self.config, self.progress
+        batches = [self.batches.load(keys).to(self.device) for keys in group]
+        tokens = sum(batch.tokens for batch in batches)
+        for batch in batches:
+            loss = batch_loss(
+                self.model,
+                batch,
+                smoothing=config.label_smoothing,
+                bf16=self.bf16,
+                balance_weight=config.balance_weight,
+            )
+            (loss.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
+            progress.loss_sum += loss.plain.item()
+        if config.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        for settings in self.optimiser.param_groups:
+            settings["lr"] = rate
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        progress.step += 1
+        progress.tokens += tokens
+        progress.loss_tokens += tokens
+
+    def _log(self, rate: _Rate) -> _Rate:
+        progress = self.progress
+        loss = progress.loss_sum / max(1, progress.loss_tokens)
+        if not math.isfinite(loss):
+            raise TrainError(
+                f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps"
+            )
+        seconds = progress.elapsed_s - rate.seconds
+        tokens_per_s = (progress.tokens - rate.tokens) / max(seconds, 1e-9)
+        current = self.optimiser.param_groups[0]["lr"]
+        progress.history.append(
+            {
+                "step": progress.step,
+                "epoch": progress.epoch,
+                "tokens": progress.tokens,
+                "seconds": round(progress.elapsed_s, 3),
+                "learning_rate": current,
+                "train_loss": loss,
+                "tokens_per_s": round(tokens_per_s, 1),
+            }
+        )
+        progress.loss_sum, progress.loss_tokens = 0.0, 0
+        share = self.share()
+        remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
+        self.display.update(Figures(progress.step, share, loss, current, tokens_per_s, remaining_s))
+        return _Rate(progress.tokens, progress.elapsed_s)
+
+    def _validate(self) -> float:
+        loss = loss_per_token(self.model, self.validation)
+        progress = self.progress
+        row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens}
+        progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), "validation_loss": loss})
+        self.display.message(
+            f"step {progress.step}, epoch {progress.epoch + 1}, {clock(progress.elapsed_s)}: validation loss {loss:.4f}"
+        )
+        return loss
+
+    def _save(self) -> None:
+        save_state(self.states, self.model, self.optimiser, self.progress, self.disk)
+        self._prune()
+        try:
+            write_file(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
+        except OSError as error:
+            raise CheckpointError(f"{self.out / 'metrics.csv'}: cannot be saved: {error.strerror}") from error
+
+    def _prune(self) -> None:
+        keep = max(KEPT_STATES, self.config.average_checkpoints)
+        prune(self.states, keep=keep, every=self.config.save_every_steps)
+
+    def finish(self) -> None:
+        """Average, score, and write the checkpoint. Idempotent: a run killed in here does it again when resumed."""
+        config, progress = self.config, self.progress
+        metrics: dict[str, Any] = {
+            "steps": progress.step,
+            "epochs": round(progress.epoch + progress.position / len(self.batches.plan(progress.epoch)), 3),
+            "target_tokens": progress.tokens,
+            "seconds": round(progress.elapsed_s, 1),
+            "examples_too_long": self.batches.dropped,
+            **self._average(),
+        }
+        if isinstance(self.model, Encoder):
+            scores, samples = encoder_scores(self.model, self.tokenizer, self.held_out, self.validation)
+        else:
+            scores, samples = final_scores(self.model, self.tokenizer, self.held_out)
+        metrics.update(scores)
+        for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
+            self.display.message(line)
+        lineage = lineage_of(config, self.examples, self.held_out)
+        save_checkpoint(
+            self.out,
+            self.model,
+            tokenizer=self.tokenizer,
+            train=config,
+            metrics=metrics,
+            lineage=lineage,
+            extra={
+                "model_card.md": model_card(self.model.config, config, metrics, lineage, samples).encode(),
+                "metrics.csv": metrics_csv(progress.history),
+                "curves.png": curves_png(progress.history),
+            },
+            disk=self.disk,
+        )
+        self.display.message(f"checkpoint written to {self.out}")
+
+    def _average(self) -> dict[str, Any]:
+        """Replace the last weights by the mean of the last states, unless that is worse; the losses of both."""
+        self._prune()  # again: a kill may have come between saving and pruning
+        self.model.eval()
+        last_loss = loss_per_token(self.model, self.validation)
+        last = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        averaged = average_states(self.states, self.config.average_checkpoints, self.model)
+        loss = loss_per_token(self.model, self.validation)
+        if loss > last_loss:  # states too far apart, as in a short run
+            averaged, loss = 1, last_loss
+            load_weights(self.model, last, self.states)
+        self.display.message(f"validation loss {loss:.4f}, {averaged} states averaged; {last_loss:.4f} the last alone")
+        return {
+            "averaged_states": averaged,
+            "validation_loss": loss,
+            "validation_loss_last_state": last_loss,
+            "validation_perplexity": math.exp(min(loss, 700.0)),
+        }

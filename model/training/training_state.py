@@ -1,0 +1,193 @@
+"""Resumable training states: `states/step-00000500/`, each written all or nothing, the newest few kept.
+
+A state holds everything the next step depends on: weights, optimiser moments, random generators, the position in the
+data, running sums. A run that is killed and resumed therefore ends in bit-identical weights. A damaged newest state is
+passed over for the one before, with a warning that says so. `states/run.json` says which run they belong to.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.atomic_write import DIGESTS, DamagedError, Disk, read_verified, write_directory, write_file
+from model.checkpoint import CheckpointError, cannot_save, load_weights, read_tensors, tensors_to_bytes, to_json
+
+WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
+
+
+class TrainError(Exception):
+    """A run cannot start or resume as asked."""
+
+
+class DamagedStateWarning(UserWarning):
+    """A state could not be used and an older one is taken instead."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands, apart from tensors. JSON keeps its floats exactly."""
+
+    step: int = 0  # optimiser steps done
+    epoch: int = 0
+    position: int = 0  # batches of this epoch that are used up
+    tokens: int = 0  # target tokens seen, padding not counted
+    elapsed_s: float = 0.0
+    loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
+    loss_tokens: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)  # one row every log_every_steps and per validation
+
+
+def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
+    """Make `out` the directory of this run, or check that it already is; TrainError names what differs."""
+    marker = out / "states" / "run.json"
+    if not resume:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            held = "another training run" if marker.exists() or (out / DIGESTS).exists() else "other files"
+            raise TrainError(f"{out} holds {held}; resume it with --resume, or choose another directory")
+    elif marker.exists():
+        _check_same_run(marker, identity)
+        return
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_file(marker, to_json(identity))
+    except OSError as error:
+        raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
+
+
+def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
+    try:
+        known = json.loads(marker.read_bytes())
+        for part in ("model", "train"):
+            for name, value in json.loads(to_json(identity[part])).items():  # tuples are lists there
+                if known[part].get(name) != value:
+                    raise TrainError(
+                        f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "
+                        f"configuration, got {value!r}; resume with the same one or train into another directory"
+                    )
+        for part in ("data", "validation"):
+            if known[part] != identity[part]:
+                raise TrainError(
+                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known[part]}, got "
+                    f"{identity[part]}; resume with the same files or train into another directory"
+                )
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
+
+
+def save_state(
+    states: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, disk: Disk | None = None
+) -> Path:
+    """Write `states/step-…` atomically; CheckpointError on failure, with all earlier states intact."""
+    path = states / f"step-{progress.step:08d}"
+    files = {
+        WEIGHTS: tensors_to_bytes({name: parameter.detach() for name, parameter in model.named_parameters()}),
+        OPTIMISER: tensors_to_bytes(_optimiser_tensors(model, optimiser)),
+        PROGRESS: to_json(asdict(progress)),
+    }
+    try:
+        states.mkdir(parents=True, exist_ok=True)
+        if path.exists():  # this very step again, after a damaged state was passed over
+            shutil.rmtree(path)
+        write_directory(path, files, disk)
+    except OSError as error:
+        raise CheckpointError(cannot_save(path, error, sum(map(len, files.values())))) from error
+    return path
+
+
+def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
+    """Restore the newest usable state into model, optimiser and torch's generators; None when there is none at all."""
+    damaged: list[str] = []
+    for path in reversed(list_states(states)):
+        try:
+            files = read_verified(path, (WEIGHTS, OPTIMISER, PROGRESS))
+        except DamagedError as error:
+            warnings.warn(
+                f"DAMAGED TRAINING STATE {path.name}: {error}; going back to the state before it",
+                DamagedStateWarning,
+                stacklevel=2,
+            )
+            damaged.append(path.name)
+            continue
+        load_weights(model, read_tensors(files[WEIGHTS], path / WEIGHTS), path)
+        _restore_optimiser(model, optimiser, read_tensors(files[OPTIMISER], path / OPTIMISER))
+        return Progress(**json.loads(files[PROGRESS]))
+    if damaged:
+        raise CheckpointError(
+            f"{states}: every state is damaged ({', '.join(damaged)}); start again in a new directory"
+        )
+    return None
+
+
+def list_states(states: Path) -> list[Path]:
+    """Complete states, oldest first."""
+    return sorted(path for path in states.glob("step-*") if path.is_dir())
+
+
+def prune(states: Path, *, keep: int, every: int) -> None:
+    """Delete all but the newest `keep` states, not counting those of an interruption.
+
+    A state whose step is no multiple of `every` is kept only while it is the newest: the states that are averaged at
+    the end must not depend on when a run was interrupted.
+    """
+    paths = list_states(states)
+    scheduled = [path for path in paths if path == paths[-1] or int(path.name.removeprefix("step-")) % every == 0]
+    newest_is_extra = int(paths[-1].name.removeprefix("step-")) % every != 0
+    kept = scheduled[-keep - newest_is_extra :]
+    for path in paths:
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+def average_states(states: Path, last: int, model: nn.Module) -> int:
+    """Put the mean of the last `last` states' weights into the model; how many there were. Damaged ones are left out.
+
+    Vaswani et al. 2017, section 6.1. Summed in float64, so that the order of states does not matter.
+    """
+    sums: dict[str, Tensor] = {}
+    count = 0
+    for path in list_states(states)[-last:]:
+        try:
+            tensors = read_tensors(read_verified(path, (WEIGHTS,))[WEIGHTS], path / WEIGHTS)
+        except DamagedError as error:
+            warnings.warn(
+                f"DAMAGED TRAINING STATE, left out of the average: {error}", DamagedStateWarning, stacklevel=2
+            )
+            continue
+        for name, tensor in tensors.items():
+            sums[name] = sums[name] + tensor if name in sums else tensor.double()
+        count += 1
+    if count:
+        load_weights(model, {name: (total / count).float() for name, total in sums.items()}, states)
+    return count
+
+
+def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {"generator.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["generator.cuda"] = torch.cuda.get_rng_state()
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state[parameter].items():
+            tensors[f"{key}/{name}"] = value
+    return tensors
+
+
+def _restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    torch.set_rng_state(tensors["generator.cpu"])
+    if torch.cuda.is_available() and "generator.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["generator.cuda"])
+    parameters = dict(model.named_parameters())
+    states: dict[str, dict[str, Any]] = {}
+    for key, tensor in tensors.items():
+        kind, slash, name = key.partition("/")
+        if slash:
+            states.setdefault(name, {})[kind] = tensor.to(parameters[name].device)
+    for name, state in states.items():
+        optimiser.state[parameters[name]] = state

@@ -1,0 +1,122 @@
+"""Hypotheses that choose their own next tokens: greedy search, sampling, and the alternatives at a position.
+
+One hypothesis follows the forced prefix; behind it, it becomes as many as were asked for: samples, each with a random
+stream of its own, or alternatives, which begin with different tokens. None of them ever looks at another one. A target
+that is only to be scored is nothing but prefix.
+"""
+
+from __future__ import annotations
+
+import math
+
+from service.decoding.sampling import K_WANTED, Sampler
+from service.decoding.token_selection import Expander, stuck
+from service.request import FinishReason
+from service.sequence import Hypothesis, Sequence
+from service.step import Distributions
+
+
+class Independent:
+    """Greedy search or sampling of one or several hypotheses."""
+
+    def __init__(self, expander: Expander) -> None:
+        request, options = expander.request, expander.request.options
+        self._expander = expander
+        self._count = options.width
+        self._samplers: dict[Hypothesis, Sampler] = {}
+        self._all: list[Hypothesis] = []  # in the order of the answers, once there are as many as wanted
+        self._is_plain = expander.is_plain and not (options.is_sampling or options.top_logprobs or expander.stops)
+        self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
+        self.is_scored = expander.is_scored = not self.is_greedy or options.tells_hypotheses
+        self.top_k = max(1, options.top_logprobs, K_WANTED if options.is_sampling else options.num_hypotheses)
+
+    def start(self) -> Hypothesis:
+        return self._expander.start()
+
+    def advance(self, sequence: Sequence, model: Distributions) -> None:
+        sequence.steps += 1
+        if self._is_plain and self._count == 1:
+            self._advance_plain(sequence, model)
+            return
+        if not self._all and sequence.steps > len(sequence.request.prefix):
+            self._branch(sequence, model)
+        else:
+            for hypothesis in sequence.hypotheses:
+                self._extend(hypothesis, model)
+        sequence.produced += len(sequence.hypotheses)
+        if self._count == 1:
+            sequence.agreed = sequence.hypotheses[0].tokens
+        self._retire(sequence, model)
+
+    def _advance_plain(self, sequence: Sequence, model: Distributions) -> None:
+        """Greedy search without anything else."""
+        (hypothesis,) = sequence.hypotheses
+        row = hypothesis.row
+        token = model.top_ids[row][0]
+        hypothesis.tokens.append(token)
+        if self.is_scored:
+            hypothesis.logprobs.append(model.top_logprobs[row][0])
+        sequence.agreed = hypothesis.tokens
+        sequence.produced += 1
+        if token in self._expander.ends:
+            hypothesis.reason = FinishReason.END_OF_SEQUENCE
+        elif sequence.steps >= sequence.request.max_tokens:
+            hypothesis.reason = FinishReason.LENGTH
+        else:
+            return
+        self._retire(sequence, model)
+
+    def _branch(self, sequence: Sequence, model: Distributions) -> None:
+        """The prefix is behind: one hypothesis becomes as many as were asked for."""
+        (root,) = sequence.hypotheses
+        options = self._expander.options
+        if options.is_sampling:
+            self._all = [root, *(root.fork() for _ in range(self._count - 1))]
+            seed = sequence.request.seed
+            self._samplers = {twin: Sampler(options, seed, index) for index, twin in enumerate(self._all)}
+            for hypothesis in self._all:
+                self._extend(hypothesis, model)
+        else:
+            least = options.min_alternative_probability
+            least = math.log(least) if least else -math.inf
+            found = self._expander.best(root, model, self._count)
+            if not found:
+                raise stuck(sequence.steps - 1)
+            found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
+            self._all = [root, *(root.fork() for _ in found[1:])]
+            for hypothesis, (token, _) in zip(self._all, found, strict=True):
+                self._expander.extend(hypothesis, token, model)
+        sequence.hypotheses = self._all
+
+    def _extend(self, hypothesis: Hypothesis, model: Distributions) -> None:
+        expander = self._expander
+        sampler = self._samplers.get(hypothesis)
+        if sampler is None or expander.forced(hypothesis) is not None:
+            found = expander.best(hypothesis, model, 1)
+            if not found:
+                raise stuck(len(hypothesis.tokens))
+            token = found[0][0]
+        else:
+            row, scores_V = hypothesis.row, expander.scores(hypothesis, model)
+            if scores_V is None:
+                token = sampler.draw(model.logprobs(row), (model.top_ids[row], model.top_logprobs[row]))
+            else:
+                token = sampler.draw(scores_V)
+        expander.extend(hypothesis, token, model)
+
+    def _retire(self, sequence: Sequence, model: Distributions) -> None:
+        """Gives the rows of finished hypotheses back, and ends the sequence with the last of them. Nothing was
+        compared: the score of an answer is the model's own log-probability."""
+        live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
+        if self._all or not live:
+            sequence.width = max(1, len(live))
+        if live:
+            if len(live) < len(sequence.hypotheses):
+                sequence.hypotheses = live
+            return
+        answers = self._all or sequence.hypotheses
+        for hypothesis in answers:
+            hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
+            self._expander.normalise(hypothesis, sequence.rows[0], model)
+        sequence.hypotheses = []
+        sequence.answer(answers)

@@ -1,0 +1,253 @@
+"""Penalties and masks that the options ask for (`build_rules`). What holds for the text holds however it is cut into
+tokens; grammars are in `grammar`, texts that must appear in `phrases`.
+
+Penalties run in the order of `build_rules`: the repetition penalty looks at the sign of logits, so it sees them before
+anything was added. Nothing is masked unless it was asked for: what the model likes to say stays its own business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from service.decoding.aho_corasick import ROOT, Automaton
+from service.decoding.logits_processor import Rule
+from service.decoding.vocabulary import Vocabulary
+from service.errors import InvalidRequest
+from service.options import DecodingOptions
+
+
+def build_rules(
+    options: DecodingOptions,
+    *,
+    vocabulary: Vocabulary,
+    prompt: Sequence[int],
+    max_tokens: int,
+    prefix: Sequence[int] = (),
+) -> tuple[Rule, ...]:
+    """The rules of one request, but for its grammar and phrases.
+
+    prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. An end token can always be
+    chosen, except by min_tokens and ignore_eos. Raises InvalidRequest.
+    """
+    ends = vocabulary.ends
+    rules: list[Rule] = []
+    if options.repetition_penalty != 1.0:
+        rules.append(RepetitionPenalty(options.repetition_penalty, prompt))
+    if options.presence_penalty or options.frequency_penalty:
+        rules.append(CountPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty))
+    if options.logit_bias:
+        rules.append(LogitBias(options.logit_bias))
+    if options.prefix_bias:
+        rules.append(PrefixBias(options.prefix_bias, prefix))
+    if options.min_tokens or options.ignore_eos:
+        rules.append(NoEnd(ends, before=max_tokens if options.ignore_eos else options.min_tokens))
+    if options.no_repeat_ngram:
+        rules.append(NoRepeat(options.no_repeat_ngram))
+    if options.banned:
+        rules.append(Banned(options.banned, vocabulary))
+    if options.allowed_tokens:
+        rules.append(Only({*options.allowed_tokens, *ends}))
+    return tuple(rules)
+
+
+class _Stateless:
+    """A rule that needs to know nothing but the tokens."""
+
+    def start(self) -> None:
+        return None
+
+    def after(self, state: None, token: int) -> None:
+        return None
+
+
+class RepetitionPenalty(_Stateless):
+    """Logits of tokens in prompt or answer: divided where positive, multiplied where not (Keskar et al. 2019, 4.1)."""
+
+    is_mask = False
+
+    def __init__(self, penalty: float, prompt: Sequence[int]) -> None:
+        self._penalty, self._prompt = penalty, tuple(prompt)
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return True
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        seen = np.array([*self._prompt, *tokens], np.int64)
+        logits = scores_V[seen]
+        scores_V[seen] = np.where(logits > 0, logits / self._penalty, logits * self._penalty)
+
+
+class CountPenalty(_Stateless):
+    """Logits of tokens in the answer: lowered by `presence` once and by `frequency` each time (the API of OpenAI)."""
+
+    is_mask = False
+
+    def __init__(self, *, presence: float, frequency: float) -> None:
+        self._presence, self._frequency = presence, frequency
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return len(tokens) > 0
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        ids, counts = np.unique(np.array(tokens, np.int64), return_counts=True)
+        scores_V[ids] -= (self._presence + self._frequency * counts).astype(np.float32)
+
+
+class LogitBias(_Stateless):
+    """Something is added to the logits of some tokens."""
+
+    is_mask = False
+
+    def __init__(self, biases: Mapping[int, float]) -> None:
+        self._ids = np.array(list(biases), np.int64)
+        self._biases = np.array(list(biases.values()), np.float32)
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return True
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        scores_V[self._ids] += self._biases
+
+
+class PrefixBias:
+    """Prefers a prefix while the answer follows it: p' = (1 - β)·p + β for its next token, (1 - β)·p for the others
+    (prefix_bias_beta of CTranslate2). The state is how far the answer has followed, or None once it has left it."""
+
+    is_mask = False
+
+    def __init__(self, beta: float, prefix: Sequence[int]) -> None:
+        assert 0 < beta < 1, beta
+        self._prefix = tuple(prefix)
+        self._weight = math.log(beta) - math.log1p(-beta)
+
+    def start(self) -> int | None:
+        return 0
+
+    def after(self, state: int | None, token: int) -> int | None:
+        if state is None or state >= len(self._prefix) or token != self._prefix[state]:
+            return None
+        return state + 1
+
+    def applies(self, state: int | None, tokens: Sequence[int]) -> bool:
+        return state is not None and state < len(self._prefix)
+
+    def apply(self, scores_V: np.ndarray, state: int | None, tokens: Sequence[int]) -> None:
+        """All divided by 1 - β, which the next log-softmax undoes, one logit changes: by Z·β / (1 - β) is its exp more,
+        with Z the sum of all."""
+        assert state is not None
+        highest = scores_V.max()
+        total = highest + np.log(np.exp(scores_V - highest).sum(dtype=np.float64))
+        token = self._prefix[state]
+        scores_V[token] = np.logaddexp(scores_V[token], total + self._weight)
+
+
+class NoEnd(_Stateless):
+    """No token that ends the answer can be chosen before there are `before` other ones."""
+
+    is_mask = True
+
+    def __init__(self, ends: Sequence[int], *, before: int) -> None:
+        self._ends, self._before = list(ends), before
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return len(tokens) < self._before
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        scores_V[self._ends] = -np.inf
+
+
+class NoRepeat(_Stateless):
+    """No sequence of `length` tokens appears twice in the answer. The prompt does not count (in `transformers` it does,
+    which for a translation is the same): a generated text may take up the words it was asked with."""
+
+    is_mask = True
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return len(tokens) >= self._length
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        ids = np.array(tokens, np.int64)
+        given = self._length - 1
+        starts = np.arange(len(ids) - given)  # of each sequence that is there
+        for place, token in enumerate(ids[len(ids) - given :]):
+            starts = starts[ids[starts + place] == token]
+        scores_V[ids[starts + given]] = -np.inf
+
+
+class Only(_Stateless):
+    """Nothing but some tokens can be chosen."""
+
+    is_mask = True
+
+    def __init__(self, allowed: Iterable[int]) -> None:
+        self._allowed = np.array(sorted(allowed), np.int64)
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return True
+
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        kept = scores_V[self._allowed]
+        scores_V.fill(-np.inf)
+        scores_V[self._allowed] = kept
+
+
+class Banned:
+    """No text of a list appears in the answer, whatever tokens it consists of.
+
+    The state is a node of an automaton over the bytes of all texts, and whether nothing was written yet. A token
+    completes a text if it contains one, or if it begins with the rest of one whose beginning is there. Which these are
+    is found once for each node that an answer comes to: a node costs some binary searches, a step a look-up.
+    """
+
+    is_mask = True
+
+    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary, *, field: str = "options.banned") -> None:
+        for place, text in enumerate(texts):
+            if "\ufffd" in text:
+                raise InvalidRequest(
+                    f"{field}[{place}]", "must not contain U+FFFD: it stands for bytes that are no text"
+                )
+        self._vocabulary = vocabulary
+        self._automaton = Automaton([text.encode() for text in dict.fromkeys(texts)])
+        self._texts = [bytes(pattern) for pattern in self._automaton.patterns]
+        self._rests: dict[int, list[bytes]] = {}  # of each node, what completes a text that begins as it does
+        for place, pattern in enumerate(self._texts):
+            for length, node in enumerate(self._automaton.path(place), start=1):
+                if 0 < len(pattern) - length <= vocabulary.longest:
+                    self._rests.setdefault(node, []).append(pattern[length:])
+        self._inside = np.unique(np.concatenate([vocabulary.containing(text) for text in self._texts]))
+        self._found: dict[tuple[int, bool], np.ndarray] = {}
+
+    def start(self) -> tuple[int, bool]:
+        return ROOT, True
+
+    def after(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
+        node, is_first = state
+        piece = self._vocabulary.first(token) if is_first else self._vocabulary.pieces[token]
+        for byte in piece:
+            node = self._automaton.step(node, byte)
+        return node, is_first and not self._vocabulary.pieces[token]
+
+    def applies(self, state: tuple[int, bool], tokens: Sequence[int]) -> bool:
+        return len(self._completing(state)) > 0
+
+    def apply(self, scores_V: np.ndarray, state: tuple[int, bool], tokens: Sequence[int]) -> None:
+        scores_V[self._completing(state)] = -np.inf
+
+    def _completing(self, state: tuple[int, bool]) -> np.ndarray:
+        if state not in self._found:
+            self._found[state] = self._find(*state)
+        return self._found[state]
+
+    def _find(self, node: int, is_first: bool) -> np.ndarray:
+        if is_first and self._vocabulary.drops_first_blank:
+            written = ((token, self._vocabulary.first(token)) for token in self._inside.tolist())
+            return np.array([token for token, piece in written if any(text in piece for text in self._texts)], np.int64)
+        rests = {rest for at in self._automaton.chain(node) for rest in self._rests.get(at, ())}
+        return np.unique(np.concatenate([self._inside, *map(self._vocabulary.beginning_with, sorted(rests))]))

@@ -1,0 +1,88 @@
+"""What is asked of an encoder about one text (`Reading`), and what it says (`Encoded`).
+
+A reading names outputs of `encode` by the names that a bundle gives them; which of them a model has is in its manifest,
+and checked by `service.edge.catalog`. Nothing here knows text, sessions or threads.
+
+Shapes: M width of a state, N places, V vocabulary, L labels, S positions of the text, its frame included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Pooling = Literal["mean", "cls", "pooler"]
+
+STATES, POOLED, PLACES, LABELS, WEIGHTS = (
+    "encoder_states",
+    "pooled",
+    "place_logprobs",
+    "label_logits",
+    "token_weights",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """pooling: how states become one vector: their mean, the first one, or what the model's pooler makes of that one.
+    places: positions of the text whose likeliest tokens are wanted, `top_k` of each.
+    """
+
+    pooling: Pooling | None = None
+    places: tuple[int, ...] = ()
+    top_k: int = 0
+    labels: bool = False
+    token_weights: bool = False
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """What `encode` has to tell for it."""
+        wanted = {
+            STATES: self.pooling in ("mean", "cls"),
+            POOLED: self.pooling == "pooler",
+            PLACES: bool(self.places),
+            LABELS: self.labels,
+            WEIGHTS: self.token_weights,
+        }
+        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """What was asked for, and None or nothing for the rest.
+
+    vector: float32 (M,). fillings: of each place the likeliest tokens, best first, of equal ones the lower id, as
+    (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
+    """
+
+    vector: np.ndarray | None = None
+    fillings: tuple[tuple[tuple[int, float], ...], ...] = ()
+    label_logits: np.ndarray | None = None
+    token_weights: np.ndarray | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """False where a model's numbers have overflowed, or its weights are broken."""
+        arrays = [array for array in (self.vector, self.label_logits, self.token_weights) if array is not None]
+        logprobs = [logprob for filling in self.fillings for _, logprob in filling]
+        return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
+
+
+def vector_of(pooling: Pooling, states_SM: np.ndarray) -> np.ndarray:
+    """One vector, float32 (M,), of the states of a text without padding; any pooling but the model's own."""
+    vector_M: np.ndarray = states_SM[0] if pooling == "cls" else states_SM.astype(np.float32).mean(0)
+    return vector_M.astype(np.float32)
+
+
+def likeliest(logprobs_NV: np.ndarray, top_k: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """See `Encoded.fillings`."""
+    return tuple(_likeliest(logprobs_V, min(top_k, len(logprobs_V))) for logprobs_V in logprobs_NV)
+
+
+def _likeliest(logprobs_V: np.ndarray, top_k: int) -> tuple[tuple[int, float], ...]:
+    least = np.partition(logprobs_V, -top_k)[-top_k]
+    ids = np.flatnonzero(~(logprobs_V < least)).tolist()  # with NaN, all of them
+    best = sorted((-float(logprobs_V[token]), token) for token in ids)[:top_k]
+    return tuple((token, -score) for score, token in best)

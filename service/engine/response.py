@@ -1,0 +1,151 @@
+"""One request on its way to its client: the text so far, the times, and the events that tell both.
+
+Belongs to the engine's thread. It knows tokens, text and clocks' readings, but not how tokens were chosen: it turns
+those that are certain into text, and at the end all answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from service.decoding.token_selection import attention_of
+from service.engine.detokenizer import Detokenizer
+from service.request import EventSink, Finished, FinishReason, HypothesisResult, Seen, TextDelta, Timings
+from service.sequence import Hypothesis, Sequence
+from service.step import Distributions
+
+
+class Answer:
+    """What a sequence's tokens have become. Times are seconds on the engine's clock.
+
+    new_text: makes the text of one hypothesis.
+    """
+
+    __slots__ = (
+        "_new_text",
+        "_pieces",
+        "_read",
+        "_text",
+        "_unsent",
+        "admitted_s",
+        "arrived_s",
+        "first_s",
+        "join_s",
+        "loop",
+        "sequence",
+        "sink",
+    )
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        new_text: Callable[[], Detokenizer],
+        loop: asyncio.AbstractEventLoop,
+        sink: EventSink,
+        arrived_s: float,
+    ) -> None:
+        self.sequence, self.loop, self.sink = sequence, loop, sink
+        self.arrived_s = arrived_s
+        self.admitted_s = arrived_s
+        self.first_s: float | None = None  # when a turn first said something of it
+        self.join_s = 0.0  # how long the encoding or prefill took that this request was part of
+        self._new_text, self._text = new_text, new_text()
+        self._pieces: list[str] = []  # texts sent
+        self._read = 0  # tokens turned into text
+        self._unsent: list[int] = []
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.sequence.request.source) + len(self.sequence.request.prompt)
+
+    def extend(self, now_s: float, model: Distributions) -> list[TextDelta | Finished]:
+        """Takes the tokens that have become certain. []: there is nothing to tell yet. Those of a draft are told as if
+        they had come one by one."""
+        sequence = self.sequence
+        new = sequence.agreed[self._read :]
+        self._read += len(new)
+        events: list[TextDelta | Finished] = []
+        if sequence.draft and sequence.request.is_streamed:
+            for token in new[:-1]:
+                events += self._told([token])
+            new = new[-1:]
+        if isinstance(sequence.end, FinishReason):
+            self._unsent += new
+            return [*events, self._finished(sequence.end, new, now_s, model)]
+        return events + self._told(new)
+
+    def _told(self, new: list[int]) -> list[TextDelta | Finished]:
+        """What can be told when these tokens have come."""
+        self._unsent += new
+        text = "".join([self._text.push(token) for token in new])
+        if not text:
+            return []
+        self._pieces.append(text)
+        delta = TextDelta(text, tuple(self._unsent))
+        self._unsent.clear()
+        return [delta]
+
+    def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
+        assert self.first_s is not None
+        timings = Timings(
+            queue_s=self.admitted_s - self.arrived_s,
+            prefill_s=self.join_s,
+            first_token_s=self.first_s - self.arrived_s,
+            total_s=now_s - self.arrived_s,
+        )
+        if self.sequence.encoded is not None:
+            encoded, count = self.sequence.encoded, len(self.sequence.request.source)
+            return Finished(reason, prompt_tokens=count, timings=timings, encoded=encoded, seen=self._seen(model))
+        if self.sequence.request.reads:
+            count = len(self.sequence.request.source) + len(self.sequence.request.reads)
+            return Finished(reason, prompt_tokens=count, timings=timings, seen=self._seen(model))
+        best, *others = self.sequence.answers
+        text = _end_of_text(self._text, best, new)
+        whole = "".join([*self._pieces, text])
+        results = [self._result(best, whole, model)]
+        results += [self._result(other, _end_of_text(self._new_text(), other, other.tokens), model) for other in others]
+        return Finished(
+            reason=reason,
+            text=text,
+            tokens=tuple(self._unsent),
+            prompt_tokens=self.prompt_tokens,
+            generated_tokens=sum(len(result.tokens) for result in results),
+            timings=timings,
+            hypotheses=tuple(results),
+            seen=self._seen(model),
+        )
+
+    def _seen(self, model: Distributions) -> Seen | None:
+        """A pass of its own over what was read, if attention is asked for: the last token of an answer is not."""
+        request = self.sequence.request
+        if not request.sees:
+            return None
+        reads = request.reads
+        if self.sequence.answers:
+            reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
+        return Seen(reads, model.see(request.source, reads, request.sees))
+
+    def _result(self, hypothesis: Hypothesis, text: str, model: Distributions) -> HypothesisResult:
+        assert hypothesis.reason is not None
+        request, attention_LHTS = self.sequence.request, None
+        if request.options.alignment != "none":
+            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], model)
+        return HypothesisResult(
+            text=text,
+            tokens=tuple(hypothesis.tokens),
+            reason=hypothesis.reason,
+            score=hypothesis.normalised,
+            log_probability=sum(hypothesis.logprobs) if hypothesis.logprobs else math.nan,
+            token_logprobs=tuple(hypothesis.logprobs),
+            alternatives=tuple(hypothesis.alternatives),
+            attention=attention_LHTS,
+        )
+
+
+def _end_of_text(text: Detokenizer, hypothesis: Hypothesis, tokens: list[int]) -> str:
+    """The text of the last tokens of a finished hypothesis."""
+    if hypothesis.reason is FinishReason.END_OF_SEQUENCE:
+        tokens = tokens[:-1]
+    return "".join([text.push(token) for token in tokens]) + text.flush()

@@ -1,0 +1,331 @@
+"""Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
+
+What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
+the source, `words` with the words that a row may choose among, and what has no growing axis has a fixed size. Nothing
+here knows an architecture, a session or a scheduler.
+
+A buffer changes its shape within its block of memory, line by line, and a block is taken for all that the live requests
+can come to need: pages that nobody has written cost nothing, while fresh ones cost several times what the copy does (at
+64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
+
+Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being what stands
+before and behind the growing axis; a line is what one (row, outer) holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from export.bundle import StateKind, StateSpec, Variant
+from service.cache_layout import Extent, StateAxes, capacity_for, row_capacity_for, word_capacity_for
+from service.runtime.memory import Block, Memory
+from service.step import Copy, Keep
+
+FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
+"""So few rows pay nothing for a roomy cache, but something for growing it, as bindings are made anew: 3 ms in a
+sentence of 30 tokens at 1.4 ms a step."""
+
+
+class StateBuffer:
+    """States of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: what is done with a row is
+    done in all of them at once."""
+
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
+        self.names = [spec.name for spec in specs]
+        self.spec, self.memory = specs[0], memory
+        self.axes = StateAxes.of(self.spec)
+        self.dtype: np.dtype[np.generic] = np.dtype(self.spec.dtype)
+        self.rows = self.capacity = 0
+        self.block: Block = memory.allocate(0)
+
+    @property
+    def kind(self) -> StateKind:
+        return self.spec.kind
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """The shape of `rows` rows of one state as the graph sees them."""
+        return self.shape_for(rows, self.capacity)
+
+    def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
+        """The same, had they room for `length` positions."""
+        places = self.spec.places(length)
+        return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
+
+    def pitch_for(self, length: int) -> int:
+        """Bytes of one head of one row with `length` positions."""
+        return (self.spec.places(length) if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+
+    def addresses(self, row: int) -> Iterator[tuple[str, int]]:
+        """Each state's name, and where its row lies."""
+        first, stride = self.block.address + row * self._row_bytes, self._stride
+        return ((name, first + place * stride) for place, name in enumerate(self.names))
+
+    @property
+    def _stride(self) -> int:
+        """Bytes from one state to the next."""
+        return self.block.size // self.count
+
+    @property
+    def _pitch(self) -> int:
+        return self.pitch_for(self.capacity)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.axes.outer * self._pitch
+
+    def size_for(self, rows: int, capacity: int) -> int:
+        """Bytes of `rows` rows of `capacity` positions, of all states."""
+        return self.count * rows * self.axes.outer * self.pitch_for(capacity)
+
+    def reshape(self, rows: int, capacity: int, *, live: int) -> None:
+        """The same memory, which must be large enough, in another shape, with what the first `live` rows hold."""
+        assert self.size_for(rows, capacity) <= self.block.size, (rows, capacity)
+        old_pitch, valid = self._pitch, min(capacity, self.capacity)
+        self.rows, self.capacity = rows, capacity
+        width = self.pitch_for(valid)
+        if live and width and self._pitch != old_pitch:
+            self._move_lines(live * self.axes.outer, old_pitch, self._pitch, width)
+
+    def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
+        """Lines 0 .. `lines` of `width` bytes that stood `old` bytes apart stand `new` bytes apart. As many at a time
+        as find a place that none of them comes from; the first few, which find none, go through another block."""
+        few, own = min(lines, -(-max(old, new) // abs(new - old))), (self.block, self._stride)
+        if new > old:  # from the last one on, because each moves to where later ones were
+            stop = lines
+            while stop > few:
+                start = max(few, -(-stop * old // new))
+                self._move(own, own, start, stop, old, new, width)
+                stop = start
+        other = self.memory.allocate(self.count * few * width), few * width
+        self._move(other, own, 0, few, old, width, width)
+        self._move(own, other, 0, few, width, new, width)
+        if new < old:
+            start = few
+            while start < lines:
+                stop = min(lines, start * old // new)
+                self._move(own, own, start, stop, old, new, width)
+                start = stop
+
+    def _move(self, target: _Strided, source: _Strided, start: int, stop: int, old: int, new: int, width: int) -> None:
+        self.memory.copy(
+            target[0],
+            source[0],
+            target_offset=start * new,
+            source_offset=start * old,
+            target_pitch=new,
+            source_pitch=old,
+            width=width,
+            height=stop - start,
+            count=self.count,
+            target_stride=target[1],
+            source_stride=source[1],
+        )
+
+    def resize(self, rows: int, capacity: int, *, live: int, size: int = 0) -> None:
+        """New memory for (rows, capacity), of at least `size` bytes, with what the first `live` rows hold, as far as it
+        has a place there."""
+        old, old_pitch, valid = (self.block, self._stride), self._pitch, min(capacity, self.capacity)
+        self.block = self.memory.allocate(max(size, self.size_for(rows, capacity)))
+        self.rows, self.capacity = rows, capacity
+        if live:
+            new = self.block, self._stride
+            self._move(new, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
+
+    def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
+        """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
+        and those that share a place with the first; all of it if nothing grows. No row may be both."""
+        stride, pitch, unit = self.spec.stride, self._pitch, self.pitch_for(1)  # of what does not grow, the same
+        if not self.axes.grows:
+            found = [(source, target, 0, 1) for source, target, _, _ in copies]
+        elif stride == 1:
+            found = list(copies)
+        else:
+            places = self.spec.places
+            found = [(source, target, start // stride, places(stop)) for source, target, start, stop in copies]
+        self.memory.copy_rows(
+            self.block, found, lines=self.axes.outer, pitch=pitch, unit=unit, count=self.count, stride=self._stride
+        )
+
+    def copy_to(
+        self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
+    ) -> None:
+        """Copies `count` positions of row `source`, from `source_start` on, into row `target` of another buffer of the
+        same states, from `target_start` on."""
+        self.memory.copy(
+            other.block,
+            self.block,
+            target_offset=target * other._row_bytes + (other.pitch_for(target_start) if self.axes.grows else 0),
+            source_offset=source * self._row_bytes + (self.pitch_for(source_start) if self.axes.grows else 0),
+            target_pitch=other._pitch,
+            source_pitch=self._pitch,
+            width=self.pitch_for(count),
+            height=self.axes.outer,
+            count=self.count,
+            target_stride=other._stride,
+            source_stride=self._stride,
+        )
+
+    def scratch_size(self, rows: int, length: int) -> int:
+        """Bytes of one state of `rows` rows that have room for `length` positions, as `take` and `give` know them: the
+        states follow each other."""
+        return rows * self.axes.outer * self.pitch_for(length)
+
+    def take(self, block: Block, row: int, *, first: int, count: int, valid: int, rows: int, length: int) -> None:
+        """Copies `valid` positions of rows [first, first + count) of `block`, which holds `rows` rows with room for
+        `length` positions, into rows from `row` on."""
+        pitch = self.pitch_for(length)
+        self.memory.copy(
+            self.block,
+            block,
+            target_offset=row * self._row_bytes,
+            source_offset=first * self.axes.outer * pitch,
+            target_pitch=self._pitch,
+            source_pitch=pitch,
+            width=self.pitch_for(valid),
+            height=count * self.axes.outer,
+            count=self.count,
+            target_stride=self._stride,
+            source_stride=self.scratch_size(rows, length),
+        )
+
+    def give(self, block: Block, row: int, length: int) -> None:
+        """Copies `length` positions of row `row` to `block`, as the only row there, with room for no more."""
+        pitch = self.pitch_for(length)
+        self.memory.copy(
+            block,
+            self.block,
+            target_offset=0,
+            source_offset=row * self._row_bytes,
+            target_pitch=pitch,
+            source_pitch=self._pitch,
+            width=pitch,
+            height=self.axes.outer,
+            count=self.count,
+            target_stride=self.scratch_size(1, length),
+            source_stride=self._stride,
+        )
+
+
+_Strided = tuple[Block, int]
+"""A block, and how many bytes lie between its states."""
+
+
+def _buffers(specs: Iterable[StateSpec], memory: Memory) -> list[StateBuffer]:
+    """Buffers of these states: one for all that are alike."""
+    alike: dict[tuple[object, ...], list[StateSpec]] = {}
+    for spec in specs:
+        alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
+    return [StateBuffer(group, memory) for group in alike.values()]
+
+
+class StateBuffers:
+    """All states of an engine's rows, resized together."""
+
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory, *, max_rows: int) -> None:
+        self.buffers = _buffers(specs, memory)
+        self.max_rows = max_rows
+        self.rows = 0
+        self.capacities: dict[StateKind, int] = {}
+
+    def of_kind(self, kind: StateKind) -> list[StateBuffer]:
+        return [buffer for buffer in self.buffers if buffer.kind == kind]
+
+    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: Extent | None = None) -> bool:
+        """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
+
+        With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
+        is needed. Few rows take at once what they can come to need, within reason. All this in the memory they have,
+        unless it is too little or more than four times too much. New memory is for `most`, what rows can come to need,
+        and for no more than StateLayout.bytes_for says of that: what is reserved at admission is enough. (While a state
+        is copied, its old and its new block exist side by side.)
+        """
+        room = row_capacity_for(rows, self.max_rows)
+        most = most or Extent()
+        wanted = {kind: _capacity(kind, length) for kind, length in lengths.items()}
+        if room <= FEW_ROWS:
+            roomy = capacity_for(min(most.target_len, FEW_ROWS_CAPACITY))
+            wanted["self_kv"] = max(wanted.get("self_kv", 0), roomy)
+        if live and self._suits(room, wanted):
+            return False
+        if (room, wanted) == (self.rows, self.capacities):
+            return False
+        most_rows = row_capacity_for(max(rows, most.rows), self.max_rows)
+        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len, "words": most.words}
+        shapes = [(buffer, wanted.get(buffer.kind, 0)) for buffer in self.buffers]
+        sizes = [
+            buffer.size_for(most_rows, max(capacity, _capacity(buffer.kind, longest.get(buffer.kind, 0))))
+            for buffer, capacity in shapes
+        ]
+        fits = all(buffer.size_for(room, capacity) <= buffer.block.size for buffer, capacity in shapes)
+        self.rows, self.capacities = room, wanted
+        if fits and sum(buffer.block.size for buffer in self.buffers) <= 4 * sum(sizes):
+            for buffer, capacity in shapes:
+                buffer.reshape(room, capacity, live=live)
+            return False
+        # All of them: a block that was taken for other needs may be larger than what is reserved for it now.
+        for (buffer, capacity), size in zip(shapes, sizes, strict=True):
+            if size == buffer.block.size:
+                buffer.reshape(room, capacity, live=live)
+            else:
+                buffer.resize(room, capacity, live=live, size=size)
+        return True
+
+    def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
+        """Large enough, and not twice as large as needed; a few rows come and go without that."""
+        held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
+        rows_suit = room <= self.rows < max(9, 2 * room)
+        return rows_suit and all(size <= have < 2 * size or size == have for have, size in held)
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Makes rows copies of other ones. A copy never reads what another one writes."""
+        own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
+        strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
+        words = [(copy.source, copy.target, 0, copy.words) for copy in copies if copy.words]
+        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "words": words}
+        for buffer in self.buffers:
+            if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
+                buffer.copy(wanted)
+
+
+def _capacity(kind: StateKind, length: int) -> int:
+    return word_capacity_for(length) if kind == "words" else capacity_for(length)
+
+
+class KeptBlocks:
+    """Blocks of `self_kv` that were copied out of rows, one in each of some slots."""
+
+    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
+        self.buffers = _buffers([spec for spec in specs if spec.kind == "self_kv"], memory)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(buffer.block.size for buffer in self.buffers)
+
+    def save(self, rows: StateBuffers, keep: Keep, *, slots: int) -> None:
+        """Copies a block of a row into its slot. Memory for all `slots` is taken once; it costs what is written."""
+        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
+            if (kept.rows, kept.capacity) != (slots, keep.count):
+                kept.resize(slots, keep.count, live=0)
+            buffer.copy_to(kept, keep.row, keep.slot, source_start=keep.start, target_start=0, count=keep.count)
+
+    def load(self, rows: StateBuffers, keep: Keep) -> None:
+        """Copies a kept block into its row."""
+        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
+            kept.copy_to(buffer, keep.slot, keep.row, source_start=0, target_start=keep.start, count=keep.count)
+
+
+def outputs_by_state(variant: Variant) -> dict[str, list[str]]:
+    """The outputs of `decode` that are to be bound to the memory of each state, by its name."""
+    found: dict[str, list[str]] = {state.name: [] for state in variant.states}
+    for output in variant.graphs["decode"].outputs if found else ():
+        _, dot, name = output.partition(".")
+        if dot and name in found:
+            found[name].append(output)
+    return found

@@ -1,0 +1,248 @@
+"""ONNX Runtime sessions of a bundle: which graphs, on which provider, under which settings.
+
+The only module of the service that knows ONNX Runtime. What is computed with the sessions is `service.runtime.runner`'s
+business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import onnxruntime as ort
+
+from export.bundle import (
+    SESSION_CONFIG,
+    SESSION_MEM_PATTERN,
+    SESSION_OPTIMIZATION,
+    SESSION_THREADS,
+    Manifest,
+    Variant,
+)
+from service.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "int8", "int4"]
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
+CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
+
+LONE_ROLES = ("decode", "encode")
+"""The first one there is. Not the encoder beside a decoder: it runs once, and its second copy costs 35 MB of memory to
+save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two Zen 4 cores)."""
+
+LONE_SPIN_US = 1000
+"""How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up: a
+step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
+2.7 with 20 to 5,000 microseconds. What lies between two steps must not be longer: on two Zen 3 cores 100 microseconds
+make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 instead of 12."""
+
+LAZY_ROLES = ("attend",)
+"""Opened when somebody first asks for what they compute: `OnnxModel.open_attend`."""
+
+Sessions = dict[str, Any]  # by role
+Open = Callable[[Path, list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class ExecutionChoice:
+    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix.
+
+    captures: steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
+    """
+
+    provider: str
+    requested: Device
+    fallback: bool
+    reason: str
+    precision: str
+    captures: bool = False
+
+
+def open_sessions(
+    path: Path,
+    manifest: Manifest,
+    *,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    available: Sequence[str] | None = None,
+    open_graph: Open | None = None,
+) -> tuple[ExecutionChoice, Sessions]:
+    """Opens the graphs of a bundle whose files were verified. Raises StartupError.
+
+    precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. One that is named is
+    served from the CPU, as CUDA computes in fp16 only.
+    available, open_graph: the installed providers and how a graph becomes a session, for tests.
+    """
+    open_graph = open_graph or open_session
+    available = available_providers() if available is None else available
+    obstacle = ""
+    # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
+    if device == "cuda" and precision != "auto":
+        raise StartupError(
+            f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
+            f"{CUDA_PRECISIONS[0]}; fix: leave precision at auto, or ask for device cpu"
+        )
+    if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
+        found = _open_cuda(path, manifest, available, open_graph)
+        if not isinstance(found, str):
+            taken, sessions, captures = found
+            return ExecutionChoice(CUDA, device, False, "", taken, captures), sessions
+        obstacle = found
+        if device == "cuda":
+            raise StartupError(f"device cuda is required, but {obstacle}")
+    reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
+    taken, sessions = _open_cpu(path, manifest, precision, open_graph)
+    give_back_memory()
+    return ExecutionChoice(CPU, device, bool(obstacle), reason, taken), sessions
+
+
+def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
+    """The graph of a step, or of an encoder alone, again, run on `threads` threads: for an engine that has the
+    processors to itself.
+
+    Raises StartupError. The session packs its own copy of the weights. Products divide their columns among threads and
+    never a sum, so the bits are the same.
+    """
+    graphs = manifest.variant(choice.precision).graphs
+    config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(LONE_SPIN_US)}
+    role = lone_role(graphs)
+    try:
+        sessions = {role: open_session(path / graphs[role].file, [CPU], threads=threads, config=config)}
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(
+            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: lone_threads 1"
+        ) from error
+    give_back_memory()
+    return sessions
+
+
+def lone_role(graphs: Container[str]) -> str:
+    """The graph that is worth a second session."""
+    return next(role for role in LONE_ROLES if role in graphs)
+
+
+def available_providers() -> list[str]:
+    """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
+    names: list[str] = ort.get_available_providers()
+    return names
+
+
+def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
+    """What a session is told that is to run on `provider`. captures: as CUDA graphs, with `run_options` in each run."""
+    if provider != CUDA:
+        return [CPU]
+    # kSameAsRequested: the arena grows by what is asked for instead of doubling.
+    options = {"arena_extend_strategy": "kSameAsRequested", **({"enable_cuda_graph": "1"} if captures else {})}
+    return [(CUDA, options), CPU]
+
+
+def run_options(graph_id: int | None) -> Any:
+    """Of a session that captures. With an id: the first run is captured, and each later one is that one, launched
+    again; None: an ordinary run."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1" if graph_id is None else str(graph_id))
+    return options
+
+
+def open_session(
+    file: Path, providers: list[Any], *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
+) -> Any:
+    """A session under the settings the bundle was verified with, but for those of `config`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
+    options.log_severity_level = 3
+    options.enable_mem_pattern = SESSION_MEM_PATTERN
+    for key, value in {**SESSION_CONFIG, **(config or {})}.items():
+        options.add_session_config_entry(key, value)
+    session = ort.InferenceSession(str(file), options, providers=providers)
+    session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
+    return session
+
+
+def _open_cuda(
+    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
+) -> tuple[str, Sessions, bool] | str:
+    """Precision, sessions on CUDA and whether `decode` can be captured, or what is in the way and how to fix it."""
+    if CUDA not in available:
+        return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
+    precision = _precision(manifest, CUDA_PRECISIONS)
+    if precision is None:
+        return (
+            "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
+            "fix: export it again with --precision fp32,fp16"
+        )
+    try:
+        ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
+        sessions, obstacle = _open_capturing(path, manifest.variant(precision), open_graph)
+        sessions |= _open_all(path, manifest.variant(precision), providers_of(CUDA), open_graph, opened=sessions)
+    except Exception as error:
+        return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
+    # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
+    if any(session.get_providers()[0] != CUDA for session in sessions.values()):
+        return (
+            "the CUDA provider is installed but did not load; "
+            "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
+        )
+    if obstacle:
+        log.warning("steps run without CUDA graphs: %s", obstacle)
+    return precision, sessions, not obstacle
+
+
+def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:
+    """`decode`, ready to be captured; or why not, as when a node of it has no CUDA kernel."""
+    graph = variant.graphs.get("decode")
+    if graph is None:
+        return {}, "there is no decoder"
+    try:
+        return {"decode": open_graph(path / graph.file, providers_of(CUDA, captures=True))}, ""
+    except Exception as error:  # ONNX Runtime has no common error class
+        return {}, str(error)
+
+
+def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Open) -> tuple[str, Sessions]:
+    precision = _precision(manifest, CPU_PRECISIONS if wanted == "auto" else (wanted,))
+    if precision is None:
+        there = ", ".join(variant.precision for variant in manifest.variants)
+        if wanted == "auto":
+            problem = f"the bundle has no graphs for the CPU, only {there}; fix: export it again with precision fp32"
+        else:
+            problem = (
+                f"the bundle has no {wanted} graphs, only {there}; "
+                f"fix: export it again with precision {wanted}, or leave precision at auto"
+            )
+        raise StartupError(f"{path}: {problem}")
+    try:
+        return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
+    except Exception as error:  # ONNX Runtime has no common error class
+        raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
+
+
+def give_back_memory() -> None:
+    """Returns to the system what reading the graphs took: 40 % of the weights that stay. Only glibc has to be asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _open_all(
+    path: Path, variant: Variant, providers: list[Any], open_graph: Open, *, opened: Container[str] = ()
+) -> Sessions:
+    """All graphs that are needed at once, but for those that are `opened` already."""
+    return {
+        role: open_graph(path / graph.file, providers)
+        for role, graph in variant.graphs.items()
+        if role not in LAZY_ROLES and role not in opened
+    }
+
+
+def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
+    there = {variant.precision for variant in manifest.variants}
+    return next((precision for precision in wanted if precision in there), None)

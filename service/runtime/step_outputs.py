@@ -1,0 +1,282 @@
+"""Where `decode` writes what it says of each row, what `rank` makes of that, and how a search reads it.
+
+All of it stays where the graphs compute, in main memory or on a device. A turn in which nobody wants log-probabilities
+is not ranked, if the logits can be read in place: the likeliest token of each row is found there. Otherwise the best
+tokens of each row come to the host in every step, and a distribution when somebody asks for it. Nothing here knows a
+session: a binding is whatever has `bind_output`.
+
+A step has one line a row; the tokens of drafts have theirs behind them, draft by draft.
+
+Shapes: L lines, V vocabulary, K best tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from export.bundle import AttentionKind
+from service.encoder_request import Encoded
+from service.runtime.memory import Block, Memory
+from service.step import Distributions, Draft, Scored
+
+FEW_LINES = 8
+"""They are looked at one by one. Behind a step that read many megabytes of weights no instruction is in a cache any
+more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
+
+TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
+FLOAT: np.dtype[Any] = np.dtype(np.float32)
+RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
+DTYPES = {"logits": FLOAT, "states": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
+
+See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
+
+
+def top_k_for(wanted: int) -> int:
+    """How many best tokens the graph is asked for: a step above `wanted`, so that bindings last."""
+    return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
+
+
+class Lines:
+    """Outputs of graphs by name, each a block of memory with lines of one width."""
+
+    def __init__(self, memory: Memory, widths: dict[str, int]) -> None:
+        self._memory, self._widths = memory, widths
+        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in widths}
+
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs."""
+        return sum(block.size for block in list(self._blocks.values()))
+
+    def _place(self, name: str, first: int, lines: int) -> tuple[Any, ...]:
+        """Where some lines lie, as a binding is told."""
+        width, dtype = self._widths[name], DTYPES[name]
+        shape = (lines,) if name == "normaliser" else (lines, width)
+        address = self._blocks[name].address + first * width * dtype.itemsize
+        return self._memory.device, 0, dtype, shape, address
+
+    def _read(self, name: str, first: int, lines: int) -> np.ndarray:
+        width, dtype = self._widths[name], DTYPES[name]
+        return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
+
+
+class OutputBuffers(Lines):
+    """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
+    it. `is_ranked`: this turn's lines are, or will be."""
+
+    def __init__(self, memory: Memory, vocab_size: int) -> None:
+        widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
+        super().__init__(memory, widths)
+        self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
+        self.top_k = np.zeros(1, np.int64)
+        self.is_ranked = False
+        self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
+
+    def must_rank(self, *, is_scored: bool) -> bool:
+        """Whether the lines of a turn in which log-probabilities are wanted, or not, are ranked."""
+        return is_scored or self._memory.device != "cpu"
+
+    def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> bool:
+        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. True:
+        addresses or shapes changed."""
+        is_device = self._memory.device != "cpu"
+        self.is_ranked = self.must_rank(is_scored=is_scored)
+        changed = self._allocate("logits", lines)
+        if changed and not is_device:
+            self._first_V = list(self._read("logits", 0, min(lines, FEW_LINES)))
+        if not self.is_ranked:
+            return changed
+        # One token is found faster here than by TopK in the graph, if the logits are in main memory.
+        top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k), self._widths["logits"])
+        if top_k != self.top_k[0]:
+            self.top_k[0] = self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
+            self._lines |= {"top_ids": 0, "top_logprobs": 0}
+            changed = True
+        for name in RANKED:
+            changed |= self._allocate(name, lines)
+        return changed
+
+    def _allocate(self, name: str, lines: int) -> bool:
+        """Makes room for so many lines of one output. True: there was too little."""
+        if lines <= self._lines[name]:
+            return False
+        if self._blocks[name].size < (size := lines * self._widths[name] * DTYPES[name].itemsize):
+            self._blocks[name] = self._memory.allocate(size)
+        self._lines[name] = lines  # not before there is room: it may be refused
+        return True
+
+    def bind(self, binding: Any, first: int, lines: int) -> None:
+        """Lets `decode` write to lines [first, first + lines)."""
+        binding.bind_output("logits", *self._place("logits", first, lines))
+
+    def bind_ranking(self, binding: Any, first: int, lines: int) -> None:
+        """Lets `rank` read the logits of these lines, and write what it makes of them."""
+        binding.bind_input("logits", *self._place("logits", first, lines))
+        binding.bind_input("top_k", "cpu", 0, self.top_k.dtype, self.top_k.shape, self.top_k.ctypes.data)
+        for name in RANKED:
+            binding.bind_output(name, *self._place(name, first, lines))
+
+    def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and log-probabilities of the best tokens of each of the first lines, as many as were asked for; of lines
+        that are not ranked the best one and its logit."""
+        if self.is_ranked and self.top_k[0]:
+            return self._read("top_ids", 0, lines).tolist(), self._read("top_logprobs", 0, lines).tolist()
+        if lines <= len(self._first_V):
+            ids = [int(logits_V.argmax()) for logits_V in self._first_V[:lines]]
+            told = self._read("logprobs", 0, lines) if self.is_ranked else self._first_V
+            return [[token] for token in ids], [[told[line].item(token)] for line, token in enumerate(ids)]
+        logits_LV = self._read("logits", 0, lines)
+        ids_L, scores_LV = logits_LV.argmax(1), self._read("logprobs", 0, lines) if self.is_ranked else logits_LV
+        return ids_L[:, None].tolist(), scores_LV[np.arange(lines), ids_L][:, None].tolist()
+
+    def likeliest(self, line: int) -> Scored:
+        """The best token of one line, and its logit, or its log-probability where the graph found it."""
+        if self.is_ranked and self.top_k[0]:
+            return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
+        logits_V = self._first_V[line] if line < len(self._first_V) else self._read("logits", line, 1)[0]
+        token = int(logits_V.argmax())
+        return token, logits_V.item(token)
+
+    def distribution(self, line: int) -> np.ndarray:
+        """float32 (V,), in main memory, of a line that was ranked."""
+        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
+        row_V: np.ndarray = self._read("logprobs", line, 1)[0]
+        return row_V
+
+    def normaliser(self, line: int) -> float:
+        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
+        return float(self._read("normaliser", line, 1)[0, 0])
+
+
+class WordOutputs(Protocol):
+    """What `rank_words` says of rows that choose among words of their own, each in a line:
+    `service.runtime.row_shortlist.OwnWords`."""
+
+    def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...
+    def distribution(self, row: int, line: int) -> np.ndarray: ...
+    def normaliser(self, line: int) -> float: ...
+
+
+class TurnOutputs:
+    """What one turn says of its rows. See `service.step.Distributions`.
+
+    rows: of the step, 0 if there was none. drafts: whose lines follow. taken: as there, each with its score. In a turn
+    that is ranked every step has a line; otherwise the last one, and of the others no more is known than that.
+    draft_s, attend, see: as there. encoded: by row, of rows that joined in the turn with a reading. narrow: rows that
+    choose among words of their own, and words: what is said of them.
+    """
+
+    def __init__(
+        self,
+        outputs: OutputBuffers,
+        rows: int,
+        *,
+        attend: Callable[[int, Sequence[int]], np.ndarray],
+        see: See,
+        encoded: Mapping[int, Encoded],
+        join_s: float,
+        step_s: float,
+        drafts: Sequence[Draft] = (),
+        draft_s: list[float] | None = None,
+        taken: Sequence[Scored] = (),
+        narrow: frozenset[int] = frozenset(),
+        words: WordOutputs | None = None,
+    ) -> None:
+        self._outputs, self._drafts = outputs, drafts
+        self._attend, self._see, self._encoded = attend, see, encoded
+        self._narrow, self._words = narrow, words
+        self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
+        self.taken = [token for token, _ in taken]
+        self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
+        if outputs.is_ranked:
+            self._lines += len(taken)
+        self.top_ids, self.top_logprobs = self._best()
+        if taken and not outputs.is_ranked:
+            self.top_ids = [[token] for token, _ in taken] + self.top_ids
+            self.top_logprobs = [[score] for _, score in taken] + self.top_logprobs
+
+    def _best(self) -> tuple[list[list[int]], list[list[float]]]:
+        """Of all lines."""
+        if self._words is None or not self._narrow:
+            return self._outputs.best(self._lines)
+        own_ids, own_logprobs = self._words.best(self._lines)
+        if len(self._narrow) == self._rows:
+            return own_ids, own_logprobs
+        ids, logprobs = self._outputs.best(self._lines)
+        for row in self._narrow:
+            ids[row], logprobs[row] = own_ids[row], own_logprobs[row]
+        return ids, logprobs
+
+    def behind(self, row: int) -> Iterator[Distributions]:
+        if self.taken:
+            yield self
+            yield from (Behind(self, row, line) for line in range(1, len(self.top_ids)))
+        line = self._rows
+        for draft in self._drafts:
+            if draft.row == row:
+                for place in range(len(draft.tokens)):
+                    yield Behind(self, row, line + place)
+            line += len(draft.tokens)
+
+    def _row_of(self, line: int) -> int:
+        """All lines are of the only row, if it made steps by itself."""
+        return 0 if self.taken else line
+
+    def logprobs(self, row: int) -> np.ndarray:
+        assert 0 <= row < self._lines, row
+        if self._words is not None and (own := self._row_of(row)) in self._narrow:
+            return self._words.distribution(own, row)
+        return self._outputs.distribution(row)
+
+    def normaliser(self, row: int) -> float:
+        assert 0 <= row < self._lines, row
+        if self._words is not None and self._row_of(row) in self._narrow:
+            return self._words.normaliser(row)
+        return self._outputs.normaliser(row)
+
+    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        assert 0 <= row < self._lines, row
+        return self._attend(row, tokens)
+
+    def encoded(self, row: int) -> Encoded:
+        return self._encoded[row]
+
+    def see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        return self._see(source, tokens, kinds)
+
+
+class Behind:
+    """What a turn says of one row, which stands in a line of its own. See `service.step.Distributions`."""
+
+    def __init__(self, turn: Distributions, row: int, line: int) -> None:
+        self._turn, self._row, self._line = turn, row, line
+        self.taken, self.join_s, self.step_s, self.draft_s = turn.taken, turn.join_s, turn.step_s, turn.draft_s
+        self.top_ids = [turn.top_ids[line]] * (row + 1)  # drafts are for few rows: shorter than a mapping
+        self.top_logprobs = [turn.top_logprobs[line]] * (row + 1)
+
+    def behind(self, row: int) -> Iterator[Distributions]:
+        return self._turn.behind(row)
+
+    def logprobs(self, row: int) -> np.ndarray:
+        assert row == self._row, (row, self._row)
+        return self._turn.logprobs(self._line)
+
+    def normaliser(self, row: int) -> float:
+        assert row == self._row, (row, self._row)
+        return self._turn.normaliser(self._line)
+
+    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        return self._turn.attend(row, tokens)
+
+    def encoded(self, row: int) -> Encoded:
+        return self._turn.encoded(row)
+
+    def see(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]:
+        return self._turn.see(source, tokens, kinds)

@@ -1,0 +1,100 @@
+"""The section of BENCHMARKS.md that `make bench` rewrites, and what its figures are judged by."""
+
+import pytest
+
+from bench.cost_growth import worst_growth
+from bench.measure import Spread, Verdict, interleaved
+from bench.speed import BEGIN, END, judged, rewrite, section
+
+RESULTS = {
+    "date": "2026-11-21",
+    "seconds": 600.0,
+    "machine": {"model": "Some CPU", "family": "Maker 1/2", "processors": 2, "flags": ["avx2"]},
+    "versions": {"python": "3.11"},
+    "parts": {
+        "alone": {
+            "title": "Alone",
+            "seconds": 12.0,
+            "command": "python -m bench.x",
+            "figures": {"unit": "sentences/s", "ours": {"median": 2.0, "low": 1.0, "high": 3.0, "count": 5}},
+            "verdicts": [
+                {
+                    "measure": "alone, int8",
+                    "figure": 1.9,
+                    "bar": 2.4,
+                    "unit": "×",
+                    "aim": "the limit",
+                    "is_limit": False,
+                    "note": "theirs, 2 threads",
+                    "met": False,
+                }
+            ],
+        },
+        "beam": {"title": "Beams", "skipped": "ctranslate2 is not installed"},
+    },
+}
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "BENCHMARKS.md"
+    path.write_text("# Measurements\n\nbefore\n")
+    return path
+
+
+def test_section_is_appended_and_then_rewritten_in_place(page):
+    rewrite(page, f"{BEGIN}\nfirst\n{END}")
+    page.write_text(page.read_text() + "\nbehind\n")
+    rewrite(page, f"{BEGIN}\nsecond\n{END}")
+    assert page.read_text() == f"# Measurements\n\nbefore\n\n## Speed\n\n{BEGIN}\nsecond\n{END}\n\nbehind\n"
+
+
+def test_page_with_one_mark_is_refused_and_left_alone(page):
+    page.write_text(f"{BEGIN}\nold\n")
+    with pytest.raises(SystemExit, match="must have both or none"):
+        rewrite(page, "new")
+    assert page.read_text() == f"{BEGIN}\nold\n"
+
+
+def test_section_tells_bars_figures_and_what_was_not_measured():
+    text = section(RESULTS)
+    assert text.startswith(BEGIN)
+    assert text.endswith(END)
+    assert "| alone, int8 | ≥ 2.4 × | 1.9 × | **no** | the limit | theirs, 2 threads |" in text
+    assert "| ours | 2 | 1 | 3 |" in text
+    assert "**Beams**: not measured: ctranslate2 is not installed" in text
+    assert "Some CPU" in text
+    assert "2026-11-21" in text
+
+
+def test_verdict_compares_with_its_bar_in_its_direction():
+    assert Verdict("ratio", 1.5, 1.5).met
+    assert not Verdict("ratio", 1.49, 1.5).met
+    assert Verdict("share", 0.08, 0.08, is_limit=True).met
+    assert not Verdict("share", 0.081, 0.08, is_limit=True).met
+
+
+def test_jobs_take_turns_and_the_first_round_does_not_count():
+    order: list[str] = []
+
+    def job(name):
+        order.append(name)
+        return float(len(order))
+
+    found = interleaved({"a": lambda: job("a"), "b": lambda: job("b")}, repetitions=3)
+    assert order == ["a", "b"] * 4
+    assert found["a"] == Spread(median=5.0, low=3.0, high=7.0, count=3)
+
+
+def test_growth_is_one_where_cost_is_in_proportion():
+    assert worst_growth([1, 2, 4], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
+    assert worst_growth([1, 2, 8], [1.0, 1.0, 8.0]) == pytest.approx(2.0)
+
+
+def test_scripts_without_a_verdict_get_one():
+    (line,) = judged({"form": "row", "requests": 100, "mixes": 2, "different": {"greedy": 1, "beam 4": 0}})["verdicts"]
+    assert (line["figure"], line["met"]) == (99.5, False)
+    rates = {"glossa b32": 1.6, "glossa b32, gRPC": 1.2, "genai int4-b32, 2 threads": 1.0}
+    (line,) = judged({"case": "batch", "requests": 16, "of_best_peer": rates})["verdicts"]
+    assert (line["figure"], line["bar"], line["met"], line["note"]) == (1.6, 1.5, True, "glossa b32")
+    assert judged({"figures": {}}) == {"figures": {}}

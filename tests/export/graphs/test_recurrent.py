@@ -1,0 +1,136 @@
+"""Graphs of recurrent models: verified for every kind, in every precision, and refused where they cannot be."""
+
+import dataclasses
+
+import onnx
+import pytest
+
+from export.bundle import Attention, load_bundle
+from export.graphs import recurrent
+from export.manifest import FormError, parse_json, parse_manifest
+from export.passes.calibrate import calibrate
+from export.passes.optimize import name_weights, optimize
+from export.passes.quantize import FORMS
+from export.select_scheme import Development
+from export.to_onnx import ExportError, FormChoice, check_graph, export_model, save_variant, trace, trace_model
+from export.verification.inputs import sample_inputs
+from export.verification.verifier import verify_graphs
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+DOT = {"score": "dot", "encoder_dim": 0, "input_feeding": False}
+
+
+def assert_verified(model, form, directory, *, attention=True):
+    samples, form = sample_inputs(model.config), FORMS[form]
+    ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True))) if form.needs_ranges else None
+    variant = save_variant(model, directory, form, attention=attention, ranges=ranges)
+    checks = verify_graphs(directory, variant, model, samples).checks
+    assert [check for check in checks if not check.passed] == []
+    return variant
+
+
+@pytest.mark.parametrize(
+    ("form", "changes"),
+    [
+        ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False}),
+        ("fp32", {"cell": "gru", **DOT}),
+        ("fp32", {"cell": "gru", "score": "additive", "num_encoder_layers": 1}),
+        ("fp16", {"score": "additive", "attention_dim": 24, "num_decoder_layers": 1}),
+        ("row", {}),
+        pytest.param("static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),
+    ],
+)
+def test_every_kind_computes_what_pytorch_does(form, changes, tmp_path):
+    model = tiny_model(tiny_config("recurrent", **changes))
+    assert_verified(model, form, tmp_path, attention=model.config.score != "none")
+
+
+def test_a_bundle_says_what_is_kept(tiny_recurrent_bundle):
+    manifest = load_bundle(tiny_recurrent_bundle)
+    variant = manifest.variant("fp32")
+    kinds = {state.name: (state.kind, state.shape) for state in variant.states}
+    assert kinds == {
+        **dict.fromkeys(("hidden.0", "cell.0", "hidden.1", "cell.1", "fed"), ("recurrent", ("batch", 32))),
+        **{f"first_{part}.{i}": ("cross_kv", ("batch", 32)) for i in (0, 1) for part in ("hidden", "cell")},
+        "cross_value.0": ("cross_kv", ("batch", 1, "source", 48)),
+    }
+    assert (manifest.architecture, manifest.task) == ("recurrent", "translation")
+    assert manifest.attention == Attention(layers=1, heads=1, default_layer=1)
+    assert manifest.limits.max_block == 1
+    for spec in variant.graphs.values():
+        graph = onnx.load(tiny_recurrent_bundle / spec.file).graph
+        assert tuple(value.name for value in graph.input) == spec.inputs
+        assert tuple(value.name for value in graph.output) == spec.outputs
+
+
+def test_a_recurrent_state_has_one_size(tiny_recurrent_bundle):
+    values = parse_json((tiny_recurrent_bundle / "manifest.json").read_bytes())
+    values["variants"][0]["states"][0]["shape"][1] = "capacity"
+    with pytest.raises(FormError, match="is recurrent and must have one size"):
+        parse_manifest(values)
+
+
+def traced(role):
+    config = tiny_config("recurrent")
+    signature = recurrent.signatures(tiny_model(config), attention=True)[role]
+    return name_weights(optimize(trace(signature)), {}), config
+
+
+def test_a_state_that_is_read_after_it_may_have_been_written_is_refused():
+    graph, config = traced("decode")
+    check_graph(graph, "decode", config)
+    first = next(node for node in graph.graph.node if "past.hidden.0" in node.input)
+    late = onnx.helper.make_node("Add", ["past.hidden.0", first.output[0]], ["late"])
+    graph.graph.node.append(late)
+    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
+        check_graph(graph, "decode", config)
+
+
+def test_a_state_that_does_not_depend_on_what_was_is_refused():
+    graph, config = traced("decode")
+    last = next(node for node in graph.graph.node if "present.fed" in node.output)
+    last.output[0] = "made"
+    graph.graph.node.append(onnx.helper.make_node("Identity", ["first_hidden.0"], ["present.fed"]))
+    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
+        check_graph(graph, "decode", config)
+
+
+@pytest.mark.slow
+def test_export_is_the_same_bytes_twice():
+    one, two = (trace_model(tiny_model(tiny_config("recurrent"))).graphs for _ in range(2))
+    assert {role: graph.SerializeToString() for role, graph in one.items()} == {
+        role: graph.SerializeToString() for role, graph in two.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "problem"),
+    [
+        (
+            {"score": "none", "input_feeding": False},
+            {"attention": True},
+            "attention: a recurrent model without a score",
+        ),
+        ({"encoder_dim": 20}, {}, "encoder_dim: must be a multiple of 8 .* got 20"),
+        (
+            {},
+            {"precisions": ("int8",), "forms": FormChoice(form="row+kv", development=Development(TEXTS))},
+            r"form: row\+kv keeps int8 keys and values, and a recurrent model has none; take row",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(changes, arguments, problem, tmp_path):
+    model = tiny_model(tiny_config("recurrent", **changes))
+    with pytest.raises(ExportError, match=problem):
+        export_model(model, tiny_tokenizer(), tmp_path / "bundle", **arguments)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_int8_is_chosen_among_the_forms_that_there_are(tmp_path):
+    model = tiny_model(tiny_config("recurrent", cell="gru", score="dot", encoder_dim=0))
+    forms = FormChoice(development=Development(TEXTS), max_loss=1.0)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", precisions=("int8",), forms=forms)
+    (variant,) = manifest.variants
+    assert {figures.form for figures in variant.comparison} == {"fp32", "row", "static"}
+    assert {state.dtype for state in variant.states} == {"float32"}
+    assert dataclasses.asdict(variant)["quantization"]["cache"] == "float32"

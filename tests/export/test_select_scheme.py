@@ -1,0 +1,178 @@
+"""Which form is taken, among small doubles whose answers, sizes and speeds are written down."""
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.select_scheme import MAX_LOSS, ChoiceError, Development, _Item, choose, read_batch
+from export.verification.checks import Prediction
+from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
+
+EOS = 2
+
+
+class FakeClock:
+    """Time passes only when a double says so."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Copying:
+    """Graphs that answer a source with its own tokens, but for those that they get wrong, and a step of known length.
+
+    Without a source they find the token that follows is the one after the last, with `probability`.
+    """
+
+    def __init__(self, clock, *, wrong=(), step_s=1.0, probability=0.9, config=None):
+        self.clock, self.wrong, self.step_s, self.probability = clock, set(wrong), step_s, probability
+        self.config, self.calls = config or tiny_config(), []
+
+    roles = ("encode", "decode")
+
+    def encode(self, sources):
+        longest = max(map(len, sources))
+        rows = np.array([[*source, *[EOS] * (longest - len(source))] for source in sources])
+        return {"encoder_states": rows, "cross_key.0": rows}
+
+    def buffers(self, rows, capacity):
+        return {"self_key.0": np.zeros((rows, capacity))}
+
+    def decode(self, blocks, starts, buffers, cross, *, top_k=1):
+        self.calls.append(len(blocks))
+        vocab = self.config.vocab_size
+        best = []
+        for row, (block, start) in enumerate(zip(blocks, starts, strict=True)):
+            place = start + len(block) - 1
+            if "cross_key.0" in cross:
+                source = cross["cross_key.0"][row]
+                token = int(source[place]) if place < len(source) else EOS
+                token = EOS if token in self.wrong else token
+            else:
+                token = (block[-1] + 1) % vocab
+            best.append(token)
+        others = (1 - self.probability) / (vocab - 1)
+        logprobs = np.log(np.full((len(blocks), vocab), others, np.float32))
+        logprobs[range(len(blocks)), best] = np.log(self.probability)
+        ids = np.argsort(-logprobs, axis=1, kind="stable")[:, :top_k]
+        return Prediction(logprobs, logprobs, np.zeros(len(blocks)), np.take_along_axis(logprobs, ids, 1), ids)
+
+    def step(self, blocks, starts, buffers, cross, *, top_k=1):
+        def run():
+            self.clock.now_s += self.step_s
+
+        return run, self.decode(blocks, starts, buffers, cross, top_k=top_k)
+
+
+WORD = tiny_tokenizer().encode("tree")[0]
+
+
+def chosen(forms, development, *, architecture="encoder_decoder", **options):
+    clock = FakeClock()
+    config = tiny_config(architecture)
+    doubles: dict[str, Any] = {
+        name: Copying(clock, config=config, **fields) for name, fields in {"fp32": {}, **forms}.items()
+    }
+    yardstick = doubles.pop("fp32")
+    return choose(yardstick, doubles, development, tiny_tokenizer(), config, clock=clock, **options)
+
+
+TRANSLATED = Development(TEXTS, TEXTS, "dev.tsv")
+
+
+def test_the_fastest_form_without_loss_is_taken():
+    choice = chosen({"row": {"step_s": 0.5}, "static": {"step_s": 0.25}, "slow": {"step_s": 2.0}}, TRANSLATED)
+    assert choice.form == "static"
+    assert [(figures.form, figures.chosen) for figures in choice.figures] == [
+        ("fp32", False),
+        ("row", False),
+        ("static", True),
+        ("slow", False),
+    ]
+    fp32, row, static, slow = choice.figures
+    assert (fp32.exact_match, fp32.bleu_loss, fp32.sentences) == (1.0, 0.0, len(TEXTS))
+    assert fp32.bleu == pytest.approx(100.0)
+    assert (fp32.tokens_per_s, fp32.tokens_per_s_alone) == (32.0, 1.0)
+    assert (row.tokens_per_s, static.tokens_per_s, slow.tokens_per_s) == (64.0, 128.0, 16.0)
+
+
+def test_a_faster_form_that_loses_too_much_is_not_taken():
+    choice = chosen({"row": {"step_s": 0.5}, "static": {"step_s": 0.25, "wrong": [WORD]}}, TRANSLATED)
+    assert choice.form == "row"
+    static = choice.figures[2]
+    assert static.exact_match == 0.75
+    assert static.bleu_loss > MAX_LOSS["BLEU"]
+    assert chosen({"static": {"wrong": [WORD]}}, TRANSLATED, max_loss=100.0).form == "static"
+
+
+def test_when_every_form_loses_too_much_each_is_named_with_its_figures():
+    with pytest.raises(ChoiceError) as refusal:
+        chosen({"row": {"wrong": [WORD]}, "static": {"wrong": range(4, 30)}}, TRANSLATED)
+    told = str(refusal.value)
+    assert re.search(r"no form is within 0\.3 BLEU of fp32 \(BLEU 100\.00, .* on dev\.tsv", told)
+    assert re.search(r"row loses \d.* \(BLEU \d+\.\d\d, 75\.0% of 4 answers equal", told)
+    assert re.search(r"static loses \d.*, 0\.0% of 4 answers equal", told)
+    assert "fix: " in told
+
+
+def test_without_references_answers_that_differ_are_counted():
+    sources = Development(TEXTS)
+    choice = chosen({"static": {"wrong": [WORD]}}, sources, max_loss=0.25)
+    assert (choice.figures[1].bleu, choice.figures[1].exact_match) == (None, 0.75)
+    with pytest.raises(ChoiceError, match=r"within 0\.2 answers that differ.* static loses 0\.25"):
+        chosen({"static": {"wrong": [WORD]}}, sources, max_loss=0.2)
+
+
+def test_a_model_that_continues_text_is_measured_in_nats_per_token():
+    texts = Development(TEXTS)
+    choice = chosen({"b32": {"probability": 0.89}}, texts, architecture="decoder")
+    fp32, b32 = choice.figures
+    assert (fp32.exact_match, fp32.bleu) == (None, None)
+    assert b32.equal_tokens == 1.0
+    # Nearly every next token is not the one that the double thinks of: less sure of that, it loses less.
+    assert b32.nats_loss < 0
+    assert fp32.nats_per_token > b32.nats_per_token
+    with pytest.raises(ChoiceError, match=r"within 0\.05 nats per token .* b32 loses "):
+        chosen({"b32": {"probability": 0.99}}, texts, architecture="decoder")
+
+
+def test_texts_of_many_lengths_are_read_to_their_ends_and_no_further():
+    form: Any = Copying(FakeClock(), config=tiny_config("decoder"))
+    texts = [(1, 5, 6), (1, 5, 9, 10, 11), (1, 7)]
+    reading = read_batch(form, [_Item(0, text) for text in texts])
+    assert len(reading.best) == sum(len(text) - 1 for text in texts)
+    follows = [b == a + 1 for text in texts for a, b in itertools.pairwise(text)]
+    unlikely = 0.1 / (tiny_config().vocab_size - 1)
+    assert reading.nats == pytest.approx(-sum(np.log(0.9 if right else unlikely) for right in follows), rel=1e-5)
+    assert form.calls == [3, 2, 1, 1]
+
+
+def test_a_slow_model_is_measured_on_fewer_sentences():
+    clock, config = FakeClock(), tiny_config()
+
+    class Slow(Copying):
+        def decode(self, *args, **options):
+            clock.now_s += 1.0
+            return super().decode(*args, **options)
+
+    development = Development([text for text in TEXTS for _ in range(100)], (), "many")
+    slow: Any = Slow(clock)
+    choice = choose(slow, {"row": slow}, development, tiny_tokenizer(), config, clock=clock)
+    assert 32 <= choice.figures[0].sentences < 200
+    assert choice.figures[0].sentences == choice.figures[1].sentences
+
+
+def test_text_that_the_model_cannot_read_is_no_development_text():
+    with pytest.raises(ChoiceError, match=r"dev\.txt: no text in it can be read by this model, of 1; fix: "):
+        chosen({"row": {}}, Development(["tree " * 80], (), "dev.txt"))
+
+
+def test_references_must_be_as_many_as_texts():
+    with pytest.raises(ValueError, match="one reference a text or none, got 1 for 2"):
+        Development(["a", "b"], ["c"])

@@ -1,0 +1,54 @@
+"""Inputs for verification stay within what the model takes, however little that is."""
+
+import pytest
+
+from export.verification.inputs import MAX_LENGTH, sample_inputs
+from model.config import Framing
+from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("longest", [1, 2, 17, 64, 2000])
+def test_samples_fit_the_model(architecture, longest):
+    config = tiny_config(architecture, max_source_len=longest, max_target_len=longest)
+    samples = sample_inputs(config, tiny_tokenizer(), TEXTS)
+    ids = {token for sequence in (*samples.sources, *samples.targets, samples.longest_target) for token in sequence}
+    assert ids <= set(range(config.vocab_size))
+    assert max(map(len, samples.targets)) <= longest
+    assert len(samples.longest_target) == min(longest, MAX_LENGTH)
+    assert all(target[0] == config.bos_id for target in samples.targets)
+    if config.has_encoder:
+        assert len(samples.sources) == len(samples.targets)
+        assert all(source[-1] == config.eos_id and len(source) <= longest for source in samples.sources)
+        assert len(samples.longest_source) == min(longest, MAX_LENGTH)
+    else:
+        assert samples.sources == ()
+
+
+def test_samples_are_always_the_same_and_ragged():
+    samples = sample_inputs(tiny_config())
+    assert samples == sample_inputs(tiny_config())
+    assert len({len(source) for source in samples.sources}) > 5
+    assert min(map(len, samples.targets)) == 1
+    assert samples.describe() == "8 sources of 1..40 tokens, 8 targets of 1..23 tokens"
+
+
+def test_sentences_come_first():
+    tokenizer = tiny_tokenizer()
+    translation, generation = (
+        sample_inputs(tiny_config(), tokenizer, TEXTS),
+        sample_inputs(tiny_config("decoder"), tokenizer, TEXTS),
+    )
+    assert translation.sources[0] == (*tokenizer.encode(TEXTS[0]), 2)
+    assert generation.targets[1] == (1, *tokenizer.encode(TEXTS[1]))
+
+
+def test_samples_have_the_frames_of_the_model():
+    framing = Framing(before_source=(5,), after_source=(6, 2), before_target=(2, 7))
+    samples = sample_inputs(tiny_config(framing=framing), tiny_tokenizer(), TEXTS)
+    assert {(source[0], *source[-2:]) for source in (*samples.sources, samples.longest_source)} == {(5, 6, 2)}
+    assert {target[:2] for target in (*samples.targets, samples.longest_target)} == {(2, 7)}
+    assert len(samples.longest_source) == len(samples.longest_target) == 64
+    bare = sample_inputs(tiny_config("decoder", framing=Framing()), tiny_tokenizer(), TEXTS)
+    assert bare.targets[0] == tuple(tiny_tokenizer().encode(TEXTS[0]))
+    assert min(map(len, bare.targets)) == 1

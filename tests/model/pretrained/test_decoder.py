@@ -1,0 +1,220 @@
+"""Checkpoints of other people compute here what they compute there: `transformers` is the oracle."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from model.architectures import build
+from model.config import Framing
+from model.pretrained.files import PretrainedError
+from model.pretrained.import_model import import_model
+from tests.decoders import DECODERS, make_decoder
+
+
+def ours(path, **options):
+    imported = import_model(path, **options)
+    model = build(imported.config).eval()
+    model.load_state_dict(imported.weights)
+    return model
+
+
+def logits(model, tokens):
+    with torch.no_grad():
+        return model.decoder.unembedding(model(tokens))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    make_decoder("llama").save_pretrained(path)
+    return path
+
+
+def rewritten(path, tmp_path, **changes):
+    """A copy of a directory with other fields in its config.json; those that are ... are left out."""
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = {**json.loads((path / "config.json").read_text()), **changes}
+    kept = {name: value for name, value in config.items() if value is not ...}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_logits_are_those_of_transformers(name, tmp_path):
+    theirs = make_decoder(name)
+    theirs.save_pretrained(tmp_path)
+    tokens = torch.randint(0, theirs.config.vocab_size, (2, 150))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    assert expected.std() > 1, "flat logits would hide errors"
+    torch.testing.assert_close(logits(ours(tmp_path), tokens), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama linear", "llama3"])
+def test_angles_are_rounded_as_in_transformers_far_into_a_text(name, tmp_path):
+    theirs = make_decoder(name, max_position_embeddings=6000)
+    theirs.save_pretrained(tmp_path)
+    cos, sin = theirs.model.rotary_emb(torch.zeros(1), torch.arange(6000)[None])
+    cues = ours(tmp_path).decoder.cues
+    assert torch.equal(cues.cos, cos[0])
+    assert torch.equal(cues.sin, sin[0])
+
+
+def test_earlier_files_say_rotary_positions_in_other_places(llama, tmp_path):
+    old = {"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ...}
+    config = import_model(rewritten(llama, tmp_path, **old)).config
+    assert (config.rotary_base, config.rotary_scaling, config.rotary_factor) == (5000.0, "linear", 2.0)
+    scaling = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
+    old["rope_scaling"] = {**scaling, "original_max_position_embeddings": 8192}
+    config = import_model(rewritten(llama, tmp_path, **old)).config
+    assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_len) == ("llama3", 8, 8192)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model_type": "gemma2"}, r"model_type 'gemma2' is not covered; covered: .*llama"),
+        ({"model_type": ...}, "model_type is missing"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+            r"rope_parameters: rope_type 'yarn' is not covered",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters .* must turn alike"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor is missing"),
+        ({"rope_parameters": 3}, "rope_parameters must be an object, got 3"),
+        ({"quantization_config": {"bits": 4}}, r"quantization_config \{'bits': 4\} is not covered"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not covered"),
+        ({"num_local_experts": 8}, "num_local_experts 8 is not covered"),
+        ({"hidden_act": "xielu"}, "hidden_act 'xielu' is not covered; covered: 'relu'"),
+        ({"hidden_size": "wide"}, "hidden_size must be a whole number from 1, got 'wide'"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number from 1, got 0"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps must be a number, got 'small'"),
+        ({"num_key_value_heads": 2}, "num_kv_heads: must divide num_heads 3, got 2"),
+        ({"bos_token_id": 97}, "bos_id: must be below vocab_size 97, got 97"),
+        ({"num_hidden_layers": 3}, r"weights: model\.layers\.2\.\S+ is missing"),
+        ({"num_hidden_layers": 1}, r"weights: 9 tensors are not covered: model\.layers\.1\.input_layernorm\.weight"),
+        ({"attention_bias": True}, r"weights: model\.layers\.0\.self_attn\.q_proj\.bias is missing"),
+        ({"intermediate_size": 81}, r"feed_forward\.inner\.weight .* must have shape \(81, 48\) .* got \(80, 48\)"),
+    ],
+)
+def test_what_is_not_covered_is_named(llama, tmp_path, changes, problem):
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(rewritten(llama, tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"max_window_layers": 1, "layer_types": ...}, "max_window_layers 1 is not covered; layers must be alike"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .* is not covered; layers must be"),
+    ],
+)
+def test_windows_in_some_layers_are_refused(tmp_path, changes, problem):
+    path, other = tmp_path / "theirs", tmp_path / "other"
+    make_decoder("qwen2 window").save_pretrained(path)
+    other.mkdir()
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(rewritten(path, other, **changes))
+
+
+def test_a_window_as_long_as_the_context_goes(tmp_path):
+    make_decoder("mistral").save_pretrained(tmp_path)
+    imported = import_model(tmp_path)
+    assert [imported.shortened(length).config.window for length in (160, 21, 20)] == [20, 20, 0]
+
+
+def test_a_model_ends_answers_with_any_token_of_its_files_or_the_one_that_is_named(llama, tmp_path):
+    path = rewritten(llama, tmp_path, eos_token_id=[5, 2, 5])
+    (path / "generation_config.json").unlink()
+    assert import_model(path).config.ends == (5, 2)
+    assert import_model(path, eos_id=2).config.ends == (2,)
+    (path / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert import_model(path).config.eos_id == 7, "generate obeys generation_config.json"
+    (path / "generation_config.json").write_text('{"eos_token_id": []}')
+    with pytest.raises(PretrainedError, match=r"config\.json: eos_token_id \[\] is not covered; .* say which"):
+        import_model(path)
+    (path / "generation_config.json").write_text('{"suppress_tokens": [3]}')
+    with pytest.raises(PretrainedError, match=r"generation_config\.json: suppress_tokens \[3\] is not covered"):
+        import_model(path)
+
+
+@pytest.mark.parametrize(
+    ("files", "prefix"),
+    [
+        ({}, (1,)),
+        ({"tokenizer_config.json": {"add_bos_token": False}}, ()),
+        ({"tokenizer_config.json": {"add_bos_token": True}, "tokenizer.json": {"post_processor": None}}, (1,)),
+        ({"tokenizer_config.json": {}, "tokenizer.json": {"post_processor": None}}, ()),
+        ({"tokenizer.json": {"post_processor": {"type": "ByteLevel"}}}, ()),
+        (
+            {
+                "tokenizer.json": {
+                    "post_processor": {
+                        "type": "Sequence",
+                        "processors": [
+                            {"type": "ByteLevel"},
+                            {
+                                "type": "TemplateProcessing",
+                                "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
+                                "special_tokens": {"<b>": {"id": "<b>", "ids": [9]}},
+                            },
+                        ],
+                    }
+                }
+            },
+            (9,),
+        ),
+    ],
+)
+def test_prompts_begin_as_their_tokenizer_begins_texts(llama, tmp_path, files, prefix):
+    path = rewritten(llama, tmp_path)
+    for name, values in files.items():
+        (path / name).write_text(json.dumps(values))
+    assert import_model(path).config.frames == Framing(before_target=prefix)
+
+
+def test_a_tokenizer_that_ends_texts_is_refused(llama, tmp_path):
+    template = [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]
+    processor = {"type": "TemplateProcessing", "single": template, "special_tokens": {"</s>": {"ids": [2]}}}
+    path = rewritten(llama, tmp_path)
+    (path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
+    with pytest.raises(PretrainedError, match=r"tokenizer\.json: post_processor: single .* would end it"):
+        import_model(path)
+
+
+def test_a_pickle_is_read_only_if_it_is_trusted(llama, tmp_path):
+    path = rewritten(llama, tmp_path)
+    weights = safetensors.torch.load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    with pytest.raises(PretrainedError, match="holds no weights"):
+        import_model(path)
+    torch.save(weights, path / "pytorch_model.bin")
+    with pytest.raises(PretrainedError, match=r"pytorch_model\.bin is a pickle .* --allow-pickle"):
+        import_model(path)
+    imported = import_model(path, allow_pickle=True)
+    assert torch.equal(imported.weights["decoder.norm.weight"], weights["model.norm.weight"])
+    torch.save(print, path / "pytorch_model.bin")
+    with pytest.raises(PretrainedError, match=r"pytorch_model\.bin: cannot be read"):
+        import_model(path, allow_pickle=True)
+
+
+def test_weights_in_several_files_and_in_half_precision_are_read(tmp_path):
+    make_decoder("llama").to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    tokens = torch.randint(0, 97, (1, 20))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    torch.testing.assert_close(logits(ours(tmp_path), tokens), expected, rtol=0, atol=1e-4)
+
+
+def test_a_context_can_be_cut(tmp_path):
+    make_decoder("gpt2").save_pretrained(tmp_path)
+    whole = import_model(tmp_path)
+    cut = whole.shortened(40)
+    assert (whole.config.max_target_len, cut.config.max_target_len) == (160, 40)
+    assert cut.weights["decoder.embedding.positions"].shape == (40, 48)

@@ -1,0 +1,203 @@
+"""Encoders of other people compute here what they compute there: `transformers` is the oracle."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from model.architectures import build
+from model.pretrained.files import PretrainedError
+from model.pretrained.import_model import import_model
+
+transformers = pytest.importorskip("transformers")
+
+BERT_SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 30,
+}
+DISTIL_SIZES = {
+    "vocab_size": 61,
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 40,
+    "max_position_embeddings": 30,
+}
+REALISTIC = {
+    "vocab_size": 30523,
+    "hidden_size": 768,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+}
+IDS = {"pad": 0, "cls": 7, "sep": 8, "mask": 9, "unk": 10}
+FAMILIES = {
+    "bert": ("Bert", BERT_SIZES),
+    "roberta": ("Roberta", BERT_SIZES),
+    "xlm-roberta": ("XLMRoberta", BERT_SIZES),
+    "distilbert": ("DistilBert", DISTIL_SIZES),
+}
+HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
+
+
+def theirs_of(family, head, sizes=None, **settings):
+    """One of their models with lively random weights, norms and biases included."""
+    name, known = FAMILIES[family]
+    torch.manual_seed(3)
+    if head == "ForSequenceClassification":
+        settings.setdefault("id2label", {0: "calm", 1: "loud", 2: "odd"})
+    model = getattr(transformers, name + head)(
+        getattr(transformers, f"{name}Config")(**{**known, **(sizes or {}), **settings})
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim > 1 else 0.2))
+    return model.eval()
+
+
+def saved(model, path):
+    """With a tokenizer's files, as far as they are read here."""
+    model.save_pretrained(path)
+    (path / "vocab.txt").write_text(
+        "\n".join({at: f"[{name.upper()}]" for name, at in IDS.items()}.get(i, f"w{i}") for i in range(61))
+    )
+    texts: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
+    texts["mask_token"] = {"content": "[MASK]", "lstrip": True}
+    (path / "tokenizer_config.json").write_text(json.dumps(texts))
+    return path
+
+
+def ours_of(path):
+    imported = import_model(path)
+    model = build(imported.config)
+    model.load_state_dict(imported.weights)
+    return model.eval()
+
+
+def compare(ours, theirs, head, words, tolerance=1e-4):
+    lengths = torch.tensor([17, 3, 9])
+    tokens = torch.randint(11, words, (3, 17), generator=torch.Generator().manual_seed(5))
+    mask = torch.arange(17) < lengths[:, None]
+    with torch.no_grad():
+        told = theirs(
+            tokens.masked_fill(~mask, theirs.config.pad_token_id), attention_mask=mask.long(), output_hidden_states=True
+        )
+        states = ours(tokens, lengths)
+        near = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(states[mask], told.hidden_states[-1][mask], **near)
+        if head == "ForMaskedLM":
+            torch.testing.assert_close(ours.fill(states[mask]), told.logits[mask], **near)
+        elif head == "ForSequenceClassification":
+            torch.testing.assert_close(ours.tell(states, lengths).logits_BL, told.logits, **near)
+        elif ours.pooler is not None:
+            torch.testing.assert_close(ours.pooled(states), told.pooler_output, **near)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_states_and_heads_are_those_of_transformers(family, head, tmp_path):
+    theirs = theirs_of(family, head)
+    ours = ours_of(saved(theirs, tmp_path))
+    compare(ours, theirs, head, 61)
+    config = ours.config
+    assert (config.frames.before_source, config.frames.after_source, config.mask_id) == ((7,), (8,), 9)
+    assert config.max_source_len == (28 if family == "xlm-roberta" or family == "roberta" else 30)
+    assert config.labels == (("calm", "loud", "odd") if head == "ForSequenceClassification" else ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_realistic_shapes_have_the_logits_of_transformers(family, head, tmp_path):
+    distil = dict(zip(DISTIL_SIZES, (30523, 768, 4, 12, 3072, 514), strict=True))
+    sizes = distil if family == "distilbert" else REALISTIC
+    torch.manual_seed(4)
+    name = FAMILIES[family][0]
+    theirs = getattr(transformers, name + head)(getattr(transformers, f"{name}Config")(**sizes)).eval()
+    compare(ours_of(saved(theirs, tmp_path)), theirs, head, 30523)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"tie_word_embeddings": False}, {"hidden_act": "gelu_new"}, {"type_vocab_size": 1}]
+)
+def test_other_settings_have_the_logits_of_transformers(settings, tmp_path):
+    theirs = theirs_of("bert", "ForMaskedLM", **settings)
+    compare(ours_of(saved(theirs, tmp_path)), theirs, "ForMaskedLM", 61)
+
+
+def test_several_labels_may_hold_at_once(tmp_path):
+    theirs = theirs_of("bert", "ForSequenceClassification", problem_type="multi_label_classification")
+    assert ours_of(saved(theirs, tmp_path)).config.multi_label
+
+
+def test_a_pretraining_model_keeps_pooler_and_masked_head(tmp_path):
+    theirs = theirs_of("bert", "ForPreTraining")
+    ours = ours_of(saved(theirs, tmp_path))
+    tokens, lengths = torch.randint(11, 61, (2, 9)), torch.tensor([9, 9])
+    with torch.no_grad():
+        states = ours(tokens, lengths)
+        torch.testing.assert_close(
+            ours.fill(states.flatten(0, 1)), theirs(tokens).prediction_logits.flatten(0, 1), rtol=1e-4, atol=1e-4
+        )
+        torch.testing.assert_close(ours.pooled(states), theirs.bert(tokens).pooler_output, rtol=1e-4, atol=1e-4)
+
+
+def test_norms_may_have_the_names_of_old_checkpoints(tmp_path):
+    import safetensors.torch
+
+    theirs = theirs_of("bert", "ForMaskedLM")
+    saved(theirs, tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {
+        next((name.replace(new, was) for new, was in old.items() if new in name), name): tensor
+        for name, tensor in tensors.items()
+    }
+    assert renamed.keys() != tensors.keys()
+    safetensors.torch.save_file(renamed, file)
+    compare(ours_of(tmp_path), theirs, "ForMaskedLM", 61)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "change", "message"),
+    [
+        ("bert", "Model", {"is_decoder": True}, "is_decoder True is not covered; covered: False"),
+        ("bert", "Model", {"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not"),
+        ("bert", "Model", {"architectures": ["BertForQuestionAnswering"]}, r"architectures \['BertForQuestion"),
+        ("bert", "Model", {"hidden_act": "mish"}, "hidden_act 'mish' is not covered"),
+        ("bert", "Model", {"hidden_size": None}, "hidden_size is missing"),
+        ("roberta", "ForMaskedLM", {"hidden_act": "relu"}, "hidden_act 'relu' is not covered; covered: 'gelu'"),
+        ("bert", "ForSequenceClassification", {"problem_type": "regression"}, "problem_type 'regression' is"),
+        ("bert", "ForSequenceClassification", {"id2label": {"0": "a", "1": "a"}}, "labels: must be different names"),
+        ("distilbert", "Model", {"activation": "mish"}, "activation 'mish' is not covered"),
+        ("bert", "Model", {"num_hidden_layers": 1}, "tensors are not covered: encoder.layer.1"),
+        ("bert", "Model", {"num_hidden_layers": 3}, r"encoder\.layer\.2.*is missing"),
+        ("bert", "Model", {"model_type": "albert"}, "model_type 'albert' is not covered; covered: bart, bert"),
+    ],
+)
+def test_what_is_not_covered_is_refused_by_its_field(family, head, change, message, tmp_path):
+    saved(theirs_of(family, head), tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
+    with pytest.raises(PretrainedError, match=message):
+        import_model(tmp_path)
+
+
+def test_a_number_instead_of_labels_is_refused(tmp_path):
+    saved(theirs_of("bert", "ForSequenceClassification", id2label={0: "score"}), tmp_path)
+    with pytest.raises(PretrainedError, match="problem_type regression is not covered"):
+        import_model(tmp_path)
+
+
+def test_a_model_without_its_tokenizer_is_refused(tmp_path):
+    saved(theirs_of("bert", "ForMaskedLM"), tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
+    with pytest.raises(PretrainedError, match="the id of mask_token is not told"):
+        import_model(tmp_path)

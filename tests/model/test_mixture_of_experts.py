@@ -1,0 +1,61 @@
+"""Mixture of experts against its definition, token by token."""
+
+import pytest
+import torch
+
+from model.architectures import build
+from model.config import ModelConfig
+from model.layers import FeedForward
+from model.mixture_of_experts import ExpertFeedForward, balance_loss
+from model.training.data import Batch
+from model.training.loss import batch_loss
+
+
+def experts(chosen, **changes):
+    torch.manual_seed(0)
+    config = ModelConfig(d_model=8, num_heads=2, d_ff=12, experts=4, experts_per_token=chosen, **changes)
+    return ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_each_token_is_read_by_the_experts_it_is_routed_to(chosen):
+    layer, x = experts(chosen), torch.randn(2, 5, 8)
+    out = layer(x)
+    for row, token in [(row, token) for row in range(2) for token in range(5)]:
+        best = layer.router(x[row, token]).softmax(-1).topk(chosen)
+        weights = best.values if chosen == 1 else best.values / best.values.sum()
+        expected = sum(
+            weight * layer.experts[i](x[row, token]) for weight, i in zip(weights, best.indices, strict=True)
+        )
+        torch.testing.assert_close(out[row, token], expected)
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_the_answer_trains_the_router(chosen):
+    layer = experts(chosen).train()
+    layer(torch.randn(1, 6, 8)).sum().backward()
+    gradient = layer.router.weight.grad
+    assert gradient is not None
+    assert gradient.any()
+
+
+def test_balance_is_one_when_all_experts_are_alike_and_most_when_one_takes_all():
+    assert balance_loss(torch.eye(4) * 20).item() == pytest.approx(1.0)
+    assert balance_loss(torch.tensor([[20.0, 0, 0, 0]] * 6)).item() == pytest.approx(4.0, rel=1e-3)
+
+
+def test_the_loss_of_a_batch_counts_the_balance_of_every_layer():
+    torch.manual_seed(0)
+    config = ModelConfig(
+        architecture="decoder", vocab_size=11, d_model=8, num_heads=2, d_ff=12, num_decoder_layers=2, experts=3
+    )
+    model = build(config).train()
+    tokens = torch.randint(4, 11, (2, 6))
+    batch = Batch(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), tokens, tokens, 12)
+    plain, weighted = batch_loss(model, batch), batch_loss(model, batch, balance_weight=0.5)
+    balances = [part.balance for part in model.modules() if isinstance(part, ExpertFeedForward)]
+    assert len(balances) == 2
+    expected = plain.smoothed + sum(0.5 * 12 * balance for balance in balances if balance is not None)
+    torch.testing.assert_close(weighted.smoothed, expected)
+    model.eval()
+    torch.testing.assert_close(batch_loss(model, batch, balance_weight=0.5).smoothed, plain.smoothed)

@@ -1,0 +1,329 @@
+"""Converted tokenizers against SentencePiece and transformers themselves: the same ids, the same text."""
+
+import json
+import re
+import struct
+
+import pytest
+
+from model.tokenizer import Tokenizer, TokenizerError
+from model.tokenizers.convert import convert_tokenizer, read_sentencepiece
+from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
+from tests.multilingual import lines
+
+FEW, MANY = 300, 10_000
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def converted(request, tmp_path_factory):
+    """SentencePiece's own, and ours, read back from the file it is saved in."""
+    model = trained(**MODELS[request.param])
+    path = tmp_path_factory.mktemp(request.param)
+    (path / "tokenizer.model").write_bytes(model)
+    convert_tokenizer(path).save(path / "tokenizer.json")
+    return processor(model), Tokenizer.load(path / "tokenizer.json")
+
+
+def check_the_same(own, tokenizer, texts):
+    ids = own.encode(texts)
+    assert tokenizer.encode_batch(texts) == ids
+    assert [tokenizer.encode(text) for text in texts[:50]] == ids[:50]
+    for text, row in zip(texts, ids, strict=True):
+        if own.unk_id() in row:
+            continue
+        told, expected = tokenizer.decode(row), own.decode(row)
+        if text.lstrip().startswith("▁"):  # blanks in disguise, of which SentencePiece drops all and we the first
+            told, expected = told.lstrip(), expected.lstrip()
+        assert told == expected
+
+
+def test_ids_and_text_are_those_of_sentencepiece(converted):
+    own, tokenizer = converted
+    check_the_same(own, tokenizer, lines(FEW, 2))
+
+
+@pytest.mark.slow
+def test_ids_and_text_are_those_of_sentencepiece_on_many_lines(converted):
+    own, tokenizer = converted
+    check_the_same(own, tokenizer, lines(MANY, 3))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "   a",
+        "a   ",
+        "a \t b\u3000c\u00a0d",
+        "e\u0302\u0301 e\u0323\u0302 ế",  # several marks on one letter
+        "\u1112\u1161\u11ab\u1100\u1173\u11af",  # a syllable in parts
+        "ＡＢＣ１２３ ｶﾞ ﬃ ㍿",
+        "▁ ▁▁ a▁b",
+        "\u0000\u0001a\u200bb\ufeff",
+        "[sep]a[sep] [sep]  ＡＢ",
+        "<unk><s></s> <0x41>",
+        "a" * 100,
+        "-" * 37 + "=" * 11,
+    ],
+)
+def test_what_is_hard_to_normalise_is_cut_alike(converted, text):
+    own, tokenizer = converted
+    assert tokenizer.encode(text) == own.encode(text)
+
+
+def test_no_text_becomes_a_special_token(converted):
+    _, tokenizer = converted
+    for name, token in tokenizer.special.items():
+        if name != "<unk>":
+            assert token not in tokenizer.encode(f"{name} a {name}b")
+
+
+def test_ids_are_told_where_they_stand_in_the_text(converted):
+    _, tokenizer = converted
+    for text in lines(100, 4):
+        spans, ids = tokenizer.offsets(text), tokenizer.encode(text)
+        assert len(spans) == len(ids)
+        starts, ends = [start for start, _ in spans], [end for _, end in spans]
+        assert starts == sorted(starts)
+        assert ends == sorted(ends)
+        assert all(0 <= start <= end <= len(text) for start, end in spans)
+
+
+def test_words_are_found_where_they_were_typed(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(trained(**MODELS["unigram"]))
+    tokenizer = convert_tokenizer(tmp_path)
+    text = "  ＡＢＣ\u3000 привет e\u0302\u0301"
+    told = [
+        (tokenizer.decode([token]), text[start:end])
+        for token, (start, end) in zip(tokenizer.encode(text), tokenizer.offsets(text), strict=True)
+    ]
+    assert "".join(part for _, part in told).replace(" ", "").replace("\u3000", "") == "ＡＢＣприветe\u0302\u0301"
+    assert told[-1][1].strip() == "e\u0302\u0301"
+
+
+def test_others_read_the_file_alike_where_no_letter_has_several_marks(converted):
+    """`tokenizers` reads what is written for it and does not know what is written for us."""
+    from tokenizers import Tokenizer as Library
+
+    own, tokenizer = converted
+    library = Library.from_str(tokenizer.to_json())
+    texts = [
+        text
+        for text in lines(FEW, 5)
+        if not re.search("[\u0300-\u036f\u0591-\u05c7\u094d\u200b-\u200f\u1100-\u11ff<]", text)
+    ]
+    same = sum(library.encode(text).ids == own.encode(text) for text in texts)
+    assert same >= 0.9 * len(texts)
+
+
+# ---- families
+
+
+def test_t5_has_its_extra_ids_at_the_end(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(trained(**MODELS["unigram"]))
+    tokenizer = convert_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 800
+    assert (tokenizer.special["<extra_id_0>"], tokenizer.special["<extra_id_99>"]) == (799, 700)
+    assert tokenizer.decode([799]) == ""
+    assert not {*tokenizer.special.values()} & {*tokenizer.encode("<extra_id_0> </s>")} - {tokenizer.special["<unk>"]}
+    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 10}')
+    assert convert_tokenizer(tmp_path).special["<extra_id_0>"] == 709
+
+
+@pytest.mark.parametrize(
+    ("config", "languages"),
+    [
+        ({"tokenizer_class": "XLMRobertaTokenizer"}, []),
+        ({"tokenizer_class": "MBartTokenizer"}, ["ar_AR", "zh_CN"]),
+        ({"tokenizer_class": "MBart50Tokenizer"}, ["ar_AR", "zh_CN", "af_ZA", "sl_SI"]),
+        (
+            {"tokenizer_class": "NllbTokenizer", "additional_special_tokens": ["ace_Arab", "zul_Latn"]},
+            ["ace_Arab", "zul_Latn"],
+        ),
+    ],
+)
+def test_fairseq_shifts_pieces_behind_its_own_tokens(config, languages, tmp_path):
+    model = trained(**MODELS["unigram"])
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer, own = convert_tokenizer(tmp_path), processor(model)
+    texts = lines(100, 6)
+    assert tokenizer.encode_batch(texts) == [[token + 1 if token else 3 for token in row] for row in own.encode(texts)]
+    assert [tokenizer.special[name] for name in ("<s>", "<pad>", "</s>", "<unk>")] == [0, 1, 2, 3]
+    behind = {name: token for name, token in tokenizer.special.items() if token > len(own)}
+    assert list(behind)[-1] == "<mask>"
+    assert set(languages) <= set(behind)
+    if languages:
+        assert behind[languages[0]] == len(own) + 1
+    assert tokenizer.vocab_size == len(own) + 2 + {"ar_AR": 25, "ace_Arab": 2}.get((languages or [""])[0], 0) + (
+        27 if "sl_SI" in languages else 0
+    )
+
+
+def listed(*models):
+    """A vocab.json of the pieces of models, without some of them, and with others."""
+    names = dict.fromkeys(["</s>", "<unk>", ">>deu<<", *(piece for model in models for piece in pieces(model)[3:-20])])
+    return {name: token for token, name in enumerate([*names, "ＸＹ", "㍻", "<pad>"])}
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    path = tmp_path_factory.mktemp("marian")
+    models = trained(1, **MODELS["unigram"]), trained(2, **MODELS["unigram"])
+    for name, model in zip(("source.spm", "target.spm"), models, strict=True):
+        (path / name).write_bytes(model)
+    (path / "vocab.json").write_text(json.dumps(listed(*models)))
+    with pytest.warns(UserWarning, match="sacremoses"):
+        theirs = transformers.MarianTokenizer(
+            source_spm=str(path / "source.spm"), target_spm=str(path / "target.spm"), vocab=str(path / "vocab.json")
+        )
+    convert_tokenizer(path).save(path / "ours.json")
+    return theirs, Tokenizer.load(path / "ours.json")
+
+
+def plain(texts):
+    """Those without the names of special tokens, which transformers takes for the tokens."""
+    return [text for text in texts if not re.search("</?s>|<unk>|<pad>|>>", text)]
+
+
+def test_marian_cuts_sources_and_targets_by_models_of_their_own(marian):
+    theirs, ours = marian
+    texts = plain([*lines(FEW, 7), "ＸＹ ㍻ ㍻㍻"])
+    told = theirs(texts, add_special_tokens=False).input_ids
+    assert ours.encode_batch(texts) == told
+    targets = theirs(text_target=texts, add_special_tokens=False).input_ids
+    assert ours.target.encode_batch(texts) == targets
+    assert told != targets
+    assert ours.target.vocab_size == ours.vocab_size == len(theirs)
+    for row in targets:
+        expected = theirs.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(row).strip() == expected
+    assert not {*ours.special.values()} & {*ours.encode("</s> >>deu<< <pad>")} - {1}
+
+
+@pytest.mark.slow
+def test_marian_cuts_many_lines_alike(marian):
+    theirs, ours = marian
+    texts = plain(lines(MANY, 8))
+    assert ours.encode_batch(texts) == theirs(texts, add_special_tokens=False).input_ids
+
+
+def test_m2m_looks_pieces_up_and_has_languages_behind_them(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = trained(**MODELS["bpe"])
+    names = ["<s>", "<pad>", "</s>", "<unk>", *reversed(pieces(model)[3:])]
+    (tmp_path / "vocab.json").write_text(json.dumps({name: token for token, name in enumerate(names)}))
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    theirs = transformers.M2M100Tokenizer(
+        vocab_file=str(tmp_path / "vocab.json"), spm_file=str(tmp_path / "sentencepiece.bpe.model")
+    )
+    theirs.save_pretrained(tmp_path)
+    ours = convert_tokenizer(tmp_path)
+    texts = plain(lines(FEW, 9))
+    assert ours.encode_batch(texts) == theirs(texts, add_special_tokens=False).input_ids
+    codes = [name for name in ours.special if name.startswith("__")]
+    assert [ours.special[name] for name in codes] == [theirs.get_lang_id(name.strip("_")) for name in codes]
+    assert [ours.special[name] for name in codes] == list(range(len(names), len(names) + 100))
+    (tmp_path / "tokenizer_config.json").write_text('{"language_codes": "wmt21"}')
+    with pytest.raises(TokenizerError, match="language_codes 'wmt21' are not known"):
+        convert_tokenizer(tmp_path)
+
+
+def test_byte_level_files(tmp_path):
+    from tokenizers import ByteLevelBPETokenizer
+
+    theirs = ByteLevelBPETokenizer()
+    theirs.train_from_iterator(lines(200, 10), vocab_size=500, special_tokens=["<|endoftext|>"], show_progress=False)
+    theirs.save_model(str(tmp_path))
+    ours = convert_tokenizer(tmp_path)
+    for text in lines(FEW, 11):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids or "<|endoftext|>" in text
+        assert ours.decode(ours.encode(text)) == text
+    assert ours.special == {"<|endoftext|>": 0}
+    assert 0 not in ours.encode("a<|endoftext|>")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    with pytest.raises(TokenizerError, match=r"do not say how qwen2 splits words; save it with a tokenizer\.json"):
+        convert_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("lowers", [True, False])
+def test_wordpiece_files(lowers, tmp_path):
+    from tokenizers import BertWordPieceTokenizer
+
+    theirs = BertWordPieceTokenizer(lowercase=lowers, strip_accents=None)
+    theirs.train_from_iterator(lines(200, 12), vocab_size=700, show_progress=False)
+    theirs.save_model(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowers}))
+    ours = convert_tokenizer(tmp_path)
+    for text in lines(FEW, 13):
+        if not re.search(r"\[\w+\]", text):
+            ids = theirs.encode(text, add_special_tokens=False).ids
+            assert ours.encode(text) == ids
+            assert ours.decode(ids) == theirs.decode(ids)
+    assert set(ours.special) == {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    assert ours.special["[MASK]"] not in ours.encode("a [MASK] b")
+
+
+def test_a_tokenizer_json_is_taken_as_it_is(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(trained(**MODELS["unigram"]))
+    converted = convert_tokenizer(tmp_path)
+    converted.save(tmp_path / "tokenizer.json")
+    (tmp_path / "spiece.model").write_bytes(b"")
+    assert convert_tokenizer(tmp_path).to_json() == converted.to_json()
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda data: data[:-1], "ends in the midst of"),
+        (lambda data: b"", "there must be one unknown piece"),
+        (lambda data: data + b"\x07", "wire type 7"),
+        (lambda data: data + b"\xff" * 12, "a number of more than ten bytes"),
+        (lambda data: data + b"\x12\x02\x18\x03", "model_type must be unigram .* got 3"),
+        (lambda data: data + b"\x12\x03\xc0\x01\x01", "blanks must be marked before words"),
+        (lambda data: data + b"\x2a\x03\x12\x01a", "denormalizer_spec"),
+        (lambda data: data + b"\x0a\x05\x0a\x01\xff\x18\x01", "utf-8"),
+    ],
+)
+def test_what_is_no_model_is_refused(damage, problem, tmp_path):
+    file = tmp_path / "tokenizer.model"
+    file.write_bytes(damage(trained(**MODELS["bpe"])))
+    with pytest.raises(
+        TokenizerError, match=f"tokenizer.model: is not a SentencePiece model that is covered: .*{problem}"
+    ):
+        convert_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("charsmap", [b"\1", b"\xff\xff\xff\x00abc", struct.pack("<I", 3) + b"abcd"])
+def test_a_damaged_charsmap_is_refused(charsmap, tmp_path):
+    file = tmp_path / "tokenizer.model"
+    field = b"\x12" + bytes([len(charsmap)]) + charsmap
+    file.write_bytes(trained(**MODELS["bpe"]) + b"\x1a" + bytes([len(field)]) + field)
+    with pytest.raises(TokenizerError, match="normalizer: charsmap"):
+        convert_tokenizer(tmp_path)
+
+
+def test_a_directory_without_a_tokenizer_says_what_is_covered(tmp_path):
+    with pytest.raises(
+        TokenizerError, match=r"has no tokenizer that is covered; covered: tokenizer\.json; source\.spm and"
+    ):
+        convert_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(b"\xff")
+    with pytest.raises(TokenizerError, match=r"vocab\.txt: cannot be read"):
+        convert_tokenizer(tmp_path)
+
+
+def test_a_model_is_read_field_by_field(tmp_path):
+    file = tmp_path / "model"
+    file.write_bytes(trained(**MODELS["bpe-bytes"]))
+    model = read_sentencepiece(file)
+    own = processor(file.read_bytes())
+    assert [piece.text for piece in model.pieces] == pieces(file.read_bytes())
+    assert [piece.score for piece in model.pieces] == [own.get_score(token) for token in range(len(own))]
+    assert (model.has_byte_fallback, model.add_dummy_prefix, model.remove_extra_whitespaces) == (True, True, False)
+    assert model.charsmap == b""

@@ -1,0 +1,160 @@
+"""Every kind of tokenizer.json that checkpoints of other people bring, against the library that wrote it."""
+
+import json
+import random
+
+import pytest
+from tokenizers import Tokenizer as Library
+
+from model.tokenizer import Tokenizer, TokenizerError
+from tests.model.tokenizers.families import FAMILIES, made
+from tests.multilingual import lines
+
+TEXTS = lines(300, 20)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    """What the library makes of a file, without its frames, and what we do."""
+    values = made(request.param, tmp_path_factory.mktemp(request.param))
+    tokenizer = Tokenizer.from_json(json.dumps(values))
+    bare = {**values, "post_processor": None, "truncation": None, "padding": None}
+    if request.param == "llama3":  # whose gaps the library closes
+        bare["added_tokens"] = []
+    library = Library.from_str(json.dumps(bare))
+    library.encode_special_tokens = True
+    return request.param, library, tokenizer
+
+
+def without_special(tokenizer, texts):
+    return [text for text in texts if not any(name in text for name in tokenizer.special)]
+
+
+def test_texts_are_cut_as_the_library_cuts_them(family):
+    name, library, tokenizer = family
+    texts = [text for text in without_special(tokenizer, TEXTS) if "[tool]" not in text]
+    expected = [encoding.ids for encoding in library.encode_batch(texts, add_special_tokens=False)]
+    assert tokenizer.encode_batch(texts) == expected
+    assert [tokenizer.encode(text) for text in texts[:40]] == expected[:40]
+    for ids in expected:
+        assert tokenizer.decode(ids) == library.decode(ids), name
+
+
+def test_added_tokens_are_found_and_special_ones_are_not(family):
+    name, _, tokenizer = family
+    if name in ("gpt2", "llama3"):
+        own = {"gpt2": 503, "llama3": 500 + 28}[name]
+        assert own in tokenizer.encode("a[tool]b")
+        assert tokenizer.decode(tokenizer.encode("a[tool] née b")) == "a[tool] née b"
+    unknown = {token for text, token in tokenizer.special.items() if text in ("<unk>", "[UNK]")}
+    for text in tokenizer.special:
+        ids = tokenizer.encode(f"a {text} {text}{text} b")
+        assert not {*tokenizer.special.values()} - unknown & {*ids}
+        if not unknown & {*ids} and name != "bert":
+            assert tokenizer.decode(ids) == f"a {text} {text}{text} b"
+        assert tokenizer.decode([tokenizer.special[text]]) == ""
+
+
+def test_ids_one_by_one_are_the_text_of_all(family):
+    _, _, tokenizer = family
+    rng = random.Random(22)
+    for text in TEXTS[:60]:
+        ids = tokenizer.encode(text)
+        for _ in range(3):
+            ids.insert(rng.randrange(len(ids) + 1), rng.randrange(tokenizer.vocab_size))
+        decoder = tokenizer.incremental()
+        told = "".join([decoder.push(token) for token in ids]) + decoder.flush()
+        assert told == tokenizer.decode(ids)
+        joined = b"".join(tokenizer.pieces[token] for token in ids)
+        assert told == (joined.removeprefix(b" ") if tokenizer.drops_first_blank else joined).decode("utf-8", "replace")
+
+
+def test_text_that_a_vocabulary_keeps_comes_back(family):
+    name, _, tokenizer = family
+    if name in ("gpt2", "llama3"):
+        assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
+    elif name in ("llama2", "gemma"):  # a "▁" that was typed is a blank
+        kept = [text for text in TEXTS if "▁" not in text]
+        assert [tokenizer.decode(tokenizer.encode(text)) for text in kept] == kept
+
+
+def test_spans_grow_and_leave_out_blanks_alone(family):
+    name, _, tokenizer = family
+    for text in TEXTS[:100]:
+        spans = tokenizer.offsets(text)
+        assert len(spans) == len(tokenizer.encode(text))
+        assert [start for start, _ in spans] == sorted(start for start, _ in spans)
+        assert [end for _, end in spans] == sorted(end for _, end in spans)
+        if name in ("gpt2", "llama3", "llama2", "gemma"):
+            covered = {place for start, end in spans for place in range(start, end)}
+            assert covered == set(range(len(text)))
+
+
+def test_ids_beyond_the_vocabulary_are_no_text(family):
+    _, _, tokenizer = family
+    wide = Tokenizer.from_json(tokenizer.to_json(), vocab_size=tokenizer.vocab_size + 5)
+    assert wide.vocab_size == len(wide.pieces) == tokenizer.vocab_size + 5
+    assert wide.decode([wide.vocab_size - 1, *wide.encode("a b")]) == tokenizer.decode(tokenizer.encode("a b"))
+    assert wide.incremental().push(wide.vocab_size - 1) == ""
+    with pytest.raises(TokenizerError, match="token ids must be"):
+        wide.decode([wide.vocab_size])
+    with pytest.raises(TokenizerError, match=r"my\.json: must have at most the model's 9 entries"):
+        Tokenizer.from_json(tokenizer.to_json(), name="my.json", vocab_size=9)
+
+
+def test_ids_with_gaps_keep_their_places(tmp_path):
+    values = made("llama3", tmp_path)
+    tokenizer = Tokenizer(values)
+    size = len(values["model"]["vocab"])
+    assert tokenizer.special == {"<|endoftext|>": size + 7, "</s>": size + 14, "<s>": size + 21}
+    assert tokenizer.vocab_size == size + 36
+    assert [tokenizer.pieces[size + place] for place in (0, 7, 27, 28, 35)] == [
+        b"",
+        b"",
+        b"",
+        b"[tool]",
+        " née".encode(),
+    ]
+
+
+def test_a_byte_that_is_no_character_is_replaced_and_does_not_spoil_others(tmp_path):
+    tokenizer = Tokenizer(made("llama2", tmp_path))
+    by_name = {piece: token for token, piece in enumerate(tokenizer.pieces) if len(piece) == 1}
+    e_acute = [by_name[bytes([byte])] for byte in "é".encode()]
+    assert tokenizer.decode(e_acute) == "é"
+    assert tokenizer.decode([*e_acute, by_name[b"\xff"]]) == "é\ufffd"
+    decoder = tokenizer.incremental()
+    assert [decoder.push(token) for token in (*e_acute, by_name[b"\xe2"], *tokenizer.encode("a"))][:2] == ["", "é"]
+
+
+def test_wordpiece_joins_what_continues_a_word_and_tidies_marks(tmp_path):
+    tokenizer = Tokenizer(made("bert", tmp_path))
+    assert tokenizer.decode(tokenizer.encode("Mi, lo! (ka) ?")) == "mi, lo! ( ka )?"
+    continued = next(token for token, piece in enumerate(tokenizer.pieces) if piece[:1].isalpha())
+    assert tokenizer.decode([*tokenizer.encode("lo"), continued]) == "lo" + tokenizer.pieces[continued].decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"decoder": None}, "decoder must be ByteLevel, Metaspace, WordPiece, or a Sequence of Replace"),
+        ({"decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, "decoder must be .* got .*BPEDecoder"),
+        ({"decoder": {"type": "Sequence", "decoders": [{"type": "CTC"}]}}, "decoder must be"),
+        ({"model": {"type": "BPE"}}, "not a tokenizer.json: KeyError"),
+        ({"model": {"type": "Strange", "vocab": {"a": 0}}}, "not a tokenizer.json"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "token ids must be whole numbers 0"),
+        ({"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}}, "token ids must be whole numbers 0"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "not a tokenizer.json"),
+        ({"added_tokens": [{"content": "a"}]}, "not a tokenizer.json: KeyError"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(change, problem, tmp_path):
+    values = made("gpt2", tmp_path)
+    with pytest.raises(TokenizerError, match=problem):
+        Tokenizer.from_json(json.dumps({**values, **change}))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, "1"])
+def test_what_is_no_object_is_refused(text):
+    with pytest.raises(TokenizerError, match=r"^t\.json: not a tokenizer\.json"):
+        Tokenizer.from_json(text, name="t.json")

@@ -1,0 +1,255 @@
+import gzip
+
+import pytest
+import torch
+
+from model.config import Framing, ModelConfig, TrainConfig
+from model.tokenizer import Tokenizer
+from model.training.data import (
+    DataError,
+    Examples,
+    PairBatches,
+    StreamBatches,
+    batches_of,
+    copy_examples,
+    embedded_examples,
+    read_parallel,
+    read_text,
+    read_tsv,
+    split,
+)
+
+MODEL = ModelConfig(d_model=8, num_heads=2, max_source_len=12, max_target_len=12)
+TRAIN = TrainConfig(tokenizer="words", vocab_size=40, batch_tokens=64, steps=1)
+COPIES = copy_examples(400, seed=3)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train([source for source, _ in COPIES.pairs], kind="words", vocab_size=40)
+
+
+def write(path, data):
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_tsv_plain_and_gzip_several_files(tmp_path):
+    one = write(tmp_path / "one.tsv", b"a cat\teine Katze\n  b \t B\r\n")
+    two = write(tmp_path / "two.tsv.gz", "ä\tö".encode())
+    assert read_tsv([one, two]).pairs == [("a cat", "eine Katze"), ("b", "B"), ("ä", "ö")]
+
+
+def test_a_pair_of_files(tmp_path):
+    left, right = write(tmp_path / "left", b"a\nb\n"), write(tmp_path / "right", b"A\nB\n")
+    assert read_parallel(left, right).pairs == [("a", "A"), ("b", "B")]
+    write(right, b"A\n")
+    with pytest.raises(DataError, match=r"left has 2 lines, .*right has 1; they must be the same"):
+        read_parallel(left, right)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"no tab here", r"expected 2 tab-separated fields, got 1: 'no tab here'"),
+        (b"a\tb\tc", r"expected 2 tab-separated fields, got 3"),
+        (b"", r"expected 2 tab-separated fields, got 1: ''"),
+        (b"x" * 100, r"expected 2 tab-separated fields, got 1: 'x{57}\.\.\.'"),
+        (b"\tb", "the source is empty"),
+        (b"a\t  ", "the target is empty"),
+        (b"a\t\xff\xfe", "invalid UTF-8 at byte 2 of the line"),
+    ],
+)
+@pytest.mark.parametrize("name", ["data.tsv", "data.tsv.gz"])
+def test_a_broken_line_is_named(name, line, problem, tmp_path):
+    path = write(tmp_path / name, b"a\tb\nc\td\n" + line + b"\ne\tf\n")
+    with pytest.raises(DataError, match=rf"{name}:3: {problem}"):
+        read_tsv([path])
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"missing\.tsv: cannot be read: .*No such file"):
+        read_tsv([tmp_path / "missing.tsv"])
+    cut = write(tmp_path / "cut.tsv.gz", b"a\tb\n" * 1000)
+    cut.write_bytes(cut.read_bytes()[:-12])
+    with pytest.raises(DataError, match=r"cut\.tsv\.gz: cannot be read"):
+        read_tsv([cut])
+    with pytest.raises(DataError, match=r"empty\.tsv: no text in it"):
+        read_tsv([write(tmp_path / "empty.tsv", b"")])
+    (tmp_path / "plain.gz").write_bytes(b"a\tb\n")
+    with pytest.raises(DataError, match=r"plain\.gz: cannot be read"):
+        read_tsv([tmp_path / "plain.gz"])
+
+
+def test_text_as_lines_and_as_a_stream(tmp_path):
+    path = write(tmp_path / "text", b"one\n\n  two\nthree")
+    assert read_text([path], documents="lines").pairs == [("", "one"), ("", "two"), ("", "three")]
+    assert read_text([path], documents="stream").pairs == [("", "one\n\n  two\nthree\n")]
+
+
+def test_the_digest_is_that_of_the_text(tmp_path):
+    plain, packed = write(tmp_path / "a.tsv", b"a\tb\n"), write(tmp_path / "b.tsv.gz", b"a\tb\n")
+    assert read_tsv([plain]).digest == read_tsv([packed]).digest
+    assert read_tsv([write(plain, b"a\tc\n")]).digest != read_tsv([packed]).digest
+
+
+def test_no_validation_source_is_trained_on():
+    pairs = [(f"sentence {number % 300}", f"Satz {number}") for number in range(1000)]
+    pairs += [(f"SENTENCE {number}", f"noch ein Satz {number}") for number in range(300)]
+    train, held = split(Examples(pairs, "test"), size=100, seed=1)
+    assert sorted([*train.pairs, *held.pairs]) == sorted(pairs)
+    assert 90 < len(held.pairs) <= 100
+    assert not {source.casefold() for source, _ in train.pairs} & {source.casefold() for source, _ in held.pairs}
+    again = split(Examples(pairs, "test"), size=100, seed=1)
+    assert again[1].pairs == held.pairs
+    assert split(Examples(pairs, "test"), size=100, seed=2)[1].pairs != held.pairs
+
+
+def test_at_most_a_tenth_is_held_out():
+    train, held = split(COPIES, size=1000, seed=1)
+    assert len(held.pairs) <= 40 < len(train.pairs)
+    with pytest.raises(DataError, match="9 examples are too few"):
+        split(Examples(COPIES.pairs[:9], "few"), size=10, seed=1)
+
+
+def test_one_text_is_cut_at_a_line_break():
+    lines = [f"line {number}\n" for number in range(100)]
+    train, held = split(Examples([("", "".join(lines))], "text"), size=10, seed=1)
+    assert train.pairs[0][1] + held.pairs[0][1] == "".join(lines)
+    assert held.pairs[0][1].startswith("line ")
+    assert 0.05 < len(held.pairs[0][1]) / len("".join(lines)) < 0.15
+    with pytest.raises(DataError, match="without a line break cannot be split"):
+        split(Examples([("", "word " * 100)], "text"), size=10, seed=1)
+
+
+def test_every_example_once_an_epoch_within_the_budget(tokenizer):
+    batches = PairBatches(COPIES, tokenizer, MODEL, TRAIN)
+    seen = []
+    for keys in batches.plan(0):
+        batch = batches.load(keys)
+        assert batch.target_BT.numel() <= TRAIN.batch_tokens
+        assert batch.tokens == int((batch.target_BT != 0).sum())
+        for source, length, target in zip(batch.source_BS, batch.lengths_B, batch.target_BT, strict=True):
+            assert source[length - 1] == 2
+            assert not source[length:].any()
+            seen.append((tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist())))
+    assert sorted(seen) == sorted(COPIES.pairs)
+
+
+def test_the_decoder_sees_the_target_one_place_later(tokenizer):
+    batches = PairBatches(COPIES, tokenizer, MODEL, TRAIN)
+    batch = batches.load(batches.plan(0)[0])
+    for input_T, target_T in zip(batch.input_BT, batch.target_BT, strict=True):
+        length = int((target_T != 0).sum())
+        assert input_T[0] == 1
+        assert target_T[length - 1] == 2
+        assert torch.equal(input_T[1:length], target_T[: length - 1])
+        assert not input_T[length:].any()
+
+
+def test_texts_are_framed_and_only_their_own_tokens_are_learned(tokenizer):
+    model = MODEL.replace(framing=Framing(before_source=(5,), after_source=(6, 2), before_target=(2, 7)).to_json())
+    batch = PairBatches(COPIES, tokenizer, model, TRAIN).load([0, 1])
+    ids = [tokenizer.encode(text) for text, _ in COPIES.pairs[:2]]
+    for row, length in enumerate(batch.lengths_B.tolist()):
+        assert batch.source_BS[row, :length].tolist() == [5, *ids[row], 6, 2]
+        own = len(ids[row]) + 2
+        assert batch.input_BT[row, :own].tolist() == [2, 7, *ids[row]]
+        assert batch.target_BT[row, :own].tolist() == [0, *ids[row], 2]
+    assert batch.tokens == sum(len(row) + 1 for row in ids)
+    stream = StreamBatches(Examples([("", "a b c " * 40)], "text"), tokenizer, model, TRAIN).load([0])
+    assert stream.input_BT.shape == stream.target_BT.shape == (1, model.max_target_len)
+    assert (stream.input_BT[0, :2].tolist(), int(stream.target_BT[0, 0])) == ([2, 7], 0)
+    assert torch.equal(stream.input_BT[0, 2:], stream.target_BT[0, 1:-1])
+
+
+def test_little_padding_on_both_sides(tokenizer):
+    train = TRAIN.replace(batch_tokens=256)
+    batches = PairBatches(copy_examples(2000, seed=4), tokenizer, MODEL, train)
+    loaded = [batches.load(keys) for keys in batches.plan(0)]
+    assert batches.tokens / sum(batch.target_BT.numel() for batch in loaded) > 0.95
+    assert sum(int(batch.lengths_B.sum()) for batch in loaded) / sum(b.source_BS.numel() for b in loaded) > 0.95
+
+
+def test_long_sources_make_smaller_batches(tokenizer):
+    pairs = Examples([(" ".join("abcdefghij" * 10), "a")] * 50, "long sources")
+    model = MODEL.replace(max_source_len=200)
+    batches = PairBatches(pairs, tokenizer, model, TRAIN)
+    assert max(batches.load(keys).source_BS.numel() for keys in batches.plan(0)) <= 4 * TRAIN.batch_tokens
+
+
+def test_the_order_is_decided_by_seed_and_epoch(tokenizer):
+    def plans(seed):
+        batches = PairBatches(COPIES, tokenizer, MODEL, TRAIN.replace(seed=seed))
+        return [batches.plan(epoch) for epoch in (0, 1)]
+
+    assert plans(1) == plans(1)
+    assert plans(1)[0] != plans(1)[1]
+    assert plans(1)[0] != plans(2)[0]
+
+
+def test_examples_that_are_too_long_are_left_out_and_counted(tokenizer):
+    letters = "a b c d e f g h i j k l m n"
+    pairs = [(letters[: 2 * count - 1], "a") for count in (10, 11, 12)]  # 11 and eos fill the 12 places
+    pairs += [("a", letters[: 2 * count - 1]) for count in (10, 11, 12, 13)]
+    batches = PairBatches(Examples(pairs, "long"), tokenizer, MODEL, TRAIN)
+    assert batches.dropped == 3
+    assert sum(len(keys) for keys in batches.plan(0)) == 4
+    with pytest.raises(DataError, match="long: no example fits max_source_len 12, max_target_len 12"):
+        PairBatches(Examples(pairs[-1:], "long"), tokenizer, MODEL, TRAIN)
+
+
+def test_a_language_model_has_no_source(tokenizer):
+    model = MODEL.replace(architecture="decoder")
+    texts = Examples([("", source) for source, _ in COPIES.pairs], "texts")
+    batches = batches_of(texts, tokenizer, model, TRAIN)
+    batch = batches.load(batches.plan(0)[0])
+    assert batch.source_BS.shape == (len(batch.target_BT), 0)
+    assert {tokenizer.decode(row.tolist()) for row in batch.target_BT} <= {text for _, text in texts.pairs}
+
+
+def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):
+    model, train = MODEL.replace(architecture="decoder"), TRAIN.replace(documents="stream")
+    text = " ".join(source for source, _ in COPIES.pairs)
+    ids = tokenizer.encode(text)
+    batches = batches_of(Examples([("", text)], "stream"), tokenizer, model, train)
+    assert isinstance(batches, StreamBatches)
+    assert batches.plan(1) == batches.plan(1) != batches.plan(2)
+    windows: dict[int, list[int]] = {}
+    for keys in batches.plan(0):
+        batch = batches.load(keys)
+        assert batch.input_BT.shape == batch.target_BT.shape == (len(keys), 12)
+        assert batch.tokens == batch.target_BT.numel() <= train.batch_tokens
+        assert batch.input_BT[:, 0].eq(1).all()
+        assert torch.equal(batch.input_BT[:, 1:], batch.target_BT[:, :-1])
+        windows.update(zip(keys, batch.target_BT.tolist(), strict=True))
+    joined = [token for start in sorted(windows) for token in windows[start]]
+    assert joined == ids[: len(joined)]
+    assert len(ids) - len(joined) < 12
+    offset = min(min(keys) for keys in batches.plan(5))
+    assert 0 <= offset < 12
+    with pytest.raises(DataError, match="must have at least max_target_len 12 tokens, got 2"):
+        batches_of(Examples([("", "a b")], "short"), tokenizer, model, train)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy"])
+def test_embedded_examples_are_the_same_every_time(kind, monkeypatch):
+    monkeypatch.setattr("model.training.data.EMBEDDED_PAIRS", 200)
+    monkeypatch.setattr("model.training.data.EMBEDDED_SCENES", 200)
+    examples = embedded_examples(kind)
+    assert len(examples.pairs) >= 200
+    assert examples.digest == embedded_examples(kind).digest
+    assert all(target for _, target in examples.pairs)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    data = bytearray(gzip.compress(b"one\tein\n" * 2000 + bytes(range(32, 127)) + b"\tx\n"))
+    if damage == "cut":
+        del data[-20:]
+    else:
+        data[12] ^= 0xFF
+    path = tmp_path / "pairs.tsv.gz"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"pairs.tsv.gz"):
+        read_tsv([path])

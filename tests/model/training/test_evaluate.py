@@ -1,0 +1,119 @@
+import math
+
+import pytest
+import torch
+
+from model.config import TrainConfig
+from model.reference.greedy import greedy
+from model.training import evaluate
+from model.training.data import Batch, Examples, batches_of
+from model.training.evaluate import bleu, greedy_batch, loss_per_token, translate
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+def sources(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 20, (count,), generator=generator).tolist()
+    return [torch.randint(4, TOKENIZER.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "num_kv_heads": 2, "norm": "rms"}])
+def test_batched_translations_are_those_of_the_uncached_reference(changes, monkeypatch):
+    monkeypatch.setattr(evaluate, "CAPACITY_STEP", 4)  # caches grow several times
+    model = tiny_model(tiny_config(**changes))
+    rows = [[*source, 2] for source in sources(24)]
+    got = greedy_batch(model, [[1]] * len(rows), sources=rows, max_tokens=30, rows=9)
+    assert got == [greedy(model, [1], source=row, max_tokens=30) for row in rows]
+    assert len({len(output) for output in got}) > 2  # rows end at different steps, so batches shrink
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "rotary"}])
+def test_batched_continuations_of_ragged_prompts_are_those_of_the_reference(changes):
+    model = tiny_model(tiny_config("decoder", **changes))
+    prompts = [[1, *prompt] for prompt in sources(24, seed=1)]
+    got = greedy_batch(model, prompts, max_tokens=20, rows=10)
+    assert got == [greedy(model, prompt, max_tokens=20) for prompt in prompts]
+    assert len({len(output) for output in got}) > 2
+
+
+def test_one_row_and_no_row():
+    model = tiny_model(tiny_config())
+    assert greedy_batch(model, [[1]], sources=[[5, 6, 2]], max_tokens=3) == [
+        greedy(model, [1], source=[5, 6, 2], max_tokens=3)
+    ]
+    assert greedy_batch(model, [], sources=[], max_tokens=3) == []
+
+
+def test_a_sequence_that_does_not_fit_is_refused():
+    model = tiny_model(tiny_config("decoder"))
+    assert len(greedy_batch(model, [[1] * 60], max_tokens=5)[0]) <= 5
+    with pytest.raises(ValueError, match="must fit max_target_len 64, got 65 positions"):
+        greedy_batch(model, [[1] * 60], max_tokens=6)
+
+
+def test_translations_come_back_in_order():
+    model = tiny_model(tiny_config())
+    texts = [*TEXTS, "a tree", "the garden sleeps"]
+    together = translate(model, TOKENIZER, texts, max_tokens=12, rows=4)
+    assert together == [translate(model, TOKENIZER, [text], max_tokens=12)[0] for text in texts]
+    expected = greedy(model, [1], source=[*TOKENIZER.encode(texts[4]), 2], max_tokens=12)
+    assert together[4] == TOKENIZER.decode(expected)
+    assert translate(model, TOKENIZER, []) == []
+
+
+def test_a_text_that_is_too_long_is_named():
+    with pytest.raises(ValueError, match="text 2: must be at most 63 tokens, got 64"):
+        translate(tiny_model(tiny_config()), TOKENIZER, ["a", "a " * 64])
+
+
+def test_bleu_is_cased_and_carries_its_signature():
+    references = ["The cat sits on the mat.", "Two dogs run across the green field."]
+    perfect = bleu(references, references)
+    assert perfect.score == pytest.approx(100)
+    assert "case:mixed" in perfect.signature
+    assert "tok:13a" in perfect.signature
+    assert bleu([text.lower() for text in references], references).score < 99
+    assert bleu(["x y z w"] * 2, references).score < 5
+    with pytest.raises(ValueError, match="as many hypotheses as references, got 1 and 2"):
+        bleu(["a"], references)
+
+
+def test_loss_per_token_is_the_mean_over_tokens():
+    model = tiny_model(tiny_config(dropout=0.5)).train()
+    examples = Examples([(text, text) for text in TEXTS], "texts")
+    train = TrainConfig(steps=1, batch_tokens=20)
+    batches = batches_of(examples, TOKENIZER, model.config, train)
+    assert len(batches.plan(0)) > 1
+    loss = loss_per_token(model, batches)
+    assert model.training  # as it was
+    assert loss == loss_per_token(model, batches)  # no dropout
+    model.eval()
+    total, tokens = 0.0, 0
+    for source, target in examples.pairs:
+        ids = [*TOKENIZER.encode(target), 2]
+        source_ids = [*TOKENIZER.encode(source), 2]
+        states = model(torch.tensor([source_ids]), torch.tensor([len(source_ids)]), torch.tensor([[1, *ids[:-1]]]))
+        log_probabilities = model.decoder.unembedding(states)[0].log_softmax(-1)
+        total -= sum(log_probabilities[place, token].item() for place, token in enumerate(ids))
+        tokens += len(ids)
+    assert loss == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_an_untrained_vocabulary_costs_its_logarithm():
+    model = tiny_model(tiny_config("decoder"))
+    with torch.no_grad():
+        model.decoder.unembedding.weight.zero_()
+
+    class One:
+        dropped, tokens = 0, 4
+
+        def plan(self, epoch):
+            return [[0]]
+
+        def load(self, keys):
+            tokens = torch.tensor([[5, 6, 7, 8]])
+            return Batch(torch.zeros(1, 0), torch.zeros(1), tokens, tokens, 4)
+
+    assert loss_per_token(model, One()) == pytest.approx(math.log(TOKENIZER.vocab_size), rel=1e-6)

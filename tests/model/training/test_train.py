@@ -1,0 +1,373 @@
+import csv
+import io
+import json
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from rich.console import Console
+
+from bench import kill_resume
+from model.architectures import build
+from model.checkpoint import CheckpointError, load_checkpoint
+from model.config import PRESETS, ModelConfig, TrainConfig
+from model.training.data import Examples, copy_examples, embedded_examples
+from model.training.evaluate import translate
+from model.training.optimiser import learning_rate, make_optimiser
+from model.training.progress import BarDisplay, Figures, PlainDisplay, clock, display_for
+from model.training.train import Interrupted, TrainError, train
+from model.training.training_state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
+from tests.full_disk import FullDisk, failures
+
+MODEL = ModelConfig(
+    d_model=16,
+    num_heads=2,
+    d_ff=32,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    dropout=0.2,
+    max_source_len=16,
+    max_target_len=16,
+)
+TRAIN = TrainConfig(
+    tokenizer="words",
+    vocab_size=40,
+    batch_tokens=128,
+    accumulate=2,
+    steps=24,
+    warmup_steps=5,
+    save_every_steps=5,
+    validate_every_steps=6,
+    log_every_steps=4,
+    average_checkpoints=2,
+    validation_size=20,
+    bf16=False,
+)
+DATA = copy_examples(300, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run from start to end without interruption."""
+    torch.set_num_threads(1)
+    return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
+
+
+def after(steps):
+    """should_stop that says yes after so many steps of its session."""
+    asked = iter([*[False] * (steps - 1), True])
+    return lambda: next(asked)
+
+
+def interrupted(out, steps, *, resume=False, model=MODEL, config=TRAIN, data=DATA):
+    with pytest.raises(Interrupted, match=r"state saved in .*; go on with --resume"):
+        train(model, config, data=data, out=out, resume=resume, should_stop=after(steps))
+
+
+def weights(out):
+    return (out / "model.safetensors").read_bytes()
+
+
+def losses(out):
+    """Everything in metrics.csv but the clock."""
+    rows = csv.DictReader(io.StringIO((out / "metrics.csv").read_text()))
+    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_s")} for row in rows]
+
+
+def test_a_finished_run_leaves_everything_needed(undisturbed):
+    checkpoint = load_checkpoint(undisturbed)
+    assert checkpoint.config == MODEL.replace(vocab_size=checkpoint.tokenizer.vocab_size)
+    assert checkpoint.metrics["steps"] == 24
+    assert checkpoint.metrics["bleu_signature"].startswith("nrefs:1")
+    assert checkpoint.lineage["data_sha256"] != checkpoint.lineage["validation_sha256"]
+    assert (undisturbed / "curves.png").read_bytes().startswith(b"\x89PNG")
+    card = (undisturbed / "model_card.md").read_text()
+    assert checkpoint.lineage["data_sha256"] in card
+    assert card.count("  reference: ") == 5
+    assert [row["step"] for row in losses(undisturbed)] == ["4", "6", "8", "12", "12", "16", "18", "20", "24", "24"]
+    assert [path.name[-2:] for path in list_states(undisturbed / "states")] == ["15", "20", "24"]
+
+
+def test_states_of_interruptions_are_kept_only_while_newest(tmp_path):
+    for step in (4, 5, 10, 12, 15, 17):
+        (tmp_path / f"step-{step:08d}").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000010", "step-00000015", "step-00000017"]
+    (tmp_path / "step-00000020").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000015", "step-00000020"]
+
+
+@pytest.mark.parametrize("stops", [[1], [5, 6], [7, 1, 14]])
+def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
+    for number, steps in enumerate(stops):
+        interrupted(tmp_path / "run", steps, resume=number > 0)
+    train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", resume=True)
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    assert losses(tmp_path / "run") == losses(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "documents", "text"),
+    [({"dropout": 0.0}, "lines", "b"), ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200)],
+)
+def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, text, tmp_path):
+    model = MODEL.replace(architecture="decoder", **changes)
+    config = TRAIN.replace(documents=documents, bf16=True, steps=8)
+    data = Examples([("", text)] if documents == "stream" else [("", line) for line, _ in DATA.pairs], "texts")
+    whole = train(model, config, data=data, out=tmp_path / "whole")
+    interrupted(tmp_path / "parts", 3, model=model, config=config, data=data)
+    train(model, config, data=data, out=tmp_path / "parts", resume=True)
+    assert weights(tmp_path / "parts") == weights(whole)
+    metrics = load_checkpoint(whole).metrics
+    assert metrics["validation_perplexity"] > 1
+    assert "bleu" not in metrics
+    assert (whole / "model_card.md").read_text().count(" | ") > 5  # prompt | continuation
+
+
+def test_killed_processes_resume_to_the_same_bits(tmp_path):
+    kill_resume.run(tmp_path / "undisturbed")
+    kill_resume.killed_run(tmp_path / "killed", kills=2, seed=11)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "undisturbed")
+
+
+def test_a_damaged_state_is_passed_over_loudly(undisturbed, tmp_path):
+    interrupted(tmp_path / "run", 12)
+    *_, older, newest = list_states(tmp_path / "run" / "states")
+    path = newest / "optimiser.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(DamagedStateWarning, match=r"DAMAGED TRAINING STATE step-00000012: .*cut short.*going back"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", resume=True)
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    assert older.name == "step-00000010"
+
+
+def test_when_every_state_is_damaged_it_says_so(tmp_path):
+    interrupted(tmp_path / "run", 12)
+    for state in list_states(tmp_path / "run" / "states"):
+        (state / "digests.json").unlink()
+    with pytest.warns(DamagedStateWarning), pytest.raises(CheckpointError, match="every state is damaged"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", resume=True)
+
+
+def test_a_full_disk_keeps_every_earlier_state(tmp_path):
+    torch.manual_seed(1)
+    model = build(MODEL.replace(vocab_size=20))
+    optimiser = make_optimiser(model, TRAIN)
+    torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
+    optimiser.step()
+    save_state(tmp_path, model, optimiser, Progress(step=1))
+    optimiser.step()
+    for error in failures(lambda disk: save_state(tmp_path, model, optimiser, Progress(step=2), disk)):
+        assert isinstance(error, CheckpointError)
+        assert "cannot be saved: No space left on device" in str(error)
+        assert "what was saved before is intact" in str(error)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = load_newest(tmp_path, build(model.config), make_optimiser(model, TRAIN))
+        assert found is not None
+        assert found.step in (1, 2)  # 2: only the last sync, of the finished directory's name, failed
+        assert not list(tmp_path.glob(".*"))
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000001", "step-00000002"]
+
+
+@pytest.mark.parametrize("failing", [1, 5, 12, 20, 30, 50, 60])
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(failing, undisturbed, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(CheckpointError, match="cannot be saved: No space left on device"):
+        train(MODEL, TRAIN, data=DATA, out=out, disk=FullDisk(failing))
+    train(MODEL, TRAIN, data=DATA, out=out, resume=True)
+    assert weights(out) == weights(undisturbed)
+
+
+def test_the_directory_of_another_run_is_refused(undisturbed, tmp_path):
+    with pytest.raises(TrainError, match="holds another training run; resume it with --resume, or choose another"):
+        train(MODEL, TRAIN, data=DATA, out=undisturbed)
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(TrainError, match="holds other files"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_resuming_with_something_else_names_what_differs(tmp_path):
+    out = tmp_path / "run"
+    interrupted(out, 2)
+    with pytest.raises(TrainError, match=r"was started with d_ff=32 in its model configuration, got 64"):
+        train(MODEL.replace(d_ff=64), TRAIN, data=DATA, out=out, resume=True)
+    with pytest.raises(TrainError, match=r"was started with seed=1 in its train configuration, got 2"):
+        train(MODEL, TRAIN.replace(seed=2), data=DATA, out=out, resume=True)
+    with pytest.raises(TrainError, match="was started with other data: SHA-256"):
+        train(MODEL, TRAIN, data=copy_examples(300, seed=2), out=out, resume=True)
+    with pytest.raises(TrainError, match="was started with other validation: SHA-256"):
+        train(MODEL, TRAIN, data=DATA, validation=DATA, out=out, resume=True)
+    (out / "states" / "run.json").write_text("{")
+    with pytest.raises(TrainError, match=r"run\.json: cannot be read"):
+        train(MODEL, TRAIN, data=DATA, out=out, resume=True)
+
+
+def test_resuming_a_finished_run_changes_nothing(undisturbed):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()}
+    train(MODEL, TRAIN, data=DATA, out=undisturbed, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    def press():
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted, match="stopped after step 2, state saved"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", should_stop=press)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert [path.name for path in list_states(tmp_path / "run" / "states")] == ["step-00000002"]
+
+
+def test_training_learns_the_copy_task(tmp_path):
+    preset = PRESETS["tiny-copy"]
+    model = preset.model.replace(d_model=64, d_ff=128)
+    config = preset.train.replace(steps=240, warmup_steps=40, learning_rate=4e-3)
+    out = train(
+        model, config, data=embedded_examples("copy"), out=tmp_path / "run", display=PlainDisplay(io.StringIO())
+    )
+    checkpoint = load_checkpoint(out)
+    texts = [text for text, _ in copy_examples(100, seed=99).pairs]
+    copies = translate(checkpoint.model, checkpoint.tokenizer, texts)
+    assert sum(copy == text for copy, text in zip(copies, texts, strict=True)) > 80
+    assert checkpoint.metrics["bleu"] > 80
+
+
+def test_a_minutes_run_ends_by_the_clock(tmp_path):
+    config = TRAIN.replace(steps=0, minutes=0.02, save_every_steps=1000)
+    out = train(MODEL, config, data=DATA, out=tmp_path / "run")
+    metrics = load_checkpoint(out).metrics
+    assert 1.2 <= metrics["seconds"] < 10
+    assert metrics["steps"] > 1
+
+
+def test_a_given_validation_set_is_used_and_all_data_trained_on(tmp_path):
+    out = train(MODEL, TRAIN.replace(steps=1), data=DATA, validation=copy_examples(30, seed=5), out=tmp_path / "run")
+    lineage = load_checkpoint(out).lineage
+    assert lineage["data_examples"] == 300
+    assert lineage["validation_examples"] == 30
+
+
+def test_the_average_is_kept_only_when_it_is_better(tmp_path):
+    metrics = load_checkpoint(train(MODEL, TRAIN, data=DATA, out=tmp_path / "run")).metrics
+    assert metrics["validation_loss"] <= metrics["validation_loss_last_state"]
+    assert metrics["averaged_states"] in (1, 2)
+
+
+def test_a_loss_that_explodes_is_reported(tmp_path):
+    config = TRAIN.replace(learning_rate=1e30, clip_norm=0.0, warmup_steps=0)
+    with pytest.raises(TrainError, match=r"the loss is (nan|inf) after step \d+; lower learning_rate"):
+        train(MODEL, config, data=DATA, out=tmp_path / "run")
+
+
+def test_the_learning_rate_warms_up_and_decays_to_nothing():
+    config = TrainConfig(steps=100, warmup_steps=10, learning_rate=1.0)
+    rates = [learning_rate(config, step, step / 100) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] == pytest.approx(0.91)
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[100] == 0
+    assert learning_rate(config.replace(warmup_steps=0), 0, 0.0) == 1.0
+
+
+def test_accumulated_batches_are_one_batch(tmp_path):
+    """The mean is over the tokens of all batches of a step, so cutting a batch in two changes nothing but rounding."""
+    model = MODEL.replace(dropout=0.0, bias=False)  # a key bias has no gradient but noise, which Adam makes large
+    pairs = Examples([("a b c", "c b a")] * 64, "equal lengths")
+    held_out = copy_examples(20, seed=1)
+    config = TRAIN.replace(steps=2, average_checkpoints=1, tokenizer="bpe", vocab_size=300)
+    for accumulate, tokens in ((1, 192), (2, 96)):
+        changed = config.replace(accumulate=accumulate, batch_tokens=tokens)
+        train(model, changed, data=pairs, validation=held_out, out=tmp_path / str(accumulate))
+    one, two = (dict(load_checkpoint(tmp_path / name).model.named_parameters()) for name in ("1", "2"))
+    for name, parameter in one.items():
+        torch.testing.assert_close(parameter, two[name], rtol=0, atol=1e-5)
+
+
+FIGURES = Figures(step=7, share=0.25, loss=2.5, learning_rate=1e-3, tokens_per_s=7654.3, remaining_s=75)
+
+
+def test_plain_lines_without_a_terminal():
+    stream = io.StringIO()
+    display = display_for(stream)
+    display.message("hello")
+    display.update(FIGURES)
+    display.close()
+    assert stream.getvalue() == "hello\nstep 7  25%  loss 2.500  lr 1.0e-03  7,654 tokens/s  1:15 left\n"
+
+
+def test_a_bar_on_a_terminal():
+    stream = io.StringIO()
+    display = BarDisplay(Console(file=stream, force_terminal=True, width=120))
+    display.message("epoch [1]")
+    display.update(FIGURES)
+    display.close()
+    assert "epoch [1]" in stream.getvalue()
+    assert "loss 2.500" in stream.getvalue()
+
+
+def test_clock_times():
+    assert [clock(seconds) for seconds in (-1, 59.4, 75, 3700)] == ["0:00", "0:59", "1:15", "1:01:40"]
+
+
+def test_the_card_and_metrics_agree(undisturbed):
+    metrics = json.loads((undisturbed / "metrics.json").read_bytes())
+    assert f"| validation_loss | {metrics['validation_loss']:.6g} |" in (undisturbed / "model_card.md").read_text()
+
+
+ENCODER = ModelConfig(architecture="encoder", d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, max_source_len=16)
+PLURALS = Examples(
+    [
+        (f"{'many' if number % 2 else 'one'} {word}", "many" if number % 2 else "one")
+        for number, word in enumerate("abcdefghij" * 20)
+    ],
+    "plurals",
+)
+
+
+@pytest.mark.parametrize("head", ["masked", "attention"])
+def test_an_encoder_alone_resumes_to_the_same_bits(tmp_path, head):
+    model = ENCODER.replace(head=head, dropout=0.2)
+    data = DATA if head == "masked" else PLURALS
+    whole = train(model, TRAIN, data=data, out=tmp_path / "whole")
+    interrupted(tmp_path / "parts", 7, model=model, data=data)
+    train(model, TRAIN, data=data, out=tmp_path / "parts", resume=True)
+    assert weights(whole) == weights(tmp_path / "parts")
+    metrics = json.loads((whole / "metrics.json").read_text())
+    assert 0.0 <= metrics["masked_accuracy" if head == "masked" else "label_accuracy"] <= 1.0
+    assert "encoder alone" in (whole / "model_card.md").read_text()
+
+
+@pytest.mark.parametrize(("head", "pooler"), [("classify", "none"), ("classify", "tanh"), ("attention", "none")])
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_a_classifier_learns_what_can_be_read_off_one_word(tmp_path, head, pooler, multi_label):
+    model = ENCODER.replace(head=head, pooler=pooler, multi_label=multi_label)
+    config = TRAIN.replace(steps=40, learning_rate=1e-2, label_smoothing=0.0)
+    out = train(model, config, data=PLURALS, out=tmp_path / "run")
+    assert json.loads((out / "metrics.json").read_text())["label_accuracy"] == 1.0
+    loaded = load_checkpoint(out)
+    assert loaded.config.labels == ("many", "one")
+    assert loaded.tokenizer.unknown_words("labels") == ["labels"]
+
+
+def test_masks_are_learnt_where_the_rest_of_the_text_says_what_they_hide(tmp_path):
+    texts = Examples([("", f"{word} {word} {word} {word}") for word in "abcdefgh" * 25], "echoes")
+    model, config = ENCODER.replace(head="masked"), TRAIN.replace(steps=60, learning_rate=1e-2, label_smoothing=0.0)
+    out = train(model, config, data=texts, validation=texts, out=tmp_path / "run")
+    assert json.loads((out / "metrics.json").read_text())["masked_accuracy"] > 0.95
+    assert load_checkpoint(out).config.mask_id == 4

@@ -1,0 +1,210 @@
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.tokenizer import Tokenizer
+from service.decoding.logits_processors import (
+    Banned,
+    CountPenalty,
+    LogitBias,
+    NoEnd,
+    NoRepeat,
+    Only,
+    PrefixBias,
+    RepetitionPenalty,
+    build_rules,
+)
+from service.decoding.vocabulary import Vocabulary
+from service.errors import InvalidRequest
+from service.options import DecodingOptions
+
+EOS, V = 2, 12
+token_lists = st.lists(st.integers(0, V - 1), max_size=30)
+logit_lists = st.lists(st.floats(-20, 20, width=32), min_size=V, max_size=V)
+
+
+def applied(rule, logits, tokens=()):
+    """The scores behind `tokens` after the rule."""
+    scores_V = np.array(logits, np.float32)
+    state = rule.start()
+    for token in tokens:
+        state = rule.after(state, token)
+    before = scores_V.copy()
+    if rule.applies(state, tokens):
+        rule.apply(scores_V, state, tokens)
+    if rule.is_mask:
+        changed = scores_V != before
+        assert np.isneginf(scores_V[changed]).all()
+    return scores_V
+
+
+def softmax(scores_V):
+    exp_V = np.exp(scores_V.astype(np.float64) - scores_V.max())
+    return exp_V / exp_V.sum()
+
+
+# ---- penalties
+
+
+@given(logit_lists, token_lists, st.lists(st.integers(0, V - 1), min_size=1, max_size=5), st.floats(0.5, 2))
+def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits_once(logits, tokens, prompt, penalty):
+    scores_V = applied(RepetitionPenalty(penalty, prompt), logits, tokens)
+    for token, logit in enumerate(logits):
+        if token in tokens or token in prompt:
+            logit = logit / penalty if logit > 0 else logit * penalty
+        assert scores_V[token] == pytest.approx(logit, rel=1e-6)
+
+
+@given(logit_lists, token_lists, st.floats(-2, 2), st.floats(-2, 2))
+def test_presence_counts_once_and_frequency_each_time(logits, tokens, presence, frequency):
+    scores_V = applied(CountPenalty(presence=presence, frequency=frequency), logits, tokens)
+    for token, logit in enumerate(logits):
+        count = tokens.count(token)
+        assert scores_V[token] == pytest.approx(logit - count * frequency - (count > 0) * presence, rel=1e-4, abs=1e-4)
+
+
+def test_biases_are_added_to_logits():
+    assert applied(LogitBias({3: 1.5, 0: -100.0}), [1.0] * V).tolist() == [-99.0, 1, 1, 2.5, *[1] * (V - 4)]
+
+
+@given(logit_lists, st.lists(st.integers(0, V - 1), min_size=1, max_size=6), st.data())
+def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(logits, prefix, data):
+    beta = data.draw(st.floats(0.001, 0.999))
+    follows = data.draw(st.integers(0, len(prefix)))
+    tokens = prefix[:follows]
+    scores_V, expected_V = applied(PrefixBias(beta, prefix), logits, tokens), softmax(np.array(logits, np.float32))
+    if follows < len(prefix):
+        expected_V = expected_V * (1 - beta) + beta * (np.arange(V) == prefix[follows])
+    assert softmax(scores_V) == pytest.approx(expected_V, rel=1e-3, abs=1e-9)
+    for other in {*range(V)} - {*prefix[follows : follows + 1]}:
+        left = [*tokens, other, *prefix[follows + 1 :]][: len(prefix)]
+        assert applied(PrefixBias(beta, prefix), logits, left).tolist() == np.array(logits, np.float32).tolist()
+
+
+# ---- masks
+
+
+def test_the_end_waits_for_other_tokens():
+    rule = NoEnd((EOS, 5), before=2)
+    masked = [np.flatnonzero(np.isneginf(applied(rule, [0.0] * V, [6] * count))).tolist() for count in range(4)]
+    assert masked == [[EOS, 5], [EOS, 5], [], []]
+
+
+@given(token_lists, st.integers(1, 4))
+def test_no_sequence_of_tokens_appears_twice(tokens, length):
+    masked = np.isneginf(applied(NoRepeat(length), [0.0] * V, tokens))
+    seen = [tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1)]
+    for token in range(V):
+        assert masked[token] == (tuple([*tokens, token][-length:]) in seen)
+
+
+def test_only_what_is_allowed_is_left():
+    assert np.flatnonzero(applied(Only({7, 3, EOS}), [0.5] * V) == 0.5).tolist() == [EOS, 3, 7]
+
+
+TEXTS = ["ab ab abc", "größer als größe", "a b c d", "日本語 日本", "😀😃 😀"]
+TOKENIZERS = {
+    "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=290),
+    "words": Tokenizer.train(TEXTS, kind="words", vocab_size=60),
+}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, ends=(2,)) for kind, tokenizer in TOKENIZERS.items()}
+texts = st.lists(st.text("ab größe日本😀 ", min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(banned=texts, data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banned, data):
+    vocabulary = VOCABULARIES[kind]
+    any_tokens = st.lists(st.integers(0, len(vocabulary) - 1), max_size=12)
+    tokens = data.draw(any_tokens | st.text("ab größe日本😀 ", max_size=8).map(TOKENIZERS[kind].encode))
+    masked = np.isneginf(applied(Banned(banned, vocabulary), np.zeros(len(vocabulary)), tokens))
+
+    def written(tokens):
+        text = b"".join(vocabulary.pieces[token] for token in tokens)
+        return text.removeprefix(b" ") if vocabulary.drops_first_blank else text
+
+    here = len(written(tokens))
+    for token in range(len(vocabulary)):
+        whole = written([*tokens, token])
+        completes = any(text.encode() in whole[max(0, here - len(text.encode()) + 1) :] for text in banned)
+        assert masked[token] == (completes and len(whole) > here), (token, tokens)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(banned=texts, seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_no_random_answer_contains_a_banned_text(kind, banned, seed):
+    vocabulary, rng = VOCABULARIES[kind], random.Random(seed)
+    rule, tokens = Banned(banned, vocabulary), list[int]()
+    state = rule.start()
+    for _ in range(25):
+        scores_V = np.zeros(len(vocabulary), np.float32)
+        if rule.applies(state, tokens):
+            rule.apply(scores_V, state, tokens)
+        tokens.append(rng.choice(np.flatnonzero(scores_V == 0).tolist()))
+        state = rule.after(state, tokens[-1])
+    assert not any(text in TOKENIZERS[kind].decode(tokens) for text in banned)
+
+
+def test_the_replacement_character_cannot_be_banned():
+    with pytest.raises(InvalidRequest, match=r"options.banned\[1\]: must not contain U\+FFFD"):
+        Banned(("a", "b\ufffd"), VOCABULARIES["bpe"])
+
+
+# ---- all of them
+
+
+def built(prefix=(), **options):
+    vocabulary = VOCABULARIES["words"]
+    return build_rules(
+        DecodingOptions(**options),
+        vocabulary=vocabulary,
+        prompt=(1,),
+        max_tokens=9,
+        prefix=prefix,
+    )
+
+
+def test_without_options_there_are_no_rules():
+    assert built() == ()
+    assert built(prefix=(5, 6)) == ()  # it is forced, not preferred
+
+
+def test_every_option_becomes_its_rule_penalties_first():
+    rules = built(
+        prefix=(5, 6),
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+        logit_bias={5: 1.0},
+        prefix_bias=0.5,
+        min_tokens=3,
+        no_repeat_ngram=2,
+        banned=("ab",),
+        allowed_tokens=(5, 6),
+    )
+    kinds = [RepetitionPenalty, CountPenalty, LogitBias, PrefixBias, NoEnd, NoRepeat, Banned, Only]
+    assert [type(rule) for rule in rules] == kinds
+    assert [rule.is_mask for rule in rules] == sorted(rule.is_mask for rule in rules)
+
+
+def test_an_answer_without_end_never_ends():
+    (rule,) = built(ignore_eos=True)
+    size = len(VOCABULARIES["words"])
+    assert all(np.isneginf(applied(rule, np.zeros(size), [5] * count)[EOS]) for count in range(9))
+
+
+def test_every_end_is_always_allowed():
+    vocabulary = Vocabulary.of(TOKENIZERS["words"], ends=(EOS, 9))
+    options = DecodingOptions(allowed_tokens=(EOS,))
+    (rule,) = build_rules(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
+    assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
+
+
+def test_the_end_is_always_allowed():
+    (rule,) = built(allowed_tokens=(EOS,))
+    assert np.flatnonzero(applied(rule, np.zeros(len(VOCABULARIES["words"]))) == 0).tolist() == [EOS]

@@ -1,0 +1,56 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.tokenizer import Tokenizer
+from service.decoding.stop_strings import StopMatcher
+from service.engine.detokenizer import Detokenizer
+
+TEXTS = ["ab ab abc", "größer als größe", "a b c d", "日本語 日本", "😀😃 😀"]
+BPE = Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=290)
+WORDS = Tokenizer.train(TEXTS, kind="words", vocab_size=60)
+stop_strings = st.lists(st.text("ab größe日本😀 \ufffd", min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def stopped_at(matcher, tokens):
+    """The place of the token that completes a stop string, or None."""
+    state = matcher.start()
+    for place, token in enumerate(tokens):
+        state = matcher.after(state, token)
+        if matcher.is_stopped(state):
+            return place
+    return None
+
+
+def cut_at(detokenizer, tokens):
+    for place, token in enumerate(tokens):
+        detokenizer.push(token)
+        if detokenizer.is_stopped:
+            return place
+    return None
+
+
+some_tokens = st.lists(st.integers(0, BPE.vocab_size - 1), max_size=40)
+spelled = st.text("ab größe日本😀 ", max_size=20).map(BPE.encode)
+
+
+@given(
+    tokens=some_tokens | spelled | st.tuples(spelled, some_tokens).map(lambda two: two[0] + two[1]), stop=stop_strings
+)
+def test_it_stops_with_the_token_that_the_detokenizer_stops_with(tokens, stop):
+    """Any tokens: special ones, and bytes that are no UTF-8."""
+    matcher = StopMatcher(BPE.pieces, stop, drops_first_blank=False)
+    assert stopped_at(matcher, tokens) == cut_at(Detokenizer(BPE.incremental(), stop), tokens)
+
+
+@given(tokens=st.lists(st.integers(0, WORDS.vocab_size - 1), max_size=20), stop=stop_strings)
+def test_the_blank_before_the_first_word_is_no_text(tokens, stop):
+    matcher = StopMatcher(WORDS.pieces, stop, drops_first_blank=WORDS.drops_first_blank)
+    assert stopped_at(matcher, tokens) == cut_at(Detokenizer(WORDS.incremental(), stop), tokens)
+
+
+def test_states_are_values():
+    matcher = StopMatcher((b"", b"a", b"b"), ("ab",), drops_first_blank=False)
+    first = matcher.after(matcher.start(), 1)
+    assert matcher.is_stopped(matcher.after(first, 2))
+    assert not matcher.is_stopped(matcher.after(first, 1))
+    assert not matcher.is_stopped(first)

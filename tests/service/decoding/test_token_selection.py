@@ -1,0 +1,68 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.decoding.token_selection import Expander, NotFinite, best_of, check_finite, log_softmax
+from service.options import DecodingOptions
+from service.request import Request
+from tests.fakes import ScriptedOutputs
+
+scores = st.lists(st.sampled_from([-math.inf, -3.0, -2.5, -1.0, 0.0, 1.5]), min_size=1, max_size=40)
+
+
+@given(values=scores, count=st.integers(1, 45))
+def test_the_best_are_those_of_a_stable_sort(values, count):
+    expected = sorted((-value, token) for token, value in enumerate(values) if value > -math.inf)[:count]
+    assert best_of(np.array(values, np.float32), count) == [(token, -value) for value, token in expected]
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 700), count=st.integers(1, 12), masked=st.floats(0, 1))
+def test_blocks_hide_none_of_the_best(seed, size, count, masked):
+    rng = np.random.default_rng(seed)
+    scores_V = rng.integers(-20, 0, size).astype(np.float32)  # many equal ones
+    scores_V[rng.random(size) < masked] = -np.inf
+    expected = sorted((-score, token) for token, score in enumerate(scores_V.tolist()) if score > -math.inf)[:count]
+    assert best_of(scores_V, count) == [(token, -score) for score, token in expected]
+
+
+def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
+    result = log_softmax(np.array([1.0, -math.inf, 3.0, 2.0], np.float32))
+    assert result[1] == -math.inf
+    assert np.exp(result.astype(np.float64)).sum() == pytest.approx(1.0)
+    assert result[2] - result[0] == pytest.approx(2.0)
+    assert np.isfinite(log_softmax(np.array([1e4, -1e4, 0.0], np.float32))).all()
+
+
+def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
+    logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
+    model = ScriptedOutputs(logprobs_RV, [(5, 2)], 2, 0.0, 0.0)
+    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=5), ends=(2,), stops=None)
+    hypothesis = expander.start()
+    hypothesis.row = 0
+    assert [token for token, _ in expander.best(hypothesis, model, 2)] == [7, 6]
+    found = expander.best(hypothesis, model, 2, also=(6, 3, 0))
+    assert [token for token, _ in found] == [7, 6, 0, 3]
+    assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
+
+
+def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at():
+    """The scripted attention looks at one source position after another: three positions, five tokens."""
+    options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
+    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=9, options=options), ends=(2,), stops=None)
+    model = ScriptedOutputs(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)], 1, 0.0, 0.0)
+    hypothesis = expander.start()
+    hypothesis.tokens = [5, 5, 5, 5, 5]
+    assert expander.coverage(hypothesis, 0, model) == pytest.approx(0.0)
+    hypothesis.tokens = [5, 5]
+    assert expander.coverage(hypothesis, 0, model) == pytest.approx(0.5 * math.log(1e-10))
+
+
+def test_a_row_that_is_no_distribution_is_noticed():
+    logprobs_RV = np.log(np.full((3, 4), 0.25, np.float32))
+    check_finite(ScriptedOutputs(logprobs_RV, [(), (), ()], 1, 0.0, 0.0))
+    logprobs_RV[1] = np.nan
+    with pytest.raises(NotFinite, match=r"rows \[1\]"):
+        check_finite(ScriptedOutputs(logprobs_RV, [(), (), ()], 1, 0.0, 0.0))

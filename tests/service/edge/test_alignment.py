@@ -1,0 +1,189 @@
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from model.tokenizer import IncrementalDecoder, Tokenizer
+from service.edge.alignment import Alignment, align, alignment, hard, source_spans, target_spans
+
+EOS = 2
+PIECES = [
+    b"",
+    b"",
+    b"",
+    b"",
+    *(bytes([byte]) for byte in range(256)),
+    b" dog",
+    b"\xf0\x9f",
+    b"\x98\x80!",
+    b"a\xcc",
+    b" ",
+]
+DOG, HALF, REST, MARK, BLANK = range(260, 265)
+TOKENIZER = Tokenizer.train(["a cat ate a tea, e.a. 😀"] * 3, kind="bpe", vocab_size=300)
+
+
+def token_of(byte):
+    return byte + 4
+
+
+def spell(text):
+    return [token_of(byte) for byte in text.encode()]
+
+
+def decode(tokens, *, drops_first_blank=False, pieces=PIECES):
+    decoder = IncrementalDecoder(pieces, drops_first_blank=drops_first_blank)
+    return "".join([decoder.push(token) for token in tokens]) + decoder.flush()
+
+
+def spans_of(tokens, *, drops_first_blank=False):
+    return target_spans(
+        tokens, PIECES, decode(tokens, drops_first_blank=drops_first_blank), drops_first_blank=drops_first_blank
+    )
+
+
+def test_tokens_cut_the_text():
+    assert spans_of([*spell("My"), DOG, DOG, EOS]) == ((0, 1), (1, 2), (2, 6), (6, 10), (10, 10))
+
+
+def test_a_character_belongs_to_all_tokens_with_bytes_of_it():
+    tokens = [*spell("ä"), HALF, REST, EOS]
+    assert decode(tokens) == "ä😀!"
+    assert spans_of(tokens) == ((0, 1), (0, 1), (1, 2), (1, 3), (3, 3))
+
+
+def test_a_combining_mark_is_a_character_of_its_own():
+    tokens = [MARK, token_of(0x81), *spell("x")]
+    assert decode(tokens) == "a\u0301x"
+    assert spans_of(tokens) == ((0, 2), (1, 2), (2, 3))
+
+
+def test_each_broken_character_is_one_character():
+    tokens = [
+        HALF,
+        *spell("b"),
+        token_of(0xE2),
+        token_of(0xE2),
+        token_of(0xFF),
+        *spell("\N{REPLACEMENT CHARACTER}"),
+        HALF,
+    ]
+    assert decode(tokens) == "\ufffdb\ufffd\ufffd\ufffd\ufffd\ufffd"
+    assert spans_of(tokens) == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (5, 6), (5, 6), (6, 7))
+
+
+def test_the_first_blank_is_no_part_of_the_text_where_it_is_dropped():
+    assert spans_of([EOS, DOG, DOG], drops_first_blank=True) == ((0, 0), (0, 3), (3, 7))
+    assert spans_of([BLANK, DOG], drops_first_blank=True) == ((0, 0), (0, 4))
+    assert spans_of([DOG, DOG]) == ((0, 4), (4, 8))
+
+
+def test_spans_end_where_a_stop_string_cut_the_text():
+    tokens = [DOG, DOG, DOG, EOS]
+    assert target_spans(tokens, PIECES, " dog d", drops_first_blank=False) == ((0, 4), (4, 6), (6, 6), (6, 6))
+    assert target_spans(tokens, PIECES, "", drops_first_blank=False) == ((0, 0),) * 4
+
+
+def test_no_tokens_have_no_spans():
+    assert target_spans([], PIECES, "", drops_first_blank=True) == ()
+
+
+@given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=20), drops=st.booleans())
+@example(tokens=[HALF, EOS, REST], drops=True)
+@example(tokens=[token_of(0xED), token_of(0xA0)], drops=False)  # half a surrogate: two broken characters
+@settings(max_examples=300, deadline=None)
+def test_spans_are_in_order_and_cover_whatever_is_produced(tokens, drops):
+    check_spans(tokens, PIECES, drops)
+
+
+@given(
+    text=st.text(st.sampled_from("aé ñ\u0301\u200d👩‍🚀😀\ufffd\n中▁"), max_size=12),
+    cuts=st.lists(st.integers(0, 48), max_size=8),
+    drops=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_spans_of_text_cut_anywhere_hold_the_characters_of_their_bytes(text, cuts, drops):
+    data = text.encode()
+    edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    parts = [data[start:end] for start, end in pairwise(edges)]
+    pieces, tokens = [b"", *parts], list(range(1, len(parts) + 1))
+    check_spans(tokens, pieces, drops)
+
+    def begun(end):
+        return sum(byte & 0xC0 != 0x80 for byte in data[:end])
+
+    expected = tuple((begun(start + 1) - 1, begun(end)) for start, end in pairwise(edges))
+    assert target_spans(tokens, pieces, text, drops_first_blank=False) == expected
+
+
+def check_spans(tokens, pieces, drops):
+    text = decode(tokens, drops_first_blank=drops, pieces=pieces)
+    spans = target_spans(tokens, pieces, text, drops_first_blank=drops)
+    assert len(spans) == len(tokens)
+    full = [span for span in spans if span[0] < span[1]]
+    assert full == sorted(full)
+    assert [end for _, end in full] == sorted(end for _, end in full)
+    assert all(0 <= start <= end <= len(text) for start, end in spans)
+    assert {place for start, end in spans for place in range(start, end)} == set(range(len(text)))
+    behind = 0
+    for token, (start, end) in zip(tokens, spans, strict=True):
+        assert pieces[token] or start == end == behind
+        behind = end
+
+
+@given(text=st.text(st.sampled_from("ae \u0301\n😀中.,"), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_spans_of_a_trained_tokenizer_are_those_it_gives_a_source(text):
+    tokenizer = TOKENIZER
+    tokens = tokenizer.encode(text)
+    spans = target_spans(tokens, tokenizer.pieces, text, drops_first_blank=tokenizer.drops_first_blank)
+    assert list(spans) == tokenizer.offsets(text)
+
+
+def test_words_of_an_answer_are_cut_where_they_begin():
+    tokenizer = Tokenizer.train(["Two old dogs, and isn't it sad?"], kind="words", vocab_size=50)
+    text = unicodedata.normalize("NFC", "Two dogs, isn't it?")
+    spans = target_spans(tokenizer.encode(text), tokenizer.pieces, text, drops_first_blank=True)
+    assert [text[start:end] for start, end in spans] == ["Two", " dogs", ",", " isn", "'", "t", " it", "?"]
+
+
+def test_tokens_around_the_source_have_empty_spans_at_its_ends():
+    assert source_spans([(0, 3), (3, 7)], "Hey you", before=0, after=1) == ((0, 3), (3, 7), (7, 7))
+    assert source_spans([(0, 3)], "Hey", before=1, after=2) == ((0, 0), (0, 3), (3, 3), (3, 3))
+
+
+def attention(layers=2, heads=3, tokens=4, source=5):
+    weights_LHTS = np.random.default_rng(1).random((layers, heads, tokens, source), dtype=np.float32)
+    return weights_LHTS / weights_LHTS.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_weights_are_the_mean_of_the_chosen_heads_of_the_chosen_layer(tokens):
+    weights_LHTS = attention(tokens=tokens)
+    for layer in (1, 2):
+        assert align(weights_LHTS, layer) == pytest.approx(weights_LHTS[layer - 1].mean(0))
+        assert align(weights_LHTS, layer, [3]) == pytest.approx(weights_LHTS[layer - 1, 2])
+        assert align(weights_LHTS, layer, [1, 3]) == pytest.approx(weights_LHTS[layer - 1, [0, 2]].mean(0))
+    assert align(weights_LHTS, 1).dtype == np.float32
+    assert align(weights_LHTS, 1).sum(-1) == pytest.approx(np.ones(tokens))
+
+
+def test_the_hard_alignment_takes_the_largest_weight_and_of_equal_ones_the_first():
+    assert hard(np.array([[0.2, 0.4, 0.4], [1, 0, 0], [0.3, 0.3, 0.4]], dtype=np.float32)) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard", "both"])
+def test_an_alignment_has_what_was_asked_for(kind):
+    weights_LHTS, source, target = attention(), ((0, 1),) * 5, ((0, 2),) * 4
+    told = alignment(weights_LHTS, kind, layer=2, heads=(1,), source_spans=source, target_spans=target)
+    assert isinstance(told, Alignment)
+    assert (told.source_spans, told.target_spans) == (source, target)
+    assert (told.soft is None) == (kind == "hard")
+    assert (told.hard is None) == (kind == "soft")
+    if told.hard is not None:
+        assert told.hard == tuple(weights_LHTS[1, 0].argmax(-1))
+    if told.soft is not None:
+        assert (told.soft == weights_LHTS[1, 0]).all()

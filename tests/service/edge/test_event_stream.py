@@ -1,0 +1,41 @@
+import asyncio
+
+import pytest
+
+from service.edge.event_stream import Arrivals
+from service.errors import DeadlineExceeded
+from service.request import Finished, FinishReason, TextDelta
+
+END = Finished(FinishReason.LENGTH, "!", (3,))
+
+
+async def test_what_arrived_together_is_one_piece():
+    arrivals = Arrivals()
+    for event in (TextDelta("a", (1,)), TextDelta("b", (2,)), END):
+        arrivals(event)
+    assert await arrivals.piece() == ("ab!", (1, 2, 3), END)
+
+
+async def test_what_arrives_later_is_another():
+    arrivals = Arrivals()
+    arrivals(TextDelta("a", (1,)))
+    assert await arrivals.piece() == ("a", (1,), None)
+    waiting = asyncio.ensure_future(arrivals.piece())
+    asyncio.get_running_loop().call_soon(arrivals, END)
+    assert await waiting == ("!", (3,), END)
+
+
+async def test_text_is_given_out_before_the_error_that_came_with_it():
+    arrivals = Arrivals()
+    arrivals(TextDelta("a", (1,)))
+    arrivals(DeadlineExceeded("late"))
+    assert await arrivals.piece() == ("a", (1,), None)
+    with pytest.raises(DeadlineExceeded):
+        await arrivals.piece()
+
+
+async def test_an_error_alone_is_raised():
+    arrivals = Arrivals()
+    arrivals(DeadlineExceeded("late"))
+    with pytest.raises(DeadlineExceeded):
+        await arrivals.piece()

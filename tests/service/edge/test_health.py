@@ -1,0 +1,86 @@
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from service.edge.health import Health
+from tests.edge import health, running
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+TRANSLATION = "glossa.v1.TranslationService"
+
+
+@pytest.fixture
+async def edge():
+    async with running() as edge:
+        yield edge
+
+
+@pytest.fixture
+async def stub(edge):
+    async with grpc.aio.insecure_channel(edge.address) as channel:
+        yield health(channel)
+
+
+def ask(service):
+    return health_pb2.HealthCheckRequest(service=service)
+
+
+@pytest.mark.parametrize("service", ["", TRANSLATION, "glossa.v1.GenerationService", "glossa.v1.ModelService"])
+async def test_every_service_is_serving_once_started(stub, service):
+    assert (await stub.Check(ask(service), timeout=5)).status == SERVING
+
+
+async def test_a_service_without_a_model_does_not_serve():
+    async with running(models={"en": "/none"}) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        stub = health(channel)
+        assert (await stub.Check(ask(TRANSLATION), timeout=5)).status == NOT_SERVING
+        assert (await stub.Check(ask(""), timeout=5)).status == SERVING
+
+
+async def test_unknown_service_is_not_found_but_may_be_watched(stub):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(ask("nobody"), timeout=5)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    watch = stub.Watch(ask("nobody"), timeout=5)
+    assert (await watch.read()).status == UNKNOWN
+    watch.cancel()
+
+
+async def test_watchers_that_leave_take_no_news_from_the_others(edge, stub):
+    watches = [stub.Watch(ask(TRANSLATION), timeout=10) for _ in range(50)]
+    for watch in watches:
+        assert (await watch.read()).status == SERVING
+    for watch in watches[::2]:
+        watch.cancel()
+    edge.server._health.set(TRANSLATION, False)
+    for watch in watches[1::2]:
+        assert (await watch.read()).status == NOT_SERVING
+    edge.server._health.set(TRANSLATION, True)
+    for watch in watches[1::2]:
+        assert (await watch.read()).status == SERVING
+        watch.cancel()
+
+
+async def test_a_sick_engine_shows_in_health_and_in_readyz(edge, stub):
+    watch = stub.Watch(ask(""), timeout=10)
+    assert (await watch.read()).status == SERVING
+    edge.pool.is_healthy = False
+    assert (await watch.read()).status == NOT_SERVING
+    assert edge.server.not_ready() == ["model en-de: an engine failed"]
+    edge.pool.is_healthy = True
+    assert (await watch.read()).status == SERVING
+    edge.pool.heartbeat_s = asyncio.get_running_loop().time() - 100
+    assert "model en-de: an engine has not turned for 100" in edge.server.problems()[0]
+    watch.cancel()
+
+
+async def test_closed_is_for_good():
+    states = Health(["a"])
+    states.set("a", True)
+    assert states.status("a") == SERVING
+    states.close()
+    states.set("a", True)
+    assert (states.status("a"), states.status("")) == (NOT_SERVING, NOT_SERVING)

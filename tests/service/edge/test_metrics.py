@@ -1,0 +1,197 @@
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.edge.metrics import CODES, ENDS, LATENCY_BUCKETS, MEMORY_KINDS, REFUSALS, Metrics, ModelInfo, Rpc
+from service.edge.servicer import RPCS
+from service.errors import Overloaded
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+INFO = ModelInfo("encoder_decoder", "translation", "fp32", "CPUExecutionProvider", "auto", False)
+# Of the process, made by the library; how many of them exist depends on the operating system.
+PROCESS = "process_"
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(RPCS, version="1.2.3", commit="c0ffee")
+
+
+@pytest.fixture
+def report(metrics):
+    return metrics.model("en-de", INFO).engine()
+
+
+def families(metrics):
+    return {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+
+
+def value(metrics, name, **labels):
+    """The value of the one sample with this name and these labels."""
+    found = [
+        sample.value
+        for family in families(metrics).values()
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) == 1, (name, labels, found)
+    return found[0]
+
+
+def test_names_follow_the_rules_of_prometheus(metrics, report):
+    for name, family in families(metrics).items():
+        assert re.fullmatch(r"(glossa|grpc_server|process)_[a-z_]*[a-z]", name), name
+        assert family.documentation.endswith("."), name
+        if family.type == "counter":
+            assert all(sample.name.endswith("_total") for sample in family.samples), name
+        elif family.type == "histogram":
+            assert name.endswith(("_seconds", "_rows")), name
+        else:
+            assert not name.endswith(("_total", "_count", "_sum", "_bucket")), name
+        for sample in family.samples:
+            assert not sample.name.endswith("_created")
+            assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels), sample
+
+
+def test_the_contract_of_names(metrics, report):
+    names = {sample.name for family in families(metrics).values() for sample in family.samples}
+    names |= set(families(metrics))
+    assert names >= {
+        *("grpc_server_started_total", "grpc_server_handled_total", "grpc_server_handling_seconds"),
+        *("glossa_requests_queued", "glossa_requests_running", "glossa_kv_cache_usage_ratio"),
+        *("glossa_time_to_first_token_seconds", "glossa_inter_token_seconds", "glossa_queue_seconds"),
+        *("glossa_encode_seconds", "glossa_step_seconds", "glossa_step_rows"),
+        *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
+        *("glossa_requests_finished_total", "glossa_requests_rejected_total"),
+        *("glossa_execution_provider_info", "glossa_model_info", "glossa_build_info"),
+    }
+
+
+def test_docs_describe_exactly_the_metrics_there_are(metrics, report):
+    documented = {}
+    for line in DOCS.read_text().splitlines():
+        if row := re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line):
+            documented[row[1]] = (row[2], tuple(re.findall(r"`(\w+)`", row[3])), row[4])
+    actual = {}
+    for name, family in families(metrics).items():
+        if not name.startswith(PROCESS):
+            labels = {label for sample in family.samples for label in sample.labels if label != "le"}
+            full = name + "_total" if family.type == "counter" else name
+            actual[full] = (family.type, labels, family.documentation)
+    assert {name: (kind, set(labels), text) for name, (kind, labels, text) in documented.items()} == actual
+
+
+def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute():
+    assert (LATENCY_BUCKETS[0], LATENCY_BUCKETS[-1]) == (0.0001, 60.0)
+    assert list(LATENCY_BUCKETS) == sorted(set(LATENCY_BUCKETS))
+    assert all(high / low <= 3.001 for low, high in itertools.pairwise(LATENCY_BUCKETS))
+
+
+def test_every_combination_of_an_rpc_exists_before_the_first_call(metrics):
+    handled = families(metrics)["grpc_server_handled"].samples
+    assert len(handled) == len(RPCS) * len(CODES)
+    assert {sample.value for sample in handled} == {0}
+    assert len(families(metrics)["grpc_server_started"].samples) == len(RPCS)
+
+
+def test_series_stay_within_the_budget(metrics, report):
+    def count():
+        return sum(len(family.samples) for family in families(metrics).values())
+
+    one = count()
+    metrics.model("another", INFO).engine()
+    assert one < 620  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
+    assert count() - one < 160
+
+
+def test_an_rpc_moves_its_own_series(metrics):
+    rpc = Rpc("unary", "glossa.v1.TranslationService", "Translate")
+    labels = {"grpc_service": rpc.service, "grpc_method": rpc.method, "grpc_type": "unary"}
+    metrics.rpc_started(rpc)
+    assert value(metrics, "glossa_requests_in_flight") == 1
+    metrics.rpc_handled(rpc, code=3, seconds=0.03, messages=0)
+    assert value(metrics, "glossa_requests_in_flight") == 0
+    assert value(metrics, "grpc_server_started_total", **labels) == 1
+    assert value(metrics, "grpc_server_handled_total", grpc_code="InvalidArgument", **labels) == 1
+    assert value(metrics, "grpc_server_handled_total", grpc_code="OK", **labels) == 0
+    assert value(metrics, "grpc_server_handling_seconds_sum", **labels) == 0.03
+    assert value(metrics, "grpc_server_msg_sent_total", **labels) == 0
+
+
+def test_refusals_are_counted_by_reason(metrics):
+    metrics.request_rejected(Overloaded("full", retry_after_s=1, limit=1))
+    assert value(metrics, "glossa_requests_rejected_total", reason="queue_full") == 1
+    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_rejected"].samples} == set(REFUSALS)
+
+
+def test_an_engine_reports_to_its_model(metrics, report):
+    report.admitted(0.002, 7)
+    report.joined(0.004)
+    report.looked_up(70, hits=2, reused=64)
+    report.stepped(0.001, 3)
+    report.first_token(0.01)
+    report.speculated(8, 5)
+    report.generated(3)
+    report.finished("cancelled", 2)
+    got = {
+        name: value(metrics, name, model="en-de")
+        for name in (
+            *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
+            *("glossa_queue_seconds_sum", "glossa_encode_seconds_sum", "glossa_step_seconds_sum"),
+            *("glossa_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
+            *("glossa_prefix_looked_up_tokens_total", "glossa_prefix_hits_total"),
+            *("glossa_prefix_reused_tokens_total",),
+            *("glossa_speculation_draft_tokens_total", "glossa_speculation_accepted_tokens_total"),
+        )
+    }
+    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 8, 5]
+    assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
+    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(ENDS)
+
+
+@pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
+def test_many_equal_values_at_once_are_as_many_single_ones(metrics, gap_s):
+    once, many = (metrics.model(name, INFO).engine() for name in ("once", "many"))
+    for _ in range(5):
+        once.next_tokens(gap_s, 1)
+    many.next_tokens(gap_s, 5)
+    samples = families(metrics)["glossa_inter_token_seconds"].samples
+    by_model = {
+        name: [(s.name, s.labels.get("le"), pytest.approx(s.value)) for s in samples if s.labels["model"] == name]
+        for name in ("once", "many")
+    }
+    assert [s[:2] for s in by_model["once"]] == [s[:2] for s in by_model["many"]]
+    assert [s[2].expected for s in by_model["once"]] == [s[2] for s in by_model["many"]]
+    assert value(metrics, "glossa_inter_token_seconds_count", model="many") == 5
+
+
+def test_gauges_sum_over_the_engines_of_a_model(metrics):
+    model = metrics.model("en-de", INFO)
+    model.engine().state(2, 3, 0.5)
+    model.engine().state(5, 1, 0.1)
+    assert value(metrics, "glossa_requests_queued", model="en-de") == 7
+    assert value(metrics, "glossa_requests_running", model="en-de") == 4
+    assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
+
+
+def test_memory_is_measured_at_every_scrape(metrics):
+    sizes = {"weights": 10, "states": 20, "outputs": 30}
+    metrics.model("en-de", INFO).memory(lambda: sizes)
+    assert value(metrics, "glossa_memory_bytes", model="en-de", kind="states") == 20
+    sizes["states"] = 25
+    assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
+
+
+def test_info_metrics_say_what_runs(metrics, report):
+    assert value(metrics, "glossa_build_info", version="1.2.3", commit="c0ffee") == 1
+    provider = {"model": "en-de", "provider": "CPUExecutionProvider", "requested": "auto", "fallback": "0"}
+    assert value(metrics, "glossa_execution_provider_info", **provider) == 1
+    assert value(metrics, "glossa_model_info", model="en-de", precision="fp32", task="translation") == 1
+
+
+def test_two_servers_in_a_process_share_nothing(metrics):
+    metrics.rpc_started(RPCS[0])
+    assert value(Metrics(RPCS), "glossa_requests_in_flight") == 0

@@ -1,0 +1,520 @@
+import asyncio
+import dataclasses
+import math
+import re
+import threading
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
+
+from export.bundle import FORMAT_VERSION, Attention
+from glossa.v1 import glossa_pb2 as pb
+from service.edge import servicer
+from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
+from service.options import DecodingOptions
+from service.request import Finished, FinishReason, Request, TextDelta
+from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, answered, running, served
+
+TEXT = "the small red house"
+
+
+@pytest.fixture
+async def edge():
+    async with running() as edge:
+        yield edge
+
+
+@pytest.fixture
+async def channel(edge):
+    async with grpc.aio.insecure_channel(edge.address) as channel:
+        yield channel
+
+
+def method(channel, name):
+    """A callable for any RPC by its name, that takes fields or a message."""
+    service = next(s for s in pb.DESCRIPTOR.services_by_name.values() if name in s.methods_by_name)
+    kind = service.methods_by_name[name]
+    make = channel.unary_stream if kind.server_streaming else channel.unary_unary
+    call = make(
+        f"/{service.full_name}/{name}",
+        request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
+        response_deserializer=getattr(pb, f"{name}Response").FromString,
+    )
+
+    def invoke(data=None, *, timeout=5, metadata=None, **fields):
+        return call(
+            getattr(pb, f"{name}Request")(**fields) if data is None else data, timeout=timeout, metadata=metadata
+        )
+
+    return invoke
+
+
+async def failure(call):
+    """The error a call ends with, and its details by their type's name."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call if isinstance(call, grpc.aio.UnaryUnaryCall) else [message async for message in call]
+    details = {}
+    error: Any = caught.value
+    for packed in rpc_status.from_call(error).details:
+        name = packed.TypeName().rpartition(".")[2]
+        details[name] = getattr(error_details_pb2, name)()
+        packed.Unpack(details[name])
+    assert details["ErrorInfo"].domain == "glossa"
+    return error, details
+
+
+async def test_translation_is_answered_whole(edge, channel):
+    response = await method(channel, "Translate")(text=TEXT)
+    assert response.text == "zwei rote Häuser"
+    assert response.finish_reason == pb.FINISH_REASON_END_OF_SEQUENCE
+    assert (response.usage.prompt_tokens, response.usage.generated_tokens) == (4, 5)
+    assert response.timings.total.ToTimedelta().total_seconds() == pytest.approx(0.010)
+    assert list(response.tokens) == []
+    request = edge.pool.requests[0]
+    assert request.source[-1] == 2
+    assert (len(request.source), request.prompt, request.max_tokens) == (5, (1,), 16)
+
+
+async def test_tokens_come_when_asked_for(channel):
+    response = await method(channel, "Translate")(text=TEXT, include_tokens=True)
+    assert list(response.tokens) == [5, 6, 7, 8, 2]
+
+
+async def test_stream_concatenates_to_the_unary_answer_and_ends_with_final(channel):
+    messages = [m async for m in method(channel, "StreamTranslate")(text=TEXT, include_tokens=True)]
+    assert "".join(m.text for m in messages) == "zwei rote Häuser"
+    assert [t for m in messages for t in m.tokens] == [5, 6, 7, 8, 2]
+    assert [m.HasField("final") for m in messages] == [False] * (len(messages) - 1) + [True]
+    assert messages[-1].final.usage.generated_tokens == 5
+
+
+async def test_only_a_stream_has_its_answer_told_as_it_grows(edge, channel):
+    await method(channel, "Translate")(text=TEXT)
+    [message async for message in method(channel, "StreamTranslate")(text=TEXT)]
+    edge.pool.answer = answered(RESULT)
+    await method(channel, "Score")(model="en-de", text=TEXT, target="zwei rote Häuser")
+    assert [request.is_streamed for request in edge.pool.requests] == [False, True, False]
+
+
+async def test_each_delta_is_sent_as_it_arrives(edge, channel):
+    edge.pool.hold = True
+    stream = method(channel, "StreamTranslate")(text=TEXT)
+    await edge.pool.until(lambda: edge.pool.sinks)
+    (sink,) = edge.pool.sinks
+    for text in ("eins", "zwei"):
+        sink(TextDelta(text, (5,)))
+        assert (await stream.read()).text == text
+    sink(Finished(FinishReason.STOP_STRING, "", (), timings=TIMINGS))
+    assert (await stream.read()).final.finish_reason == pb.FINISH_REASON_STOP_STRING
+    assert await stream.read() is grpc.aio.EOF
+
+
+async def test_generation_reads_the_prompt_behind_the_start_token(edge, channel):
+    response = await method(channel, "Generate")(text="a cat", options={"max_tokens": 3, "stop": ["."]})
+    request = edge.pools["en"].requests[0]
+    assert (request.source, request.prompt[0], request.max_tokens, request.stop) == ((), 1, 3, (".",))
+    assert response.text == "zwei rote Häuser"
+    messages = [m async for m in method(channel, "StreamGenerate")(text="a cat")]
+    assert "".join(m.text for m in messages) == "zwei rote Häuser"
+
+
+async def test_options_reach_the_request_and_what_is_left_out_is_the_default(edge, channel):
+    options = {"beam_size": 4, "length_penalty": 0.0, "early_stopping": "EARLY_STOPPING_NEVER", "logit_bias": {5: -1.0}}
+    await method(channel, "Translate")(text=TEXT, options=options)
+    await method(channel, "Translate")(text=TEXT)
+    asked, plain = (request.options for request in edge.pool.requests)
+    assert asked == DecodingOptions(beam_size=4, length_penalty=0.0, early_stopping="never", logit_bias={5: -1.0})
+    assert plain == DecodingOptions()
+
+
+async def test_several_answers_come_best_first(edge, channel):
+    second = dataclasses.replace(RESULT, text="zwei Häuser", tokens=(5, 8, 2), score=-0.5, log_probability=-1.5)
+    edge.pool.answer = answered(RESULT, second)
+    fields = {"text": TEXT, "options": {"beam_size": 4, "num_hypotheses": 2}, "include_tokens": True}
+    response = await method(channel, "Translate")(**fields)
+    assert [(h.text, list(h.tokens), h.score) for h in response.hypotheses] == [
+        ("zwei rote Häuser", [5, 6, 7, 8, 2], -0.375),
+        ("zwei Häuser", [5, 8, 2], -0.5),
+    ]
+    assert [h.log_probability for h in response.hypotheses] == [-1.875, -1.5]
+    assert list(response.hypotheses[0].token_logprobs) == []
+    assert (response.text, response.HasField("seed")) == ("zwei rote Häuser", False)
+    *_, last = [m async for m in method(channel, "StreamTranslate")(**fields)]
+    assert list(last.final.hypotheses) == list(response.hypotheses)
+
+
+async def test_hypotheses_are_told_only_to_who_asks(channel):
+    assert list((await method(channel, "Translate")(text=TEXT)).hypotheses) == []
+    told = await method(channel, "Translate")(text=TEXT, options={"token_logprobs": True})
+    (hypothesis,) = told.hypotheses
+    assert [t.logprob for t in hypothesis.token_logprobs] == [-0.5, -0.25, -0.125, -0.5, -0.5]
+
+
+async def test_the_seed_is_told_when_it_was_used(edge, channel):
+    ask = method(channel, "Translate")
+    assert (await ask(text=TEXT, options={"seed": 2**64 - 1})).seed == 2**64 - 1
+    assert (await ask(text=TEXT, options={"seed": 0})).HasField("seed")
+    assert (await ask(text=TEXT, options={"top_k": 5})).seed == edge.pool.requests[-1].seed > 0
+    assert not (await ask(text=TEXT, options={"temperature": 0.0})).HasField("seed")
+    *_, last = [m async for m in method(channel, "StreamTranslate")(text=TEXT, options={"seed": 7})]
+    assert last.final.seed == 7
+
+
+async def test_what_is_large_is_told_in_a_thread():
+    attention = Attention(layers=6, heads=8, default_layer=1)
+    model = served("en-de", FakePool())
+    model = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, attention=attention))
+    request = Request(request_id="r", source=(5,) * 200, prompt=(1,), max_tokens=200, deadline_s=9.0)
+    for options, is_large in (
+        ({}, False),
+        ({"alignment": "hard"}, True),
+        ({"alignment": "soft"}, True),
+        ({"top_logprobs": 20}, True),
+        ({"token_logprobs": True}, False),
+    ):
+        asked = dataclasses.replace(request, options=DecodingOptions(**options))
+        thread = await servicer._told(model, asked, threading.current_thread)
+        assert (thread is not threading.current_thread()) == is_large, options
+
+
+async def test_the_prompt_is_echoed_once(edge, channel):
+    edge.pools["en"].answer = (TextDelta("", (9,)), *ANSWER)
+    fields = {"text": "a cat", "options": {"echo": True, "token_logprobs": True}, "include_tokens": True}
+    response = await method(channel, "Generate")(**fields)
+    assert response.text == response.hypotheses[0].text == "a catzwei rote Häuser"
+    messages = [m async for m in method(channel, "StreamGenerate")(**fields)]
+    assert "".join(m.text for m in messages) == response.text
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"num_sequences": 2}, "num_sequences"),
+        ({"return_alternatives": True, "num_hypotheses": 2}, "return_alternatives"),
+    ],
+)
+async def test_a_stream_has_one_text(edge, channel, options, field):
+    error, details = await failure(method(channel, "StreamTranslate")(text=TEXT, options=options))
+    assert details["BadRequest"].field_violations[0].field == f"options.{field}"
+    assert "call the method that does not stream" in error.details()
+    assert (await method(channel, "Translate")(text=TEXT, options=options)).text
+
+
+async def test_constraints_that_cannot_be_met_are_a_failed_precondition(edge, channel):
+    edge.pool.answer = (Unsatisfiable("the constraints leave no possible token after 3 of them; loosen them"),)
+    error, details = await failure(method(channel, "Translate")(text=TEXT))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert details["ErrorInfo"].reason == "CONSTRAINTS_UNSATISFIABLE"
+    (violation,) = details["PreconditionFailure"].violations
+    assert (violation.type, violation.subject) == ("CONSTRAINTS_UNSATISFIABLE", "options")
+    assert "loosen them" in violation.description
+
+
+async def test_a_target_is_scored(edge, channel):
+    edge.pool.answer = answered(RESULT)
+    response = await method(channel, "Score")(model="en-de", text=TEXT, target="zwei rote Häuser")
+    assert [(token.token, token.logprob) for token in response.tokens] == list(
+        zip(RESULT.tokens, RESULT.token_logprobs, strict=True)
+    )
+    assert (response.log_probability, response.score) == (-1.875, -0.375)
+    assert response.perplexity == pytest.approx(math.exp(0.375))
+    request = edge.pool.requests[0]
+    assert (len(request.prefix), request.max_tokens, request.prefix[-1]) == (4, 4, 2)
+
+
+async def test_a_continuation_is_scored_even_behind_nothing(edge, channel):
+    edge.pools["en"].answer = answered(RESULT)
+    await method(channel, "Score")(model="en", target_tokens=[5, 6, 7, 8, 2])
+    request = edge.pools["en"].requests[0]
+    assert (request.prompt, request.prefix) == ((1,), (5, 6, 7, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"text": TEXT}, "target"),
+        ({"text": TEXT, "target": "a", "target_tokens": [5]}, "target"),
+        ({"text": "", "target": "a"}, "text"),
+        ({"text": TEXT, "target": "a", "options": {"beam_size": 4}}, "options.beam_size"),
+        ({"text": TEXT, "target": "a", "options": {"seed": 0}}, "options.seed"),
+        ({"text": TEXT, "target": "elephants"}, "target"),
+        ({"text": TEXT, "target_tokens": [2**31 - 1]}, "target_tokens[0]"),
+    ],
+)
+async def test_what_cannot_be_scored_is_refused(edge, channel, fields, field):
+    error, details = await failure(method(channel, "Score")(model="en-de", **fields))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == field
+    assert edge.pool.requests == []
+
+
+async def test_a_score_whose_client_leaves_is_cancelled(edge, channel):
+    edge.pool.hold = True
+    call = method(channel, "Score")(model="en-de", text=TEXT, target="zwei")
+    await edge.pool.until(lambda: edge.pool.sinks)
+    call.cancel()
+    await edge.pool.until(lambda: edge.pool.cancelled)
+
+
+async def test_request_id_is_echoed_and_trailers_say_where_time_went(edge, channel):
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "mine-1"),))
+    await call
+    assert edge.pool.requests[0].request_id == "mine-1"
+    trailers = dict(await call.trailing_metadata())
+    assert trailers.pop("x-request-id") == "mine-1"
+    assert {k: float(v) for k, v in trailers.items()} == pytest.approx(
+        {"x-glossa-queue-ms": 1.0, "x-glossa-prefill-ms": 2.0, "x-glossa-decode-ms": 7.0}
+    )
+
+
+async def test_a_stream_tells_its_request_id_at_both_ends(channel):
+    call = method(channel, "StreamTranslate")(text=TEXT, metadata=(("x-request-id", "mine-2"),))
+    assert [message async for message in call]
+    for metadata in (await call.initial_metadata(), await call.trailing_metadata()):
+        assert dict(metadata)["x-request-id"] == "mine-2"
+
+
+@pytest.mark.parametrize("given", [None, "x" * 129, "a b", "{evil}"])
+async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", given),) if given else None)
+    await call
+    echoed = dict(await call.trailing_metadata())["x-request-id"]
+    assert echoed != given
+    assert len(echoed) == 32
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"text": ""}, "text", "must not be empty"),
+        ({"text": " \n\t "}, "text", "must not be empty or blank"),
+        ({"text": "a" * 16385}, "text", "at most 16384 bytes, got 16385; shorten"),
+        ({"text": "the cat " * 20}, "text", "at most 8 tokens, got 41; shorten"),
+        ({"text": "the green Häuser and elephants"}, "text", "does not know these words: green, and, elephants; use"),
+        ({"text": TEXT, "options": {"beam_size": 33}}, "options.beam_size", "must be 1..32, got 33"),
+        (
+            {"text": TEXT, "options": {"early_stopping": 9}},
+            "options.early_stopping",
+            "one of true, false, never, got 9",
+        ),
+        ({"text": TEXT, "options": {"temperature": math.nan}}, "options.temperature", "must be 0..100, got nan"),
+        ({"text": TEXT, "options": {"max_tokens": -1}}, "options.max_tokens", "must be at least 0, got -1"),
+        ({"text": TEXT, "options": {"max_tokens": 17}}, "options.max_tokens", "must be 1..16.*got 17"),
+        ({"text": TEXT, "options": {"stop": ["x"] * 9}}, "options.stop", "at most 8 strings, got 9"),
+        ({"text": TEXT, "options": {"stop": ["x", ""]}}, r"options.stop\[1\]", "1..64 bytes, got 0"),
+        ({"text": TEXT, "options": {"stop": ["ä" * 33]}}, r"options.stop\[0\]", "1..64 bytes, got 66"),
+    ],
+)
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_bad_field_is_named_with_value_limit_and_fix(edge, channel, name, fields, field, words):
+    error, details = await failure(method(channel, name)(**fields))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["ErrorInfo"].reason == "INVALID_FIELD"
+    (violation,) = details["BadRequest"].field_violations
+    assert error.details() == f"{violation.field}: {violation.description}"
+    assert re.fullmatch(field, violation.field)
+    assert re.search(words, violation.description)
+    assert edge.pool.requests == []
+
+
+async def test_many_long_unknown_words_still_fit_into_trailing_metadata(channel):
+    text = " ".join(chr(0x1F600 + i) * 200 for i in range(15))
+    error, _ = await failure(method(channel, "Translate")(text=text))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "5 more" in error.details()
+
+
+async def test_prompt_and_new_tokens_share_the_context(edge, channel):
+    error, _ = await failure(method(channel, "Generate")(text="a cat", options={"max_tokens": 16}))
+    assert "beside a prompt of" in error.details()
+    error, _ = await failure(method(channel, "Generate")(text="xyz" * 20))
+    assert "must be at most 16 tokens, got 61" in error.details()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x12\x02\xff\xfe"])
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate", "GetModel"])
+async def test_bytes_that_are_no_message_are_the_clients_fault(channel, name, data):
+    if name == "GetModel":
+        data = data.replace(b"\x12", b"\x0a")
+    error, details = await failure(method(channel, name)(data))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == "request"
+
+
+async def test_unknown_model_is_not_found_and_the_known_ones_are_listed(channel):
+    for name, fields in (("Translate", {"text": TEXT}), ("GetModel", {})):
+        error, details = await failure(method(channel, name)(model="xx" * 100, **fields))
+        assert error.code() == grpc.StatusCode.NOT_FOUND
+        assert details["ResourceInfo"].resource_type == "glossa.v1.Model"
+        assert details["ErrorInfo"].metadata["models"] == "en,en-de"
+        assert len(error.details()) < 200
+
+
+async def test_model_of_another_task_is_a_failed_precondition(channel):
+    error, details = await failure(method(channel, "Translate")(model="en", text=TEXT))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "GenerationService" in details["PreconditionFailure"].violations[0].description
+
+
+async def test_model_must_be_named_when_several_fit(channel):
+    error, _ = await failure(method(channel, "GetModel")())
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "one of: en, en-de" in error.details()
+
+
+async def test_full_queue_says_when_to_come_back(edge, channel):
+    edge.pool.refuse = Overloaded("3 requests are waiting", retry_after_s=0.25, limit=3)
+    error, details = await failure(method(channel, "Translate")(text=TEXT))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details["RetryInfo"].retry_delay.ToMilliseconds() == 250
+    assert "at most 3" in details["QuotaFailure"].violations[0].description
+    assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "250"
+
+
+async def test_full_server_refuses_requests_but_answers_health_and_reflection():
+    async with running(max_requests=1) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        stream = method(channel, "StreamTranslate")(text=TEXT)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        error, _ = await failure(method(channel, "Translate")(text=TEXT))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"", timeout=5) == b"\x08\x01"
+        stream.cancel()
+        await edge.pool.until(lambda: edge.pool.cancelled)
+        edge.pool.hold = False
+        await edge.server._servicer.idle()
+        assert (await method(channel, "Translate")(text=TEXT)).text
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_cancelled_call_cancels_the_submission_once(edge, channel, name):
+    edge.pool.hold = True
+    call = method(channel, name)(text=TEXT, metadata=(("x-request-id", "gone"),))
+    await edge.pool.until(lambda: edge.pool.sinks)
+    call.cancel()
+    await edge.pool.until(lambda: edge.pool.cancelled)
+    await edge.server._servicer.idle()
+    assert edge.pool.cancelled == ["gone"]
+
+
+async def test_finished_call_cancels_nothing(edge, channel):
+    await method(channel, "Translate")(text=TEXT)
+    assert edge.pool.cancelled == []
+
+
+async def test_deadline_of_the_client_reaches_the_request_and_is_capped():
+    async with running(default_deadline_s=7, max_deadline_s=20) as edge:
+        async with grpc.aio.insecure_channel(edge.address) as channel:
+            for timeout in (None, 5, 1000):
+                await method(channel, "Translate")(text=TEXT, timeout=timeout)
+        now = asyncio.get_running_loop().time()
+        left = [request.deadline_s - now for request in edge.pool.requests]
+        assert left == pytest.approx([7, 5, 20], abs=1)
+
+
+async def test_deadline_that_passes_in_the_engine_is_told_after_the_text_so_far(edge, channel):
+    edge.pool.answer = (TextDelta("zwei", (5,)), DeadlineExceeded("the deadline passed after 1 tokens"))
+    stream = method(channel, "StreamTranslate")(text=TEXT)
+    assert (await stream.read()).text == "zwei"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_deadline_that_passes_at_the_client_stops_the_work(edge, channel):
+    edge.pool.hold = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await method(channel, "Translate")(text=TEXT, timeout=0.05)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    await edge.pool.until(lambda: edge.pool.cancelled)
+
+
+async def test_text_of_an_exception_stays_in_the_server(edge, channel, caplog):
+    edge.pool.refuse = ValueError("/secret/path")
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-1"),))
+    error, details = await failure(call)
+    assert error.code() == grpc.StatusCode.INTERNAL
+    assert "secret" not in str(error)
+    assert "r-1" in error.details()
+    assert dict(error.trailing_metadata())["x-request-id"] == "r-1"
+    assert details["RequestInfo"].request_id == "r-1"
+    record = next(r for r in caplog.records if r.getMessage() == "failure")
+    assert "/secret/path" in str(record.exc_info[1])
+
+
+async def test_failure_of_a_step_is_internal(edge, channel):
+    edge.pool.answer = (InternalFailure("r-2"),)
+    error, _ = (
+        await failure(method(channel, "Generate")(text="a"))
+        if False
+        else await failure(method(channel, "StreamTranslate")(text=TEXT))
+    )
+    assert error.code() == grpc.StatusCode.INTERNAL
+
+
+async def test_client_that_stops_reading_is_let_go():
+    async with running(stall_timeout_s=0.05) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        stream = method(channel, "StreamTranslate")(text=TEXT, timeout=30)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        (sink,) = edge.pool.sinks
+        while not edge.pool.cancelled:  # the transport's buffers fill, then nothing moves
+            sink(TextDelta("x" * 100_000, (5,)))
+            await asyncio.sleep(0)
+        await asyncio.wait_for(edge.server._servicer.idle(), 5)
+        stream.cancel()
+
+
+async def test_long_text_is_tokenised_beside_the_event_loop(edge, channel):
+    await method(channel, "Translate")(text=TEXT + " " * 2000)
+    assert len(edge.pool.requests[0].source) == 5
+
+
+async def test_models_are_described(channel):
+    models = (await method(channel, "ListModels")()).models
+    assert [model.name for model in models] == ["en", "en-de"]
+    model = (await method(channel, "GetModel")(model="en-de")).model
+    assert model == models[1]
+    assert (model.task, model.architecture) == (pb.TASK_TRANSLATION, "encoder_decoder")
+    assert (model.limits.max_prompt_tokens, model.limits.max_tokens, model.limits.max_text_bytes) == (8, 16, 16384)
+    assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", FORMAT_VERSION, "cd" * 32)
+    assert model.execution_provider.fallback
+    assert model.execution_provider.reason == "no GPU; add one"
+    assert model.parity.passed
+    assert list(model.parity.checks) == [pb.ParityCheck(name="greedy", max_error=0.5, passed=True)]
+    assert (model.lineage.steps, model.lineage.git_commit) == (7, "c0ffee")
+
+
+async def test_every_request_leaves_one_log_line_without_its_text(edge, channel, caplog):
+    caplog.set_level("INFO")
+    await method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-3"),))
+    await edge.server._servicer.idle()
+    (record,) = [r for r in caplog.records if r.getMessage() == "request"]
+    fields = record.fields
+    assert (fields["request_id"], fields["code"], fields["model"]) == ("r-3", "OK", "en-de")
+    assert fields["method"] == "glossa.v1.TranslationService/Translate"
+    assert (fields["tokens_in"], fields["tokens_out"], fields["queue_s"], fields["ttft_s"]) == (4, 5, 0.001, 0.004)
+    assert "house" not in str(fields)
+    assert "Häuser" not in str(fields)
+
+
+async def test_texts_are_logged_when_the_operator_wants_it(caplog):
+    caplog.set_level("INFO")
+    async with running(log_text=True) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        await method(channel, "Translate")(text=TEXT)
+    (record,) = [r for r in caplog.records if r.getMessage() == "request"]
+    assert (record.fields["text"], record.fields["answer"]) == (TEXT, "zwei rote Häuser")
+
+
+async def test_reflection_knows_every_service(channel):
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo(timeout=5)
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    names = {service.name for service in (await call.read()).list_services_response.service}
+    assert names >= {f"glossa.v1.{kind}Service" for kind in ("Translation", "Generation", "Scoring", "Model")}
+    call.cancel()

@@ -1,0 +1,80 @@
+import asyncio
+import threading
+
+import pytest
+
+from service.engine.engine import EngineConfig
+from service.engine.pool import EnginePool
+from service.errors import InternalFailure, ShuttingDown
+from service.request import Finished, Request
+from tests.fakes import ScriptedRunner, Sink, ask, scripted_answer
+
+
+def request(max_tokens=8):
+    return Request(request_id="r", source=(5, 6, 2), prompt=(1,), max_tokens=max_tokens)
+
+
+def never_ends(source, fed, vocab_size):
+    return 4 + (len(fed) + sum(source)) % (vocab_size - 4)
+
+
+async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
+    runner = ScriptedRunner()
+    runner.gate = threading.Event()
+    pool = EnginePool([start(runner)])
+    loop = asyncio.get_running_loop()
+    sink = Sink(loop)
+    pool.submit(request(), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    assert not await asyncio.to_thread(pool.drain, 0.01)
+    with pytest.raises(ShuttingDown):
+        pool.submit(request(), loop, Sink())
+    runner.gate.set()
+    assert await asyncio.to_thread(pool.drain, 30)
+    await sink.done
+    assert sink.tokens == scripted_answer(request())
+
+
+async def test_requests_go_to_the_engine_with_the_least_to_do(start):
+    runners = [ScriptedRunner(rule=never_ends) for _ in range(2)]
+    for runner in runners:
+        runner.gate = threading.Event()
+    pool = EnginePool([start(runner) for runner in runners])
+    loop = asyncio.get_running_loop()
+    sinks = [Sink(loop) for _ in range(6)]
+    for sink in sinks:
+        pool.submit(request(), loop, sink)
+    assert [engine.unfinished for engine in pool.engines] == [3, 3]
+    assert pool.unfinished == 6
+    for runner in runners:
+        runner.gate.set()
+    await asyncio.gather(*(sink.done for sink in sinks))
+    assert pool.heartbeat_s == min(engine.heartbeat_s for engine in pool.engines)
+
+
+async def test_a_pool_avoids_engines_that_are_not_healthy(start):
+    bad, good = ScriptedRunner(), ScriptedRunner()
+    bad.fail_on = set(range(100))
+    settings = EngineConfig(failures_until_unhealthy=1)
+    pool = EnginePool([start(bad, settings=settings), start(good, settings=settings)])
+    assert pool.is_healthy
+    outcomes = []
+    for _ in range(4):
+        (sink,) = await ask(pool, request())
+        outcomes.append(type(sink.finals[0]))
+    assert outcomes == [InternalFailure, Finished, Finished, Finished]
+    assert not pool.is_healthy
+
+
+async def test_closing_a_pool_answers_what_is_left(start):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.gate = threading.Event()
+    pool = EnginePool([start(runner)])
+    loop = asyncio.get_running_loop()
+    sink = Sink(loop)
+    pool.submit(request(max_tokens=60), loop, sink)
+    await asyncio.to_thread(runner.entered.wait)
+    runner.gate.set()
+    await asyncio.to_thread(pool.close)
+    await sink.done
+    assert len(sink.finals) == 1

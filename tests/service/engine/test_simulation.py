@@ -1,0 +1,229 @@
+"""Requests of every kind at saturation, against a scripted runner that checks each plan: no promise is ever broken."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.cache_layout import StateLayout
+from service.decoding.search import advance, search_for
+from service.encoder_request import Reading
+from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.errors import InternalFailure, RequestError
+from service.options import DecodingOptions
+from service.request import FinishReason, Request
+from service.sequence import Sequence
+from service.step import padded
+from tests.fakes import EOS, ScriptedRunner, drain
+
+VOCABULARY = 24
+TABLE = np.random.default_rng(5).normal(0.0, 2.0, (1009, VOCABULARY)).astype(np.float32)
+TABLE[:, EOS] += 0.8
+TABLE -= np.log(np.exp(TABLE.astype(np.float64)).sum(1, keepdims=True)).astype(np.float32)
+
+
+def said(source, fed, vocab_size):
+    """A distribution that depends on every token, looked up."""
+    return TABLE[hash((source, tuple(fed))) % len(TABLE)]
+
+
+class Few:
+    """A mask that allows a few tokens and the end."""
+
+    is_mask = True
+    allowed = (EOS, 5, 9, 11)
+
+    def start(self):
+        return 0
+
+    def after(self, state, token):
+        assert token in self.allowed
+        return state + 1
+
+    def applies(self, state, tokens):
+        assert state == len(tokens)
+        return True
+
+    def apply(self, scores_V, state, tokens):
+        masked = np.ones(len(scores_V), bool)
+        masked[list(self.allowed)] = False
+        scores_V[masked] = -np.inf
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "scored greedy": {"token_logprobs": True},
+    "beam": {"beam_size": 4, "num_hypotheses": 2},
+    "wide beam": {"beam_size": 7, "early_stopping": "never"},
+    "groups": {"beam_size": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    "samples": {"num_sequences": 3},
+    "nucleus": {"top_p": 0.8, "temperature": 1.3},
+    "alternatives": {"num_hypotheses": 3, "return_alternatives": True},
+    "score": {"token_logprobs": True},
+    "embed": {},
+    "constrained": {},
+    "constrained beam": {"beam_size": 3},
+}
+
+
+def draw_reading(rng, number, now_s):
+    """For an encoder alone."""
+    return Request(
+        request_id=f"{number} embed",
+        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
+        prompt=(),
+        max_tokens=0,
+        reading=Reading(pooling="mean"),
+        deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
+    )
+
+
+def draw_request(rng, number, now_s, has_source):
+    kind = rng.choice([name for name in KINDS if has_source or name != "embed"])
+    max_tokens = rng.randrange(1, 24)
+    length = max_tokens if kind == "score" else rng.choice([0, 0, 0, max_tokens // 3])
+    return Request(
+        request_id=f"{number} {kind}",
+        source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))) if has_source else (),
+        prompt=draw_prompt(rng, has_source) if kind != "embed" else (1,),
+        max_tokens=max_tokens,
+        prefix=() if kind.startswith("constrained") else tuple(rng.randrange(3, VOCABULARY) for _ in range(length)),
+        rules=(Few(),) if kind.startswith("constrained") else (),
+        options=DecodingOptions(**KINDS[kind]),
+        seed=number,
+        reading=Reading(pooling="mean") if kind == "embed" else None,
+        deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
+        is_streamed=rng.random() < 0.5,
+    )
+
+
+def draw_prompt(rng, has_source):
+    """Where there is no source prompts are long, and often begin alike."""
+    if has_source:
+        return (1, *[4] * rng.choice([0, 0, 0, 2]))
+    beginning = [rng.choice([5, 6])] * rng.choice([0, 14, 20, 31])
+    return (1, *beginning, *(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(8))))
+
+
+def result(sequence):
+    if sequence.request.reading:
+        return sequence.encoded.vector.tolist()
+    return [(answer.tokens, answer.logprobs, repr(answer.normalised)) for answer in sequence.answers]
+
+
+def runner_for(has_source):
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said, has_source=has_source, max_block=1 if has_source else 0)
+    runner.keeps_plans = False
+    return runner
+
+
+def alone(request):
+    runner = runner_for(bool(request.source))
+    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
+    sequence = Sequence(request, search_for(request, ends=(EOS,)))
+    scheduler.submit(sequence)
+    drain(scheduler, runner)
+    return result(sequence)
+
+
+@pytest.mark.parametrize("turns", [2_000])
+def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
+    rng = random.Random(turns)
+    runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=StateLayout(0))
+    config = SchedulerConfig(max_rows=24, state_bytes=1, join_tokens=96, idle_join_tokens=96)
+    scheduler = Scheduler(config, runner.limits, runner.layout)
+    sequences: list[Sequence] = []
+    for turn in range(turns):
+        while len(scheduler.waiting) < 30:
+            request = draw_reading(rng, len(sequences), turn)
+            scheduler.check(request)
+            sequences.append(Sequence(request, search_for(request, ends=(EOS,))))
+            scheduler.submit(sequences[-1])
+        if rng.random() < 0.05:
+            scheduler.cancel(rng.choice(sequences[-20:]))
+        plan = scheduler.plan(float(turn))
+        assert len(plan.live) == len(plan.admitted) > 0
+        assert sum(len(join.source) for join in plan.step.joins) <= 96
+        advance(scheduler.commit(plan), runner.run(plan.step))
+        assert check_invariants(scheduler) == []
+        assert all(sequence.end is FinishReason.ENCODED for sequence in plan.live)
+    drain(scheduler, runner)
+    assert scheduler.rows == []
+    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in sequences)
+    answered = [sequence for sequence in sequences if sequence.end is FinishReason.ENCODED]
+    assert len(answered) > turns
+    assert all(tuple(result(sequence)) == sequence.request.source for sequence in answered[:100])
+
+
+@pytest.mark.parametrize("has_source", [True, False])
+@pytest.mark.parametrize("turns", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_every_promise_holds_at_saturation(turns, has_source):
+    rng = random.Random(turns)
+    runner = runner_for(has_source)
+    config = SchedulerConfig(
+        max_rows=24,
+        state_bytes=14_000,
+        join_tokens=96 if has_source else 64,
+        idle_join_tokens=96,
+        block=16,
+        prefix_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
+    )
+    scheduler = Scheduler(config, runner.limits, runner.layout)
+    number = failures = finished = compared = longest_wait = reused = 0
+    waited: dict[Sequence, int] = {}  # turns for which the head of the queue could have run and did not
+    recent: list[Sequence] = []
+    for turn in range(turns):
+        while len(scheduler.waiting) < 6:
+            request = draw_request(rng, number, turn, has_source)
+            scheduler.check(request)
+            sequence = Sequence(request, search_for(request, ends=(EOS,)))
+            scheduler.submit(sequence)
+            recent.append(sequence)
+            number += 1
+        if rng.random() < 0.05:
+            scheduler.cancel(rng.choice(recent[-20:]))
+        if rng.random() < 0.002:
+            runner.fail_on = {runner.runs + 1}
+        plan = scheduler.plan(float(turn))
+        planned = scheduler.reserved
+        reused += plan.reused
+        steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.reading}
+        assert sum(padded(len(block.tokens)) for block in plan.step.blocks) <= 96
+        assert not plan.reading or plan.readers, "somebody waits to be read, and nobody is"
+        try:
+            model = runner.run(plan.step)
+            advance(scheduler.commit(plan), model)
+        except RuntimeError:
+            failures += 1
+            for sequence in scheduler.drop_live():
+                sequence.finish(InternalFailure(sequence.request.request_id))
+            runner.reset()
+        else:
+            for sequence, before in steps.items():
+                is_reading = sequence.steps == 0 and len(sequence.request.prompt) > 1
+                assert sequence.steps == before + 1 or is_reading, "a live request was left out of a turn"
+        assert check_invariants(scheduler) == []
+        if scheduler.waiting:
+            head = scheduler.waiting[0]
+            needed = planned.with_more(head.extent)
+            fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.state_bytes
+            waited[head] = waited.get(head, 0) + fits
+            longest_wait = max(longest_wait, waited[head])
+        if len(recent) > 60:
+            done, recent = recent[:30], recent[30:]
+            for sequence in done:
+                if isinstance(sequence.end, FinishReason):
+                    finished += 1
+                    if finished % 40 == 0:
+                        compared += 1
+                        assert result(sequence) == alone(sequence.request)
+            waited.clear()
+    drain(scheduler, runner)
+    assert scheduler.rows == []
+    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in recent)
+    assert (reused > turns) != has_source
+    assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"
+    assert failures > turns // 1000
+    assert finished > turns // 4
+    assert compared > turns // 200

@@ -1,0 +1,376 @@
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from export.bundle import StateKind, StateSpec
+from service.cache_layout import Extent, StateLayout, capacity_for, row_capacity_for, word_capacity_for
+from service.runtime.kv_cache import StateBuffer, StateBuffers
+from service.runtime.memory import CudaMemory, HostMemory
+from service.step import Copy
+from tests.fakes import FakeCuda, bytes_of
+
+SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
+CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
+STRIDED = StateSpec(name="self_key.1", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4), stride=3)
+WORDS = StateSpec(name="word_weight", kind="words", dtype="int8", shape=("batch", 6, "words"))
+RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
+
+memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
+
+
+def array(buffer, rows=None, state=0):
+    """One state of the buffer as an array of all its rows."""
+    shape = buffer.shape(buffer.rows)
+    offset = list(buffer.addresses(0))[state][1] - first_address(buffer)
+    size = int(np.prod(shape)) * buffer.dtype.itemsize
+    return bytes_of(buffer.block)[offset : offset + size].view(buffer.dtype).reshape(shape)[:rows]
+
+
+def fill(buffer, seed=1):
+    """Random values in all states."""
+    for state in range(buffer.count):
+        array(buffer, state=state)[:] = np.random.default_rng(seed + state).integers(1, 99, array(buffer).shape)
+
+
+def stacked(buffer, rows=None):
+    """A copy of all states, the states first."""
+    return np.stack([array(buffer, rows, state) for state in range(buffer.count)])
+
+
+def first_address(buffer):
+    return next(buffer.addresses(0))[1]
+
+
+def test_capacities_grow_in_small_steps():
+    steps = sorted({capacity_for(length) for length in range(1, 300)})
+    assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+    assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
+
+
+def test_row_capacities_grow_in_small_steps_up_to_the_most():
+    assert [row_capacity_for(rows, 40) for rows in (1, 2, 3, 4, 5, 9, 17, 33, 40)] == [1, 2, 4, 4, 8, 16, 24, 40, 40]
+
+
+def test_a_layout_counts_bytes_by_what_they_grow_with():
+    layout = StateLayout.of([SELF, SELF, CROSS, RECURRENT])
+    assert layout == StateLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
+    first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
+    assert StateLayout.of([first, CROSS]) == StateLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
+    assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
+
+
+def test_words_take_room_only_where_a_row_has_its_own():
+    assert [word_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
+        *(0, 64, 64, 128, 192, 256, 384, 768)
+    ]
+    assert all(word_capacity_for(count) % 64 == 0 for count in range(5000))
+    layout = StateLayout.of([SELF, WORDS])
+    assert layout == StateLayout(target_bytes=2 * 4 * 4, word_bytes=6)
+    plain = layout.bytes_for(3, target_len=9, source_len=0, max_rows=8)
+    assert layout.bytes_for(3, target_len=9, source_len=0, words=70, max_rows=8) == plain + 4 * 128 * 6
+
+
+def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
+    states = StateBuffers([SELF, WORDS], HostMemory(), max_rows=4)
+    lengths: dict[StateKind, int] = {"self_kv": 8, "words": 70}
+    states.ensure(3, live=0, lengths=lengths)
+    (buffer,) = states.of_kind("words")
+    assert buffer.shape(3) == (3, 6, 128)
+    values = array(buffer)
+    values[:] = np.arange(4)[:, None, None]
+    states.copy([Copy(2, 0, 0, 4, 0), Copy(2, 1, 0, 4, 3, 70)])
+    assert (values[0] == 0).all()
+    assert (values[1, :, :70] == 2).all()
+    assert (values[1, :, 70:] == 1).all()
+    assert not states.ensure(3, live=3, lengths=lengths | {"words": 65})
+    assert states.capacities["words"] == 128
+    states.ensure(3, live=3, lengths=lengths | {"words": 0})
+    assert buffer.shape(3) == (3, 6, 0)
+    assert not states.ensure(3, live=3, lengths=lengths | {"words": 0}), "nothing to be done"
+
+
+def test_what_has_one_place_for_several_positions_is_counted_by_places():
+    layout = StateLayout.of([SELF, STRIDED])
+    assert layout == StateLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
+    assert layout.bytes_per(7) == 7 * 32 + 3 * 32
+    assert layout.bytes_for(1, target_len=7, source_len=0, max_rows=8) == 8 * 32 + 3 * 32
+
+
+def test_places_of_several_positions_grow_and_are_copied_whole():
+    buffer = StateBuffer([STRIDED], HostMemory())
+    buffer.resize(2, 8, live=0)
+    assert buffer.shape(2) == (2, 2, 3, 4)
+    array(buffer)[:] = np.arange(48).reshape(2, 2, 3, 4)
+    before = array(buffer).copy()
+    buffer.copy([(0, 1, 4, 6)])  # position 4 shares a place with 3 and 5
+    assert np.array_equal(array(buffer)[1, :, 1], before[0, :, 1])
+    assert np.array_equal(array(buffer)[1, :, ::2], before[1, :, ::2])
+    buffer.resize(2, 16, live=2)
+    assert buffer.shape(2) == (2, 2, 6, 4)
+    assert np.array_equal(array(buffer)[0, :, :3], before[0])
+
+
+@memories
+@pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_resizing_keeps_live_rows(make, spec, count):
+    buffer = StateBuffer([spec] * count, make())
+    buffer.resize(3, 8, live=0)
+    fill(buffer)
+    before = stacked(buffer, 2)
+    for rows, capacity, kept in ((4, 16, 8), (8, 6, 6), (2, 24, 6)):
+        buffer.resize(rows, capacity, live=2)
+        assert buffer.block.size == buffer.size_for(rows, capacity) == count * array(buffer).nbytes
+        if spec is RECURRENT:
+            assert np.array_equal(stacked(buffer, 2), before)
+        else:
+            assert np.array_equal(stacked(buffer, 2)[..., :kept, :], before[..., :kept, :])
+
+
+@memories
+@pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
+@pytest.mark.parametrize("live", [0, 1, 5, 40])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
+    buffer = StateBuffer([spec] * count, make())
+    buffer.resize(40, 8, live=0, size=buffer.size_for(64, 128))
+    addresses = list(buffer.addresses(0))
+    fill(buffer)
+    before, kept = stacked(buffer, live), 8
+    for capacity in (16, 24, 32, 128, 96, 64, 16, 7, 8, 9):
+        buffer.reshape(40, capacity, live=live)
+        kept = min(kept, capacity)
+        assert list(buffer.addresses(0)) == addresses
+        if spec is RECURRENT:
+            assert np.array_equal(stacked(buffer, live), before)
+        else:
+            assert np.array_equal(stacked(buffer, live)[..., :kept, :], before[..., :kept, :])
+
+
+@memories
+def test_a_copy_touches_the_positions_that_it_names(make):
+    buffer = StateBuffer([SELF], make())
+    buffer.resize(3, 8, live=0)
+    array(buffer)[:] = np.arange(3)[:, None, None, None]
+    buffer.copy([(2, 0, 3, 5)])
+    assert (array(buffer)[0, :, 3:5] == 2).all()
+    assert (array(buffer)[0, :, :3] == 0).all()
+    assert (array(buffer)[0, :, 5:] == 0).all()
+    assert (array(buffer)[1] == 1).all()
+
+
+@memories
+def test_taking_the_rows_of_another_block(make):
+    device = make()
+    buffer = StateBuffer([CROSS], device)
+    buffer.resize(4, 16, live=0)
+    array(buffer)[:] = 0
+    block = device.allocate(3 * 2 * 8 * 4 * 2)
+    written = bytes_of(block).view(np.float16).reshape(3, 2, 8, 4)
+    written[:] = np.arange(written.size).reshape(written.shape)
+    buffer.take(block, 2, first=1, count=2, valid=7, rows=3, length=8)
+    assert np.array_equal(array(buffer)[2:, :, :7], written[1:, :, :7])
+    assert (array(buffer)[2:, :, 7:] == 0).all()
+    assert (array(buffer)[:2] == 0).all()
+
+
+@memories
+@pytest.mark.parametrize("spec", [SELF, CROSS, STRIDED], ids=["self", "cross", "strided"])
+def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
+    device = make()
+    buffer, other = StateBuffer([spec] * 3, device), StateBuffer([spec] * 3, device)
+    for one, rows, capacity in ((buffer, 5, 24), (other, 4, 9)):
+        one.resize(rows, capacity, live=0, size=one.size_for(6, 30))
+        fill(one, seed=capacity)
+    places = spec.places
+    before = stacked(buffer)
+    buffer.copy([(4, 0, 0, 7), (4, 2, 3, 6), (1, 3, 0, 2)])
+    after = stacked(buffer)
+    assert np.array_equal(after[:, 0, :, : places(7)], before[:, 4, :, : places(7)])
+    assert np.array_equal(after[:, 2, :, 3 // spec.stride : places(6)], before[:, 4, :, 3 // spec.stride : places(6)])
+    assert np.array_equal(after[:, 3, :, : places(2)], before[:, 1, :, : places(2)])
+    assert np.array_equal(after[:, [1, 4]], before[:, [1, 4]])
+    assert np.array_equal(after[:, 0, :, places(7) :], before[:, 0, :, places(7) :])
+    scratch = device.allocate(3 * buffer.scratch_size(2, 8))
+    buffer.give(scratch, 4, 8)
+    other.take(scratch, 1, first=0, count=1, valid=8, rows=1, length=8)
+    assert np.array_equal(stacked(other)[:, 1, :, : places(8)], after[:, 4, :, : places(8)])
+    buffer.copy_to(other, 3, 2, source_start=3, target_start=0, count=3)
+    some = places(3)
+    assert np.array_equal(stacked(other)[:, 2, :, :some], after[:, 3, :, places(3) : places(3) + some])
+
+
+def test_states_share_a_buffer_exactly_when_they_are_alike():
+    twins = [SELF, CROSS, STRIDED, RECURRENT, dataclasses.replace(SELF, name="self_value.0")]
+    states = StateBuffers(twins, HostMemory(), max_rows=4)
+    assert [buffer.names for buffer in states.buffers] == [
+        ["self_key.0", "self_value.0"], ["cross_key.0"], ["self_key.1"], ["memory.0"]
+    ]  # fmt: skip
+    states.ensure(2, live=0, lengths={"self_kv": 8, "cross_kv": 8})
+    (_, first), (_, second) = states.buffers[0].addresses(0)
+    assert second - first == array(states.buffers[0]).nbytes
+
+
+@memories
+def test_giving_a_row_to_another_block(make):
+    device = make()
+    buffer = StateBuffer([CROSS], device)
+    buffer.resize(2, 16, live=0)
+    array(buffer)[:] = np.arange(array(buffer).size).reshape(array(buffer).shape)
+    block = device.allocate(2 * 5 * 4 * 2)
+    buffer.give(block, 1, 5)
+    assert np.array_equal(bytes_of(block).view(np.float16)[:40].reshape(2, 5, 4), array(buffer)[1, :, :5])
+
+
+@memories
+def test_copies_of_rows_bring_what_each_of_them_lacks(make):
+    states = StateBuffers([SELF, CROSS, RECURRENT], make(), max_rows=16)
+    states.ensure(12, live=0, lengths={"self_kv": 40, "cross_kv": 8})
+    own, cross, whole = (array(buffer) for buffer in states.buffers)
+    for values in (own, cross, whole):
+        values[:] = np.random.default_rng(2).random(values.shape)
+    copies = [
+        Copy(1, 7, 3, 9, 0),
+        Copy(1, 8, 0, 9, 5),
+        Copy(2, 9, 18, 35, 0),
+        Copy(3, 10, 0, 40, 8),
+        Copy(4, 11, 37, 40, 0),
+    ]
+    for copy in copies:  # what is before `start` is the same already
+        own[copy.target, :, : copy.start] = own[copy.source, :, : copy.start]
+    before = [values.copy() for values in (own, cross, whole)]
+    states.copy(copies)
+    for copy in copies:
+        assert np.array_equal(own[copy.target, :, : copy.stop], before[0][copy.source, :, : copy.stop])
+        assert np.array_equal(whole[copy.target], before[2][copy.source])
+        kept = before[1][copy.source if copy.source_len else copy.target]
+        assert np.array_equal(cross[copy.target, :, : copy.source_len or None], kept[:, : copy.source_len or None])
+    assert all(np.array_equal(values[:7], old[:7]) for values, old in zip((own, cross, whole), before, strict=True))
+
+
+@memories
+def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
+    buffer = StateBuffer([RECURRENT], make())
+    buffer.resize(3, 1, live=0)
+    values = array(buffer)
+    values[:] = np.arange(values.size).reshape(values.shape)
+    buffer.copy([(2, 0, 3, 5)])
+    assert np.array_equal(values[0], values[2])
+
+
+def test_cross_attention_is_copied_only_into_rows_of_another_source():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=4)
+    states.ensure(3, live=0, lengths={"self_kv": 8, "cross_kv": 8})
+    own, cross = (array(buffer) for buffer in states.buffers)
+    own[:], cross[:] = np.arange(4)[:, None, None, None], np.arange(4)[:, None, None, None]
+    states.copy([Copy(2, 0, 0, 4, 0)])
+    assert (own[0, :, :4] == 2).all()
+    assert (cross[0] == 0).all()
+    states.copy([Copy(2, 1, 0, 4, 3)])
+    assert (cross[1, :, :3] == 2).all()
+    assert (cross[1, :, 3:] == 1).all()
+
+
+def test_addresses_and_shapes_are_those_of_the_rows():
+    buffer = StateBuffer([SELF], HostMemory())
+    buffer.resize(4, 8, live=0)
+    assert buffer.shape(3) == (3, 2, 8, 4)
+    assert dict(buffer.addresses(2))[SELF.name] - first_address(buffer) == array(buffer, 2).nbytes
+
+
+def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+
+    def ensure(rows, target, source, live=1):
+        before = [first_address(buffer) for buffer in states.buffers]
+        moved = states.ensure(rows, live=live, lengths={"self_kv": target, "cross_kv": source})
+        assert moved or before == [first_address(buffer) for buffer in states.buffers]
+        return states.rows, states.capacities["self_kv"], states.capacities["cross_kv"]
+
+    assert ensure(5, 1, 10, live=0) == (8, 8, 16)
+    assert ensure(2, 8, 10) == (8, 8, 16)
+    assert ensure(9, 9, 10) == (16, 16, 16)
+    assert ensure(9, 30, 40) == (16, 32, 48)
+    assert ensure(9, 20, 30) == (16, 32, 48)
+    assert ensure(9, 16, 24) == (16, 16, 24)
+    assert ensure(8, 16, 24) == (8, 16, 24)
+    assert ensure(1, 16, 24) == (8, 16, 24)
+    assert ensure(1, 17, 24) == (1, 24, 24)
+
+
+def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
+    states = StateBuffers([SELF], HostMemory(), max_rows=32)
+    states.ensure(8, live=0, lengths={"self_kv": 64})
+    address = first_address(states.buffers[0])
+    assert not states.ensure(4, live=0, lengths={"self_kv": 32})
+    assert first_address(states.buffers[0]) == address
+    assert states.buffers[0].shape(4) == (4, 2, 32, 4)
+    assert not states.ensure(4, live=0, lengths={"self_kv": 32})
+    states.ensure(1, live=0, lengths={"self_kv": 8})
+    assert states.buffers[0].block.size == states.buffers[0].size_for(1, 8)
+
+
+def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states.ensure(8, live=0, lengths={"self_kv": 256, "cross_kv": 16})
+    states.ensure(5, live=0, lengths={"self_kv": 64, "cross_kv": 16})  # the block for 256 positions stays
+    states.ensure(6, live=5, lengths={"self_kv": 64, "cross_kv": 192})
+    held = sum(buffer.block.size for buffer in states.buffers)
+    assert held == sum(buffer.size_for(buffer.rows, buffer.capacity) for buffer in states.buffers)
+
+
+def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = Extent(rows=20, target_len=60, source_len=30)
+    states.ensure(5, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    assert [buffer.block.size for buffer in states.buffers] == [
+        buffer.size_for(24, capacity) for buffer, capacity in zip(states.buffers, (64, 32), strict=True)
+    ]
+    assert states.buffers[0].shape(1) == (1, 2, 8, 4), "a roomy cache is slow"
+    addresses = [first_address(buffer) for buffer in states.buffers]
+    for rows, longest in ((20, 1), (20, 60), (3, 20)):
+        assert not states.ensure(rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
+        assert states.capacities == {"self_kv": 64 if rows == 3 else capacity_for(longest), "cross_kv": 32}
+        assert [first_address(buffer) for buffer in states.buffers] == addresses
+
+
+@pytest.mark.parametrize(("needed", "capacity"), [(12, 16), (60, 64), (200, 64)])
+def test_few_rows_have_room_for_what_they_need_from_the_start(needed, capacity):
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = Extent(rows=2, target_len=needed, source_len=10)
+    assert states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    assert states.capacities == {"self_kv": capacity, "cross_kv": 16}
+    for longest in range(2, min(needed, capacity) + 1):
+        assert not states.ensure(2, live=2, lengths={"self_kv": longest, "cross_kv": 10}, most=most)
+    assert not states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most), "the next ones are at home"
+
+
+def test_growing_and_moving_at_random_never_loses_a_value():
+    rng = np.random.default_rng(5)
+    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=20)
+    truth: list[Any] = []  # one row's (self, cross) values, by row
+    for _ in range(400):
+        if truth and rng.random() < 0.4:
+            hole = int(rng.integers(len(truth)))
+            last = truth.pop()
+            if hole < len(truth):
+                states.copy([Copy(len(truth), hole, 0, last[0].shape[1], last[1].shape[1])])
+                truth[hole] = last
+        joins = int(rng.integers(0, 3)) if len(truth) < 17 else 0
+        kept = len(truth)
+        truth += [(rng.random((2, n, 4), np.float32), rng.random((2, m, 4)).astype(np.float16))
+                  for n, m in rng.integers(1, 40, (joins, 2))]  # fmt: skip
+        if not truth:
+            continue
+        lengths = [max(row[kind].shape[1] for row in truth) for kind in (0, 1)]
+        most = Extent(len(truth), *[length + int(rng.integers(0, 40)) for length in lengths])
+        states.ensure(len(truth), live=kept, lengths={"self_kv": lengths[0], "cross_kv": lengths[1]}, most=most)
+        for row, kind in itertools.product(range(kept, len(truth)), (0, 1)):
+            values = truth[row][kind]
+            array(states.buffers[kind])[row, :, : values.shape[1]] = values
+        for row, kind in itertools.product(range(len(truth)), (0, 1)):
+            values = truth[row][kind]
+            assert np.array_equal(array(states.buffers[kind])[row, :, : values.shape[1]], values)

@@ -1,0 +1,75 @@
+"""Outputs of rows with words of their own; what they are worth is tested with real graphs in `test_runner`."""
+
+import numpy as np
+import pytest
+
+from export.bundle import StateSpec
+from service.runtime.kv_cache import StateBuffers
+from service.runtime.memory import HostMemory
+from service.runtime.row_shortlist import OwnWords
+from service.runtime.step_inputs import RowInputs
+from service.runtime.step_outputs import OutputBuffers
+
+WIDTH, WORDS = 8, 100
+STATES = [
+    StateSpec(name="word_ids", kind="words", dtype="int64", shape=("batch", "words")),
+    StateSpec(name="word_weight", kind="words", dtype="int8", shape=("batch", WIDTH, "words")),
+]
+
+
+class ScarceMemory(HostMemory):
+    """Has nothing left while `is_out`."""
+
+    is_out = False
+
+    def allocate(self, size):
+        if self.is_out and size:
+            raise MemoryError(size)
+        return super().allocate(size)
+
+
+@pytest.fixture
+def memory():
+    return ScarceMemory()
+
+
+@pytest.fixture
+def own(memory):
+    states = StateBuffers(STATES, memory, max_rows=64)
+    return OwnWords(None, None, memory, RowInputs(memory, 64), states, WORDS)
+
+
+def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
+    def ensure(lines, top_k, words):
+        own.states.ensure(2, live=0, lengths={"words": words})
+        return own.ensure(lines, top_k)
+
+    assert ensure(4, 2, 0)
+    assert [ensure(4, 2, 70), ensure(3, 2, 0), ensure(4, 40, 70), ensure(2, 2, 10)] == [False] * 4
+    assert ensure(5, 2, 10)
+
+
+def test_room_that_was_refused_is_asked_for_again(own, memory):
+    outputs = OutputBuffers(memory, WORDS)
+    own.states.ensure(2, live=0, lengths={"words": 70})
+    own.ensure(2, 2)
+    outputs.ensure(2, 4)
+    memory.is_out = True
+    for ensure in (own.ensure, outputs.ensure):
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                ensure(64, 4)
+    memory.is_out = False
+    assert own.ensure(64, 4)
+    assert outputs.ensure(64, 4)
+    assert own.size >= 64 * 4 * (WIDTH + 128 + 1)
+    assert outputs.size >= 64 * 4 * 2 * WORDS
+
+
+def test_of_few_words_the_best_are_few(own):
+    own.states.ensure(2, live=0, lengths={"words": 5})
+    own.ensure(2, 8)
+    block = own._blocks["top_logprobs"]
+    block.bytes[: 2 * 8 * 4] = np.array([[-1, -2, *[-np.inf] * 6], [-3] * 8], np.float32).view(np.uint8).ravel()
+    ids, logprobs = own.best(2)
+    assert [len(line) for line in ids] == [len(line) for line in logprobs] == [2, 8]

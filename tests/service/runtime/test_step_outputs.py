@@ -1,0 +1,171 @@
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.runtime.memory import CudaMemory, HostMemory
+from service.runtime.step_outputs import FEW_LINES, OutputBuffers, TurnOutputs, top_k_for
+from tests.fakes import FakeCuda
+
+WORDS = 40
+
+
+class Binding:
+    """Remembers what was bound."""
+
+    def __init__(self):
+        self.bound: dict[str, Any] = {}
+
+    def bind_output(self, name, device, device_id, dtype, shape, address):
+        self.bound[name] = device, np.dtype(dtype), tuple(shape), address
+
+    bind_input = bind_output
+
+
+def filled(memory, rows, top_k, *, is_scored=True):
+    """Buffers as the graphs would leave them, the logits in them, and their log-probabilities."""
+    outputs = OutputBuffers(memory, WORDS)
+    outputs.ensure(rows, top_k, is_scored=is_scored)
+    logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
+    logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
+    order = np.argsort(-logits_RV, axis=1, kind="stable")[:, : outputs.top_k[0]]
+    said: dict[str, np.ndarray] = {"logits": logits_RV}
+    if outputs.is_ranked:
+        said |= {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
+        said |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
+    for name, values in said.items():
+        device, dtype, shape, address = bound(outputs, 0, rows)[name]
+        assert (device, dtype, shape) == (memory.device, values.dtype, values.shape)
+        ctypes.memmove(address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+    return outputs, logits_RV, logprobs_RV
+
+
+def bound(outputs, first, lines):
+    """Where both graphs write."""
+    binding = Binding()
+    outputs.bind_ranking(binding, first, lines)
+    assert binding.bound.pop("top_k")[0] == "cpu"
+    read = binding.bound.pop("logits")
+    outputs.bind(binding, first, lines)
+    assert binding.bound["logits"] == read
+    return binding.bound
+
+
+def turn(outputs, rows, **more):
+    told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}, **more}
+    return TurnOutputs(outputs, rows, **told, encoded={}, join_s=0.0, step_s=0.0)
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
+def test_the_graph_is_asked_for_a_step_of_tokens(wanted, asked):
+    assert top_k_for(wanted) == asked
+
+
+@pytest.mark.parametrize("memory", [HostMemory(), CudaMemory(FakeCuda())], ids=["host", "cuda"])
+@pytest.mark.parametrize("top_k", [1, 3, 8])
+def test_a_turn_tells_the_best_tokens_and_whole_distributions(memory, top_k):
+    outputs, _, logprobs_RV = filled(memory, 3, top_k)
+    told = turn(outputs, 3)
+    for row in range(3):
+        assert np.array_equal(told.logprobs(row), logprobs_RV[row])
+        best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
+        assert told.top_ids[row][:top_k] == best.tolist()
+        assert told.top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
+        assert told.normaliser(row) == row
+
+
+def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
+    assert filled(HostMemory(), 2, 1)[0].top_k.tolist() == [0]
+    assert filled(CudaMemory(FakeCuda()), 2, 1)[0].top_k.tolist() == [2]
+
+
+def test_there_are_never_more_best_tokens_than_words():
+    assert filled(HostMemory(), 2, 64)[0].top_k.tolist() == [WORDS]
+
+
+def test_of_equal_tokens_the_lowest_id_is_the_best():
+    outputs, *_ = filled(HostMemory(), 1, 1)
+    logits_1V = outputs._read("logits", 0, 1)
+    logits_1V[:] = 0.0
+    assert turn(outputs, 1).top_ids == [[0]]
+    assert outputs.likeliest(0)[0] == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
+def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
+    outputs, logits_RV, _ = filled(HostMemory(), rows, 1, is_scored=False)
+    told = turn(outputs, rows)
+    assert told.top_ids == [[token] for token in logits_RV.argmax(1)]
+    assert told.top_logprobs == [[logit] for logit in logits_RV.max(1)]
+    likeliest = [outputs.likeliest(row) for row in range(rows)]
+    assert likeliest == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
+    for ask in (told.logprobs, told.normaliser):
+        with pytest.raises(AssertionError, match="nobody wanted log-probabilities"):
+            ask(0)
+
+
+def test_of_steps_that_a_row_made_by_itself_only_the_last_has_a_line_unless_they_are_ranked():
+    outputs, logits_1V, _ = filled(HostMemory(), 1, 1, is_scored=False)
+    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    last = int(logits_1V[0].argmax())
+    assert told.taken == [5, 6]
+    assert [behind.top_ids[0] for behind in told.behind(0)] == told.top_ids == [[5], [6], [last]]
+    assert told.top_logprobs == [[1.5], [2.5], [logits_1V[0, last]]]
+    outputs, logits_3V, logprobs_3V = filled(HostMemory(), 3, 1)
+    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    assert told.top_ids == [[token] for token in logits_3V.argmax(1)]
+    assert [behind.logprobs(0).tolist() for behind in told.behind(0)] == logprobs_3V.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
+def test_what_is_no_number_is_told_without_scores_too(rows):
+    outputs, *_ = filled(HostMemory(), rows, 1, is_scored=False)
+    outputs._read("logits", rows - 1, 1)[0, 7] = np.nan
+    assert np.isnan(turn(outputs, rows).top_logprobs[rows - 1][0])
+
+
+def test_on_a_device_rows_are_ranked_whoever_wants_it():
+    outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
+    told = turn(outputs, 3)
+    likeliest = [outputs.likeliest(row) for row in range(3)]
+    assert [(ids[0], scores[0]) for ids, scores in zip(told.top_ids, told.top_logprobs, strict=True)] == likeliest
+    assert [best[0] for best in told.top_logprobs] == logprobs_RV.max(1).tolist()
+
+
+def test_turns_with_and_without_scores_keep_each_others_bindings():
+    outputs = OutputBuffers(HostMemory(), WORDS)
+    assert outputs.ensure(4, 1, is_scored=False)
+    plain = outputs.size
+    assert plain == 4 * WORDS * 4, "no room for what nobody wants"
+    assert outputs.ensure(4, 8)
+    assert outputs.size > 2 * plain
+    for is_scored in (False, True, False):
+        assert not outputs.ensure(4, 8 if is_scored else 1, is_scored=is_scored)
+
+
+def test_bindings_stay_valid_until_shapes_change():
+    outputs = OutputBuffers(HostMemory(), WORDS)
+    assert outputs.ensure(4, 8)
+    assert not outputs.ensure(4, 6)
+    assert not outputs.ensure(2, 8)
+    assert outputs.ensure(2, 1)
+    assert outputs.ensure(8, 1)
+
+
+def test_rows_are_bound_where_they_lie():
+    outputs = OutputBuffers(HostMemory(), WORDS)
+    outputs.ensure(4, 8)
+    whole, part = bound(outputs, 0, 4), bound(outputs, 1, 2)
+    for name in ("logits", "logprobs"):
+        assert part[name][2] == (2, WORDS)
+        assert part[name][3] - whole[name][3] == WORDS * 4
+    assert part["top_ids"][1:3] == (np.dtype(np.int64), (2, 8))
+    assert part["normaliser"][3] - whole["normaliser"][3] == 4
+
+
+def test_rows_that_are_not_there_are_a_broken_promise():
+    outputs, *_ = filled(HostMemory(), 3, 1)
+    told = turn(outputs, 2)
+    with pytest.raises(AssertionError):
+        told.logprobs(2)
