@@ -13,8 +13,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from cli.main import serving
-from glossa.client.client import Client
+from cli.local_server import serving
+from glossa.client import Client
 from model.training.data import read_tsv
 from model.training.evaluate import bleu
 

@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.sentences import sentence_pairs
-from cli.main import serving
-from glossa.client.client import Client
+from cli.local_server import serving
+from glossa.client import Client
 
 
 def main() -> None:

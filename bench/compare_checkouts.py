@@ -25,7 +25,7 @@ from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
 from cli.load_report import percentile
 from export.bundle import load_manifest
-from glossa.client.client import Client
+from glossa.client import Client
 
 Ask = Callable[[str], list[float]]
 """Asks with one text; returns seconds to each message of the answer."""

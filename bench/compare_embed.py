@@ -33,10 +33,10 @@ from typing import Any
 import numpy as np
 
 from bench.measure import Verdict, interleaved, report
-from cli.main import serving
+from cli.local_server import serving
 from export.bundle import load_bundle
 from export.to_onnx import export_model
-from glossa.client.client import AsyncClient
+from glossa.client import AsyncClient
 from model.architectures import build
 from model.pretrained.import_model import import_model
 from model.tokenizer import SPECIAL, Tokenizer

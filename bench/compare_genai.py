@@ -107,7 +107,7 @@ class OursServed:
     """`glossa serve` in a process of its own, with a client here."""
 
     def __init__(self, form: str, path: Path) -> None:
-        from cli.main import serving  # the command imports what it needs
+        from cli.local_server import serving  # the command imports what it needs
 
         self.name = f"glossa {form}, gRPC"
         self._tokenizer, self._stack = Tokenizer.load(path / TOKENIZER), ExitStack()
@@ -117,7 +117,7 @@ class OursServed:
         return asyncio.run(self._answer(asks))
 
     async def _answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
-        from glossa.client.client import AsyncClient
+        from glossa.client import AsyncClient
 
         texts = [self._tokenizer.decode(ask.prompt) for ask in asks]
         async with AsyncClient(self._address) as client:

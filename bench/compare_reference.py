@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from bench.sentences import sentence_pairs
-from cli.main import serving
-from glossa.client.client import Client
+from cli.local_server import serving
+from glossa.client import Client
 from model.architectures import GenerativeModel
 from model.checkpoint import load_checkpoint
 from model.reference.beam import beam_search

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.sentences import sentence_pairs
-from cli.main import serving
+from cli.local_server import serving
 from export.bundle import TOKENIZER
-from glossa.client.client import Client, ClientError
-from glossa.client.replies import Answer
+from glossa.client import Client, ClientError
+from glossa.client.types import Answer
 from model.tokenizer import Tokenizer
 
 Check = Callable[[str], bool]

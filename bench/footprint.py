@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from cli.main import serving
+from cli.local_server import serving
 
 
 def resident_mb(port: str) -> float:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.peer_rules import RULES, process_of
-from cli.main import serving
-from glossa.client.client import Client
+from cli.local_server import serving
+from glossa.client import Client
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.corpus.corpus import pairs
 from model.reference.beam import beam_search

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.main import free_port, is_ready
+from cli.local_server import free_port, is_ready
 from export.bundle import TOKENIZER, load_bundle
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings

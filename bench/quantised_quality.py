@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from cli.main import serving
+from cli.local_server import serving
 from export.select_scheme import Development
 from export.to_onnx import FormChoice, export_bundle
-from glossa.client.client import Client
+from glossa.client import Client
 from model.training.data import read_tsv
 from model.training.evaluate import bleu
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.footprint import resident_mb
-from cli.main import fetch, serving
-from glossa.client.client import AsyncClient
+from cli.local_server import fetch, serving
+from glossa.client import AsyncClient
 
 GREEDY: list[dict[str, Any]] = [{}]
 MIXED: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from glossa.client.replies import Attended
+from glossa.client.types import Attended
 
 PLACES = 4  # of a weight: a quarter of a colour's step
 ORDER = ("encoder", "decoder", "cross")
@@ -18,7 +18,7 @@ ORDER = ("encoder", "decoder", "cross")
 def page(attended: Attended, *, text: str, model: str = "") -> str:
     """The whole file, UTF-8. text: what the client sent."""
     data = json.dumps(page_data(attended, text=text, model=model), ensure_ascii=False, separators=(",", ":"))
-    template = (resources.files("service") / "attention_page.html").read_text(encoding="utf-8")
+    template = (resources.files("cli") / "attention_page.html").read_text(encoding="utf-8")
     return template.replace("@DATA@", data.replace("<", "\\u003c"))  # a text may contain </script>
 
 

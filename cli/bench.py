@@ -33,7 +33,7 @@ from cli.load_generator import (
     run_load,
 )
 from cli.load_report import Figures, Objectives, as_json, block, fewest_misses, figures, highest_sustained, summary
-from glossa.client.client import AsyncClient, ClientError
+from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2 as pb
 
 SCHEMA = 1  # of the JSON report; grows when a key changes its meaning

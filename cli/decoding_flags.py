@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from glossa.client.client import closest
+from glossa.client import closest
 from glossa.v1 import glossa_pb2 as pb
 
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name

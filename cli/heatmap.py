@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from glossa.client.replies import Attended, AttentionMatrix, AttentionToken
+from glossa.client.types import Attended, AttentionMatrix, AttentionToken
 
 SHADES = " ·░▒▓█"
 """A weight's share of the largest one in its map, so that a map can be read without colours."""

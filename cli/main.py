@@ -12,26 +12,22 @@ import functools
 import inspect
 import json
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from cli.local_server import ServerFailedError, fetch, is_ready, serving
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from export.bundle import FormFigures, Manifest, Variant
-    from glossa.client.client import Client
-    from glossa.client.replies import Alignment, Answer, Attended, TokenLogprob
+    from glossa.client import Client
+    from glossa.client.types import Alignment, Answer, Attended, TokenLogprob
     from model.config import Languages, Preset
     from model.pretrained.import_checkpoint import Takeover
     from model.training.data import Examples
@@ -55,7 +51,7 @@ class UsageError(Exception):
 @contextlib.contextmanager
 def complaints(*types: type[Exception]) -> Iterator[None]:
     """Turn the named errors of a stage, and those of the disk, into one line on stderr and exit code 1."""
-    expected: tuple[type[Exception], ...] = (UsageError, OSError, *types)
+    expected: tuple[type[Exception], ...] = (UsageError, ServerFailedError, OSError, *types)
     try:
         yield
     except expected as error:
@@ -71,54 +67,6 @@ def show(figures: dict[str, Any], as_json: bool) -> None:
     width = max(map(len, figures))
     for name, value in figures.items():
         typer.echo(f"{name:{width}}  {value}")
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def fetch(url: str) -> str:
-    """The body of an HTTP answer on this machine."""
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        body: str = answer.read().decode()
-        return body
-
-
-def is_ready(ops: str) -> bool:
-    """Whether the server behind this ops URL says that it serves."""
-    try:
-        fetch(f"{ops}/readyz")
-    except (urllib.error.URLError, ConnectionError):
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str, str]]:
-    """A server for one bundle in a process of its own: yields its address and the URL of its ops port."""
-    port, http_port = free_port(), free_port()
-    flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
-    command = [sys.executable, __file__, "serve", f"model={bundle}", *flags]
-    with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
-        process = subprocess.Popen(command, stderr=log)
-        ops = f"http://127.0.0.1:{http_port}"
-        try:
-            deadline = time.monotonic() + ready_within_s
-            while not is_ready(ops):
-                if process.poll() is not None:
-                    log.seek(0)
-                    raise UsageError(f"the server did not start: {log.read().strip()}")
-                if time.monotonic() > deadline:
-                    raise UsageError(f"the server was not ready within {ready_within_s:.0f} s")
-                time.sleep(0.02)
-            yield f"127.0.0.1:{port}", ops
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
 
 
 @app.command()
@@ -277,7 +225,7 @@ def evaluate(
 def translations(subject: str, texts: list[str], options: dict[str, Any], languages: Languages) -> list[str]:
     """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
     from export.bundle import MANIFEST
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
     from model.checkpoint import CheckpointError, load_checkpoint
     from model.training.evaluate import TooLongError
     from model.training.evaluate import translate as translate_in_torch
@@ -648,7 +596,7 @@ def generate(
 
 def ask(verb: str, text: str | None, address: str, as_json: bool, options: dict[str, Any]) -> None:
     """One text streamed to the terminal, or lines of standard input answered in order."""
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     with complaints(ClientError, ValueError), Client(address) as client:
         if text is None:
@@ -734,7 +682,7 @@ def score(
 
     Without arguments: of each line SOURCE<tab>TARGET of standard input, as score<tab>log-probability<tab>perplexity.
     """
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     if (text is None) != (target is None):
         with complaints():
@@ -779,7 +727,7 @@ def embed(
     normalize: Annotated[bool, typer.Option(help="vectors of length 1, whose dot products are cosines")] = False,
 ) -> None:
     """One vector for a text, or for each line of standard input, as one JSON array a line."""
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     languages: Any = {"source_language": source_language, "target_language": target_language}
     with complaints(ClientError), Client(address) as client:
@@ -798,7 +746,7 @@ def fill_mask(
 ) -> None:
     """What the masks of a text stand for, likeliest first. A text
     without any is refused with the way in which the model's mask is written."""
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
@@ -821,7 +769,7 @@ def classify(
     as_json: AsJson = False,
 ) -> None:
     """What a text is: all labels, likeliest first; of several lines the likeliest label of each."""
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     with complaints(ClientError), Client(address) as client:
         for line in [text] if text is not None else sys.stdin:
@@ -863,7 +811,7 @@ def attend(
     The terminal shows means over the layers and heads that are not chosen; the others show each of them.
     """
     from cli.heatmap import DrawingError, draw
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
 
     with complaints(ClientError, DrawingError, ValueError), Client(address) as client:
         asked: dict[str, Any] = {"model": model, "target": target, "text_only": text_only, "max_tokens": max_tokens}
@@ -888,7 +836,7 @@ def attend(
 
 def attention_kinds(client: Client, model: str, *, text_only: bool) -> list[str]:
     """The kinds of attention that a model tells, the one about both texts last."""
-    from glossa.client.replies import attention_kind
+    from glossa.client.types import attention_kind
 
     kinds = [attention_kind(one.kind) for one in client.get_model(model).attention]
     return kinds[:1] if text_only else kinds
@@ -953,7 +901,7 @@ def bench(
     from cli.bench import run as measure
     from cli.load_generator import Window
     from cli.load_report import Objectives, ReportError, check_plot, draw
-    from glossa.client.client import ClientError
+    from glossa.client import ClientError
 
     def seconds(milliseconds: float | None) -> float | None:
         return None if milliseconds is None else milliseconds / 1000
@@ -1036,7 +984,7 @@ DEMO_BAR = 0.97  # share of unseen sentences that the demo model must translate 
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="where the checkpoint and the bundle go")] = Path("runs/demo")) -> None:
     """Train on the embedded corpus, export, serve, translate sentences with unseen combinations: the whole path."""
-    from glossa.client.client import Client, ClientError
+    from glossa.client import Client, ClientError
     from model.corpus.corpus import pairs
 
     started = time.monotonic()

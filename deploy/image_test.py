@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from glossa.client.client import Client, ClientError
+from glossa.client import Client, ClientError
 
 READY_WITHIN_S = 60.0
 STREAMS = 16  # at once, when SIGTERM comes

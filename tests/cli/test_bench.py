@@ -9,7 +9,7 @@ import pytest
 from cli.bench import Bench, BenchError, measure, next_rate, read_texts, search, sender
 from cli.load_generator import OK, SendFailed, Window, drawn, run_closed_loop
 from cli.load_report import Objectives
-from glossa.client.client import AsyncClient, ClientError
+from glossa.client import AsyncClient, ClientError
 from service.errors import Overloaded
 from tests.edge import running
 from tests.virtual_time import run_virtually

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cli.attention_page import page, page_data
 from cli.heatmap import DrawingError, draw, label, lines
-from glossa.client.replies import Attended, AttentionMatrix, AttentionToken
+from glossa.client.types import Attended, AttentionMatrix, AttentionToken
 
 ANIMAL = "The animal didn't cross the street because it was too tired"
 BANK = "I arrived at the bank after crossing the river"

@@ -10,8 +10,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import cli.local_server
 import cli.main
-from glossa.client.replies import Alignment
+from glossa.client.types import Alignment
 from service.options import DecodingOptions
 from tests.edge import RESULT, answered, running
 
@@ -26,7 +27,7 @@ def run(*arguments, fails=False):
 
 def refusal_to_serve(*arguments):
     """What `glossa serve` says when it does not start; in a process of its own, as it takes over signals and stderr."""
-    command = [sys.executable, cli.main.__file__, "serve", *map(str, arguments)]
+    command = [sys.executable, "-m", "cli.main", "serve", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1, result
     assert "Traceback" not in result.stderr
@@ -81,17 +82,17 @@ def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
 
 
 def test_a_running_server_translates_from_the_command_line(exported):
-    with cli.main.serving(exported) as (address, ops):
-        before = cli.main.counters(cli.main.fetch(f"{ops}/metrics"))
+    with cli.local_server.serving(exported) as (address, ops):
+        before = cli.main.counters(cli.local_server.fetch(f"{ops}/metrics"))
         streamed = run("translate", "a b c", "--address", address)
         whole = json.loads(run("translate", "a b c", "--address", address, "--json"))
         lines = CliRunner().invoke(cli.main.app, ["translate", "--address", address], input="a b c\n\na b c\n").output
-        after = cli.main.counters(cli.main.fetch(f"{ops}/metrics"))
+        after = cli.main.counters(cli.local_server.fetch(f"{ops}/metrics"))
         refused = run("translate", "a", "--address", address, "--model", "nobody", fails=True)
         unknown = run("translate", "a zebra", "--address", address, fails=True)
         wrong_task = run("generate", "a", "--address", address, fails=True)
-        assert cli.main.is_ready(ops)
-    assert not cli.main.is_ready(ops)
+        assert cli.local_server.is_ready(ops)
+    assert not cli.local_server.is_ready(ops)
     assert streamed.rstrip("\n") == whole["text"]
     assert lines == whole["text"] + "\n\n" + whole["text"] + "\n"
     assert (
@@ -319,4 +320,4 @@ def test_doctor_finds_a_bad_bundle(exported, tmp_path):
 
 
 def test_healthcheck_of_a_port_nobody_listens_on():
-    assert "no ready server" in run("healthcheck", "--http-port", cli.main.free_port(), fails=True)
+    assert "no ready server" in run("healthcheck", "--http-port", cli.local_server.free_port(), fails=True)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import cli.main
 from export.to_onnx import export_model
 from export.verification.torch_reference import Expected
-from glossa.client.client import AsyncClient, Client, ClientError
-from glossa.client.replies import attention_kind
+from glossa.client import AsyncClient, Client, ClientError
+from glossa.client.types import attention_kind
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 

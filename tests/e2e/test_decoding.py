@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from export.bundle import load_bundle, load_shortlist
-from glossa.client.client import AsyncClient, Client, ClientError
+from glossa.client import AsyncClient, Client, ClientError
 from glossa.v1 import glossa_pb2 as pb
 from model.reference.beam import beam_search
 from model.reference.greedy import cross_attention, score

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from glossa.client.client import AsyncClient, Client, ClientError
+from glossa.client import AsyncClient, Client, ClientError
 from tests.e2e.process import serving
 from tests.tiny import ENCODERS, TEXTS, tiny_encoder, tiny_tokenizer
 

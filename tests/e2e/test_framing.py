@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from export.to_onnx import export_model
-from glossa.client.client import Client, ClientError
+from glossa.client import Client, ClientError
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, Languages
 from model.reference.beam import beam_search
 from model.reference.greedy import cross_attention, greedy, score

@@ -6,7 +6,7 @@ import pytest
 
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle, export_model
-from glossa.client.client import Client, ClientError
+from glossa.client import Client, ClientError
 from model.checkpoint import load_checkpoint
 from model.config import known_preset
 from model.reference.beam import beam_search

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cli.main
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
-from glossa.client.client import Client
+from glossa.client import Client
 from model.pretrained.import_checkpoint import take_over
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig

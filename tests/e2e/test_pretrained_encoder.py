@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from export.to_onnx import export_bundle
-from glossa.client.client import Client
+from glossa.client import Client
 from model.pretrained.import_checkpoint import take_over
 from model.tokenizers.convert import convert_tokenizer
 from tests.e2e.process import serving

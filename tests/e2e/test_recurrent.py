@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from glossa.client.client import Client
+from glossa.client import Client
 from model.reference.beam import beam_search
 from model.reference.greedy import cross_attention, greedy, score
 from tests.e2e.process import serving

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from glossa.client.client import AsyncClient, Client, ClientError
+from glossa.client import AsyncClient, Client, ClientError
 from model.reference.greedy import greedy
 from tests.e2e.process import Process, serving
 from tests.edge import health

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from glossa.client.client import AsyncClient, ClientError
+from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from service.edge.metrics import Metrics
 from service.errors import StartupError

@@ -22,7 +22,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from export.bundle import AttentionKind
-from glossa.client.replies import (
+from glossa.client.types import (
     Answer,
     Attended,
     Classification,

@@ -3,7 +3,7 @@ import contextlib
 
 import pytest
 
-from glossa.client.client import AsyncClient, Client, ClientError, Options, ScoreOptions
+from glossa.client import AsyncClient, Client, ClientError, Options, ScoreOptions
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import Overloaded
 from service.request import Finished, FinishReason, TextDelta

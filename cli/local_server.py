@@ -1,0 +1,69 @@
+"""A server for one bundle in a process of its own, for verbs and measurements that need one for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class ServerFailedError(Exception):
+    """The server did not start."""
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def fetch(url: str) -> str:
+    """The body of an HTTP answer on this machine."""
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        body: str = answer.read().decode()
+        return body
+
+
+def is_ready(ops: str) -> bool:
+    """Whether the server behind this ops URL says that it serves."""
+    try:
+        fetch(f"{ops}/readyz")
+    except (urllib.error.URLError, ConnectionError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str, str]]:
+    """A server for one bundle in a process of its own: yields its address and the URL of its ops port."""
+    port, http_port = free_port(), free_port()
+    flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
+    command = [sys.executable, "-P", "-m", "cli.main", "serve", f"model={bundle}", *flags]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the modules of this process
+    with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
+        process = subprocess.Popen(command, stderr=log, env=environment)
+        ops = f"http://127.0.0.1:{http_port}"
+        try:
+            deadline = time.monotonic() + ready_within_s
+            while not is_ready(ops):
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise ServerFailedError(f"the server did not start: {log.read().strip()}")
+                if time.monotonic() > deadline:
+                    raise ServerFailedError(f"the server was not ready within {ready_within_s:.0f} s")
+                time.sleep(0.02)
+            yield f"127.0.0.1:{port}", ops
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
