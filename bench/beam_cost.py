@@ -49,7 +49,7 @@ def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[f
     settings = SchedulerConfig(max_rows=rows, join_tokens=1 << 20)
     scheduler = Scheduler(settings, runner.limits, runner.layout)
     for request in requests:
-        scheduler.submit(Sequence(request, search_for(request, ends=())))
+        scheduler.submit(Sequence(request, search_for(request, eos_ids=())))
     turns = []
     while not scheduler.is_idle:
         began_s = time.perf_counter()

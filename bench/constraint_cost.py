@@ -20,9 +20,9 @@ import numpy as np
 from export.bundle import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import Phrases
-from service.decoding.logits_processor import Rule
-from service.decoding.logits_processors import build_rules
+from service.decoding.lexical_constraints import LexicalConstraints
+from service.decoding.logits_processor import LogitsProcessor
+from service.decoding.logits_processors import build_logits_processors
 from service.decoding.token_selection import best_of, log_softmax
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
@@ -48,9 +48,9 @@ GRAMMARS: dict[str, tuple[GrammarKind, str]] = {
 }
 
 
-def cost(rules: list[Rule], vocabulary: Vocabulary, steps: int) -> float:
+def cost(rules: list[LogitsProcessor], vocabulary: Vocabulary, steps: int) -> float:
     rng = np.random.default_rng(1)
-    states, tokens, times = [rule.start() for rule in rules], list[int](), list[float]()
+    states, tokens, times = [rule.initial_state() for rule in rules], list[int](), list[float]()
     for _ in range(steps):
         logprobs_V = log_softmax(rng.normal(size=len(vocabulary)).astype(np.float32))
         began_s = time.perf_counter()
@@ -64,8 +64,8 @@ def cost(rules: list[Rule], vocabulary: Vocabulary, steps: int) -> float:
         for rule, state in active:
             if rule.is_mask:
                 rule.apply(scores_V, state, tokens)
-        token = next(token for token, _ in best_of(scores_V, 8) if token not in vocabulary.ends or len(active) == 0)
-        states = [rule.after(state, token) for rule, state in zip(rules, states, strict=True)]
+        token = next(token for token, _ in best_of(scores_V, 8) if token not in vocabulary.eos_ids or len(active) == 0)
+        states = [rule.next_state(state, token) for rule, state in zip(rules, states, strict=True)]
         times.append(time.perf_counter() - began_s)
         tokens.append(token)
     return 1e6 * statistics.median(times)
@@ -82,13 +82,15 @@ def main() -> None:
     else:
         words = " ".join(np.base_repr(number, 36).lower() for number in range(args.words - 4))
         tokenizer = Tokenizer.train([words], kind="words", vocab_size=args.words)
-    vocabulary = Vocabulary.of(tokenizer, ends=(2,))
+    vocabulary = Vocabulary.of(tokenizer, eos_ids=(2,))
     print(f"{len(vocabulary)} tokens; µs per row and step")
     for name, options in OPTIONS.items():
         decoding = DecodingOptions(**options)
-        rules = build_rules(decoding, vocabulary=vocabulary, prompt=(1,), max_tokens=100, prefix=range(5, 60))
+        rules = build_logits_processors(
+            decoding, vocabulary=vocabulary, prompt=(1,), max_tokens=100, prefix=range(5, 60)
+        )
         print(f"{name:24}{cost(list(rules), vocabulary, args.steps):8.0f}")
-    phrases = Phrases([((5, 6),), ((7,),)], ends=vocabulary.ends, ordered=False, max_tokens=100)
+    phrases = LexicalConstraints([((5, 6),), ((7,),)], eos_ids=vocabulary.eos_ids, ordered=False, max_tokens=100)
     print(f"{'phrases':24}{cost([phrases], vocabulary, args.steps):8.0f}")
     for name, (kind, text) in GRAMMARS.items():
         began_s = time.perf_counter()

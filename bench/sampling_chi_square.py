@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model.reference.sampling import sampling_distribution
-from service.decoding.sampling import K_WANTED, Sampler, Top
+from service.decoding.sampling import TOP_CANDIDATES, Sampler, Top
 from service.options import DecodingOptions
 
 FILTERS: dict[str, dict[str, Any]] = {
@@ -60,7 +60,7 @@ def best_of(logprobs_V: np.ndarray, count: int) -> Top:
 def measure(options: dict[str, Any], logprobs_V: np.ndarray, *, draws: int, seed: int) -> ChiSquare:
     """Draws with and without the best tokens of the row in turn."""
     sampler = Sampler(DecodingOptions(**options), seed, 0)
-    top = best_of(logprobs_V, K_WANTED)
+    top = best_of(logprobs_V, TOP_CANDIDATES)
     tokens = [sampler.draw(logprobs_V, top if turn % 2 else None) for turn in range(draws)]
     return chi_square(np.bincount(tokens, minlength=len(logprobs_V)), sampling_distribution(logprobs_V, **options))
 

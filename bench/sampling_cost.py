@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.sampling_chi_square import FILTERS, best_of, zipf_row
-from service.decoding.sampling import K_WANTED, Sampler
+from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.options import DecodingOptions
 
 DRAWS = 1000
@@ -37,7 +37,7 @@ def peaked_row(vocab_size: int) -> np.ndarray:
 
 def measure(options: DecodingOptions, logprobs_V: np.ndarray) -> tuple[float, float, float, float]:
     """best_us, share, row_us, mean_us."""
-    top = best_of(logprobs_V, K_WANTED)
+    top = best_of(logprobs_V, TOP_CANDIDATES)
     never_read = np.full_like(logprobs_V, np.nan)
 
     def is_enough(sampler: Sampler) -> bool:

@@ -86,7 +86,7 @@ class DecodingOptions:
         return self.temperature != 0 and (self.temperature is not None or self.seed is not None or any(given))
 
     @property
-    def tells_hypotheses(self) -> bool:
+    def returns_hypotheses(self) -> bool:
         """Whether an answer's text and tokens are not all that is asked for: it comes with its scores then."""
         is_more = self.num_hypotheses > 1 or self.num_sequences > 1 or self.return_alternatives
         return is_more or self.token_logprobs or self.top_logprobs > 0 or self.alignment != "none"

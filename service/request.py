@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.decoding.logits_processor import Rule
+from service.decoding.logits_processor import LogitsProcessor
 from service.encoder_request import Encoded, Reading
 from service.errors import RequestError
 from service.options import DecodingOptions
 
 if TYPE_CHECKING:
-    from service.decoding.lexical_constraints import Phrases
+    from service.decoding.lexical_constraints import LexicalConstraints
 
 
 class FinishReason(Enum):
@@ -62,8 +62,8 @@ class Request:
     deadline_s: float | None = None
     options: DecodingOptions = field(default_factory=DecodingOptions)
     prefix: tuple[int, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    phrases: Phrases | None = None
+    rules: tuple[LogitsProcessor, ...] = ()
+    phrases: LexicalConstraints | None = None
     words: tuple[int, ...] = ()
     seed: int = 0
     reading: Reading | None = None
@@ -102,7 +102,7 @@ class HypothesisResult:
     tokens: end token included, where there is one.
     score: what answers are ranked by: the sum of scores, normalised by length as the options say.
     log_probability: the sum of token_logprobs: the model's own log-probability of these tokens. All three are nan or
-        empty where nobody asked for them (`DecodingOptions.tells_hypotheses`) and the search needed none.
+        empty where nobody asked for them (`DecodingOptions.returns_hypotheses`) and the search needed none.
     alternatives: for each position the likeliest (id, log-probability) pairs, when asked for.
     attention: float32 (layers, heads, tokens, source), when asked for: with which weights each token was predicted.
     """

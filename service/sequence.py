@@ -23,24 +23,34 @@ class Hypothesis:
     """A candidate answer.
 
     row: the row whose cache holds everything but its last token: its own, or the one of the hypothesis it continues.
-    score: what the search compares. states: what each of the request's rules remembers of it.
+    score: what the search compares. processor_states: what each of the request's rules remembers of it.
     normalised: the score of a finished hypothesis with regard to its length.
     """
 
-    __slots__ = ("alternatives", "logprobs", "normalised", "reason", "row", "score", "states", "stop", "tokens")
+    __slots__ = (
+        "alternatives",
+        "logprobs",
+        "normalised",
+        "processor_states",
+        "reason",
+        "row",
+        "score",
+        "stop",
+        "tokens",
+    )
 
-    def __init__(self, states: tuple[Any, ...] = (), stop: Any = None) -> None:
+    def __init__(self, processor_states: tuple[Any, ...] = (), stop: Any = None) -> None:
         self.tokens: list[int] = []  # produced, end token included
         self.logprobs: list[float] = []  # the model's own, one for each token
         self.alternatives: list[tuple[tuple[int, float], ...]] = []
         self.score = self.normalised = 0.0
-        self.states, self.stop = states, stop
+        self.processor_states, self.stop = processor_states, stop
         self.row = -1
         self.reason: FinishReason | None = None
 
     def fork(self) -> Hypothesis:
         """Another one with the same past, to be continued differently."""
-        twin = Hypothesis(self.states, self.stop)
+        twin = Hypothesis(self.processor_states, self.stop)
         twin.tokens, twin.logprobs = self.tokens.copy(), self.logprobs.copy()
         twin.alternatives = self.alternatives.copy()
         twin.score, twin.row = self.score, self.row

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 ROOT = 0
 
 
-class Automaton:
+class AhoCorasick:
     """The patterns of one request. Never changed once made.
 
     Node ROOT stands for the empty beginning. `ends[node]` are the places, in `patterns`, of those that a sequence

@@ -7,7 +7,7 @@ from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
 
-class Look:
+class AttentionOnly:
     """Ends a sequence in its first turn. Its row is stepped once like all others; what is told comes from a pass of its
     own (`service.engine.response`)."""
 

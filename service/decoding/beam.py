@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
-from service.decoding.lexical_constraints import Progress, allocate
-from service.decoding.token_selection import Expander, stuck
+from service.decoding.lexical_constraints import ConstraintState, allocate
+from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
@@ -43,20 +43,20 @@ class _Group:
 class BeamSearch:
     """Beam search of one sequence."""
 
-    def __init__(self, expander: Expander) -> None:
-        options = expander.options
-        self._expander, self._options = expander, options
-        self._phrases = expander.request.phrases
-        self._place = expander.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
+    def __init__(self, selector: TokenSelector) -> None:
+        options = selector.options
+        self._selector, self._options = selector, options
+        self._phrases = selector.request.phrases
+        self._place = selector.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
         self._places = options.places // options.num_beam_groups
         self._groups: list[_Group] = []
         self.is_greedy, self.is_scored = False, True
-        self._looked_at = max(2, 1 + len(expander.ends))  # candidates a place
+        self._looked_at = max(2, 1 + len(selector.eos_ids))  # candidates a place
         self.top_k = max(self._looked_at * options.beam_size, options.top_logprobs)
 
     def start(self) -> Hypothesis:
-        root = self._expander.start()
+        root = self._selector.start()
         self._groups = [_Group(root) for _ in range(self._options.num_beam_groups)]
         return root
 
@@ -81,7 +81,7 @@ class BeamSearch:
             sequence.width = 1
             sequence.answer(finished[: self._options.num_hypotheses])
         else:
-            raise stuck(sequence.steps - 1)
+            raise unsatisfiable(sequence.steps - 1)
 
     def _finished(self) -> list[Hypothesis]:
         """Those of all groups, best first."""
@@ -94,7 +94,7 @@ class BeamSearch:
         phrases, progress = self._phrases, self._progress(group, candidates)
         going: list[Candidate] = []
         ending: list[tuple[Candidate, FinishReason]] = []
-        complete, width, end = 0, self._width, self._expander.end
+        complete, width, end = 0, self._width, self._selector.end
         for candidate in candidates:
             is_complete = phrases is None or phrases.is_done(progress[candidate])
             reason = end(group.live[candidate[1]], candidate[2])
@@ -123,7 +123,7 @@ class BeamSearch:
             candidates = [
                 (penalty * taken[token] - score - hypothesis.score, rank, token, score)
                 for rank, hypothesis in enumerate(group.live)
-                for token, score in self._expander.best(hypothesis, model, count + len(taken), helpful[rank])
+                for token, score in self._selector.best(hypothesis, model, count + len(taken), helpful[rank])
             ]
             candidates.sort()
         else:
@@ -145,7 +145,7 @@ class BeamSearch:
         worst = math.inf  # negated score of the last one that would be wanted of the first hypothesis alone
         for rank, hypothesis in enumerate(group.live):
             so_far = hypothesis.score
-            for token, score in self._expander.best(hypothesis, model, count):
+            for token, score in self._selector.best(hypothesis, model, count):
                 negated = -score - so_far
                 if negated > worst:
                     break
@@ -157,24 +157,24 @@ class BeamSearch:
 
     def _helpful(self, hypothesis: Hypothesis) -> Collection[int]:
         """The tokens that bring a hypothesis closer to having all phrases."""
-        return () if self._phrases is None else self._phrases.next_tokens(hypothesis.states[self._place])
+        return () if self._phrases is None else self._phrases.next_tokens(hypothesis.processor_states[self._place])
 
-    def _progress(self, group: _Group, candidates: Items[Candidate]) -> dict[Candidate, Progress]:
+    def _progress(self, group: _Group, candidates: Items[Candidate]) -> dict[Candidate, ConstraintState]:
         """How far each candidate would have come with the phrases."""
         if self._phrases is None:
             return {}
-        states = [hypothesis.states[self._place] for hypothesis in group.live]
-        return {candidate: self._phrases.after(states[candidate[1]], candidate[2]) for candidate in candidates}
+        states = [hypothesis.processor_states[self._place] for hypothesis in group.live]
+        return {candidate: self._phrases.next_state(states[candidate[1]], candidate[2]) for candidate in candidates}
 
     def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
         negated, rank, token, score = candidate
         child = group.live[rank].fork()
-        self._expander.append(child, token, model, score)
+        self._selector.append(child, token, model, score)
         child.score = -negated
         return child
 
     def _finish(self, group: _Group, hypothesis: Hypothesis, model: Distributions) -> None:
-        self._expander.normalise(hypothesis, hypothesis.row, model)
+        self._selector.normalise(hypothesis, hypothesis.row, model)
         group.pool.append(hypothesis)
         group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
         del group.pool[self._places :]
@@ -187,9 +187,9 @@ class BeamSearch:
             return False
         if self._options.early_stopping == "true":
             return True
-        longest = self._expander.request.max_tokens
+        longest = self._selector.request.max_tokens
         is_never = self._options.early_stopping == "never" and self._options.length_penalty > 0
-        best_possible = group.live[0].score / self._expander.norm(longest if is_never else steps)
+        best_possible = group.live[0].score / self._selector.norm(longest if is_never else steps)
         return best_possible <= group.pool[-1].normalised
 
 

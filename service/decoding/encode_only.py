@@ -8,7 +8,7 @@ from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
 
-class Read:
+class EncodeOnly:
     """Ends a sequence in its first turn. Where there is a decoder its row is stepped once like all others, because rows
     are a prefix; where there is none, a turn is nothing but the encoder."""
 

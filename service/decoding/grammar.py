@@ -85,11 +85,11 @@ class Grammar:
         except (_Refused, Unsatisfiable) as error:
             raise InvalidRequest(f"options.{kind}", str(error)) from error
 
-    def start(self) -> _State:
+    def initial_state(self) -> _State:
         return self._start
 
-    def after(self, state: _State, token: int) -> _State:
-        if token in self._vocabulary.ends or state.matcher is None:
+    def next_state(self, state: _State, token: int) -> _State:
+        if token in self._vocabulary.eos_ids or state.matcher is None:
             return _State(None, False)
         found = self._tokens.index(token, is_first=state.is_first)
         if found is None:  # a special token, or a first blank: it writes nothing
@@ -115,7 +115,7 @@ class Grammar:
                 return np.zeros(len(self._vocabulary), np.bool_)
             raise Unsatisfiable(f"the grammar needs too much: {_shortened(matcher.get_error())}")
         allowed_V = self._tokens.select(np.unpackbits(bits, bitorder="little").view(np.bool_), is_first=state.is_first)
-        allowed_V[list(self._vocabulary.ends)] = matcher.is_accepting()
+        allowed_V[list(self._vocabulary.eos_ids)] = matcher.is_accepting()
         return allowed_V
 
 
@@ -134,7 +134,7 @@ class _Tokens:
         self._bare = {token: len(pieces) + place for place, token in enumerate(self._blank)}
         pieces += [vocabulary.first(token) for token in self._blank]
         self._pieces = pieces
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces, vocabulary.ends[0])))
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces, vocabulary.eos_ids[0])))
 
     def matcher(self, grammar: Sequence[Mapping[str, object]], limits: LLParserLimits) -> LLMatcher:
         text = json.dumps({"grammars": grammar})

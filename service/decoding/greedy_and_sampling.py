@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import math
 
-from service.decoding.sampling import K_WANTED, Sampler
-from service.decoding.token_selection import Expander, stuck
+from service.decoding.sampling import TOP_CANDIDATES, Sampler
+from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
 
-class Independent:
+class GreedyAndSampling:
     """Greedy search or sampling of one or several hypotheses."""
 
-    def __init__(self, expander: Expander) -> None:
-        request, options = expander.request, expander.request.options
-        self._expander = expander
+    def __init__(self, selector: TokenSelector) -> None:
+        request, options = selector.request, selector.request.options
+        self._selector = selector
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # in the order of the answers, once there are as many as wanted
-        self._is_plain = expander.is_plain and not (options.is_sampling or options.top_logprobs or expander.stops)
+        self._is_plain = selector.is_plain and not (options.is_sampling or options.top_logprobs or selector.stops)
         self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
-        self.is_scored = expander.is_scored = not self.is_greedy or options.tells_hypotheses
-        self.top_k = max(1, options.top_logprobs, K_WANTED if options.is_sampling else options.num_hypotheses)
+        self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
+        self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
 
     def start(self) -> Hypothesis:
-        return self._expander.start()
+        return self._selector.start()
 
     def advance(self, sequence: Sequence, model: Distributions) -> None:
         sequence.steps += 1
@@ -58,7 +58,7 @@ class Independent:
             hypothesis.logprobs.append(model.top_logprobs[row][0])
         sequence.agreed = hypothesis.tokens
         sequence.produced += 1
-        if token in self._expander.ends:
+        if token in self._selector.eos_ids:
             hypothesis.reason = FinishReason.END_OF_SEQUENCE
         elif sequence.steps >= sequence.request.max_tokens:
             hypothesis.reason = FinishReason.LENGTH
@@ -69,7 +69,7 @@ class Independent:
     def _branch(self, sequence: Sequence, model: Distributions) -> None:
         """The prefix is behind: one hypothesis becomes as many as were asked for."""
         (root,) = sequence.hypotheses
-        options = self._expander.options
+        options = self._selector.options
         if options.is_sampling:
             self._all = [root, *(root.fork() for _ in range(self._count - 1))]
             seed = sequence.request.seed
@@ -79,30 +79,30 @@ class Independent:
         else:
             least = options.min_alternative_probability
             least = math.log(least) if least else -math.inf
-            found = self._expander.best(root, model, self._count)
+            found = self._selector.best(root, model, self._count)
             if not found:
-                raise stuck(sequence.steps - 1)
+                raise unsatisfiable(sequence.steps - 1)
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
             self._all = [root, *(root.fork() for _ in found[1:])]
             for hypothesis, (token, _) in zip(self._all, found, strict=True):
-                self._expander.extend(hypothesis, token, model)
+                self._selector.extend(hypothesis, token, model)
         sequence.hypotheses = self._all
 
     def _extend(self, hypothesis: Hypothesis, model: Distributions) -> None:
-        expander = self._expander
+        selector = self._selector
         sampler = self._samplers.get(hypothesis)
-        if sampler is None or expander.forced(hypothesis) is not None:
-            found = expander.best(hypothesis, model, 1)
+        if sampler is None or selector.forced(hypothesis) is not None:
+            found = selector.best(hypothesis, model, 1)
             if not found:
-                raise stuck(len(hypothesis.tokens))
+                raise unsatisfiable(len(hypothesis.tokens))
             token = found[0][0]
         else:
-            row, scores_V = hypothesis.row, expander.scores(hypothesis, model)
+            row, scores_V = hypothesis.row, selector.scores(hypothesis, model)
             if scores_V is None:
                 token = sampler.draw(model.logprobs(row), (model.top_ids[row], model.top_logprobs[row]))
             else:
                 token = sampler.draw(scores_V)
-        expander.extend(hypothesis, token, model)
+        selector.extend(hypothesis, token, model)
 
     def _retire(self, sequence: Sequence, model: Distributions) -> None:
         """Gives the rows of finished hypotheses back, and ends the sequence with the last of them. Nothing was
@@ -117,6 +117,6 @@ class Independent:
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
             hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
-            self._expander.normalise(hypothesis, sequence.rows[0], model)
+            self._selector.normalise(hypothesis, sequence.rows[0], model)
         sequence.hypotheses = []
         sequence.answer(answers)

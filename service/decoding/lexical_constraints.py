@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from model.tokenizer import Tokenizer
-from service.decoding.aho_corasick import ROOT, Automaton
+from service.decoding.aho_corasick import ROOT, AhoCorasick
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 
@@ -34,7 +34,7 @@ _START, _CLOSED, _OPEN = -1, -2, -3  # the answer begins here; what a blank foll
 _CLOSING = ".,;:!?"
 
 
-class Progress(NamedTuple):
+class ConstraintState(NamedTuple):
     """What a hypothesis has of the phrases: for each different one its node, and how often it is still missing.
 
     context: what its text ends with.
@@ -59,7 +59,7 @@ class _Phrase:
         for variant, before in zip(variants, allowed, strict=True):
             spelled = [symbol for token in variant for symbol in (token, contexts[token])][:-1]
             patterns += [[context, *spelled] for context in sorted(before)] or [spelled]
-        self.automaton = Automaton(patterns)
+        self.automaton = AhoCorasick(patterns)
         self.longest = max(map(len, variants))
         size, never = len(self.automaton), self.longest + 1
         ahead, begun = [never] * size, [False] * size
@@ -87,7 +87,7 @@ class _Phrase:
         return self._continuations[node]
 
 
-class Phrases:
+class LexicalConstraints:
     """The phrases of one request: a rule, and what beam search must know of them.
 
     phrases: the spellings of each, as from `phrase_variants`; the same may come more than once. is_ordered: each begins
@@ -101,14 +101,14 @@ class Phrases:
         self,
         phrases: Sequence[Variants],
         *,
-        ends: Sequence[int],
+        eos_ids: Sequence[int],
         ordered: bool,
         max_tokens: int,
         vocabulary: Vocabulary | None = None,
         before: str = "",
     ) -> None:
         assert phrases
-        self._ends, self._is_ordered, self._max_tokens = list(ends), ordered, max_tokens
+        self._eos_ids, self._is_ordered, self._max_tokens = list(eos_ids), ordered, max_tokens
         different = list(phrases) if ordered else list(dict.fromkeys(phrases))
         if vocabulary is None:
             tokens = 1 + max(token for variants in phrases for variant in variants for token in variant)
@@ -122,14 +122,14 @@ class Phrases:
         self._missing = (1,) * len(different) if ordered else tuple(map(phrases.count, different))
         self._before = _context(before.encode()) or _START
         self.total = sum(count * phrase.longest for count, phrase in zip(self._missing, self._phrases, strict=True))
-        self.minimum = 1 + self.remaining(self.start())  # fewest tokens of an answer, its end token included
-        self._next_tokens: dict[Progress, tuple[int, ...]] = {}
+        self.minimum = 1 + self.remaining(self.initial_state())  # fewest tokens of an answer, its end token included
+        self._next_tokens: dict[ConstraintState, tuple[int, ...]] = {}
         self._fallen: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def start(self) -> Progress:
+    def initial_state(self) -> ConstraintState:
         return self._at(self._before, self._missing)
 
-    def after(self, progress: Progress, token: int) -> Progress:
+    def next_state(self, progress: ConstraintState, token: int) -> ConstraintState:
         nodes, missing = list(progress.nodes), list(progress.missing)
         context = (self._contexts[token] if token < len(self._contexts) else _OPEN) or progress.context
         for place in self._wanted(progress):
@@ -143,12 +143,12 @@ class Phrases:
                 nodes[place] = ROOT
                 if self._is_ordered and place + 1 < len(nodes):  # which comes next
                     nodes[place + 1] = self._phrases[place + 1].automaton.step(ROOT, context)
-        return Progress(tuple(nodes), tuple(missing), context)
+        return ConstraintState(tuple(nodes), tuple(missing), context)
 
-    def is_done(self, progress: Progress) -> bool:
+    def is_done(self, progress: ConstraintState) -> bool:
         return not any(progress.missing)
 
-    def met(self, progress: Progress) -> int:
+    def met(self, progress: ConstraintState) -> int:
         """Tokens of phrases that are there, 0..total: of those complete, and of the one that has come furthest.
 
         Each phrase counts as much as its longest spelling. What has begun of other phrases counts nothing: only one of
@@ -160,7 +160,7 @@ class Phrases:
         begun = [self._phrases[place].met[progress.nodes[place]] for place in self._wanted(progress)]
         return complete + max(begun, default=0)
 
-    def remaining(self, progress: Progress) -> int:
+    def remaining(self, progress: ConstraintState) -> int:
         """So many tokens are enough to complete all phrases, and some token makes them one fewer.
 
         First the phrase that gains most by being continued, then the others from their beginnings, behind whatever the
@@ -175,25 +175,25 @@ class Phrases:
         least = whole - max(gains, default=0)
         return min(least, whole + 1) if progress.context == _START else least  # any text first, then all behind it
 
-    def next_tokens(self, progress: Progress) -> tuple[int, ...]:
+    def next_tokens(self, progress: ConstraintState) -> tuple[int, ...]:
         """The tokens that bring the phrases further, in ascending order: behind them, `met` is more."""
         if progress not in self._next_tokens:
             met, tokens = self.met(progress), self._continuations(progress)
-            self._next_tokens[progress] = tuple([t for t in tokens if self.met(self.after(progress, t)) > met])
+            self._next_tokens[progress] = tuple([t for t in tokens if self.met(self.next_state(progress, t)) > met])
         return self._next_tokens[progress]
 
-    def applies(self, state: Progress, tokens: Sequence[int]) -> bool:
+    def applies(self, state: ConstraintState, tokens: Sequence[int]) -> bool:
         return not self.is_done(state)
 
-    def apply(self, scores_V: np.ndarray, state: Progress, tokens: Sequence[int]) -> None:
+    def apply(self, scores_V: np.ndarray, state: ConstraintState, tokens: Sequence[int]) -> None:
         """No end yet; and no token behind which the phrases would not fit any more."""
         left = self._max_tokens - len(tokens) - 2  # without the token that is chosen now, and the end token
-        scores_V[self._ends] = -np.inf
+        scores_V[self._eos_ids] = -np.inf
         tight = [context for context in (_CLOSED, _OPEN, state.context) if self._behind(context, state.missing) > left]
         if not tight:
             return
         continuing = self._continuations(state)
-        possible = [token for token in continuing if self.remaining(self.after(state, token)) <= left]
+        possible = [token for token in continuing if self.remaining(self.next_state(state, token)) <= left]
         kept = scores_V[possible]
         contexts_V = np.full(len(scores_V), _OPEN)
         contexts_V[: len(self._contexts_V)] = np.where(self._contexts_V, self._contexts_V, state.context)[
@@ -203,9 +203,11 @@ class Phrases:
         scores_V[continuing] = -np.inf
         scores_V[possible] = kept
 
-    def _at(self, context: int, missing: tuple[int, ...]) -> Progress:
+    def _at(self, context: int, missing: tuple[int, ...]) -> ConstraintState:
         """Where nothing has begun."""
-        return Progress(tuple([phrase.automaton.step(ROOT, context) for phrase in self._phrases]), missing, context)
+        return ConstraintState(
+            tuple([phrase.automaton.step(ROOT, context) for phrase in self._phrases]), missing, context
+        )
 
     def _behind(self, context: int, missing: tuple[int, ...]) -> int:
         """`remaining` behind a token that continues nothing. Any other token leaves at most as many to do."""
@@ -213,12 +215,12 @@ class Phrases:
             self._fallen[context, missing] = self.remaining(self._at(context, missing))
         return self._fallen[context, missing]
 
-    def _wanted(self, progress: Progress) -> Iterable[int]:
+    def _wanted(self, progress: ConstraintState) -> Iterable[int]:
         """The phrases that may come next."""
         missing = [place for place, count in enumerate(progress.missing) if count]
         return missing[:1] if self._is_ordered else missing
 
-    def _continuations(self, progress: Progress) -> list[int]:
+    def _continuations(self, progress: ConstraintState) -> list[int]:
         found = [self._phrases[place].continuations(progress.nodes[place]) for place in self._wanted(progress)]
         return sorted(frozenset[int]().union(*found))
 

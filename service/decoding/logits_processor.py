@@ -1,7 +1,7 @@
-"""What changes the model's distribution for one request (`Rule`): penalties on the scores, or tokens taken away.
+"""The protocol of everything that changes a model's distribution for one request (`LogitsProcessor`): penalties, masks.
 
-A rule is immutable and shared by the hypotheses of its request; what it must remember of one hypothesis is that
-hypothesis's `state`, a value that is never changed once made. So a hypothesis forks by copying references.
+A processor is immutable and shared by the hypotheses of its request. What it remembers of one hypothesis is that
+hypothesis's `state`, an immutable value, so forking a hypothesis copies references.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 
-class Rule(Protocol):
+class LogitsProcessor(Protocol):
     """One constraint or penalty of one request.
 
     is_mask: it only sets scores to -inf. Rules that are no masks run first, and the scores are normalised again after
@@ -21,11 +21,11 @@ class Rule(Protocol):
 
     is_mask: bool
 
-    def start(self) -> Any:
+    def initial_state(self) -> Any:
         """The state before the first new token."""
         ...
 
-    def after(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         """The state when `token` has been appended. `state` itself does not change."""
         ...
 

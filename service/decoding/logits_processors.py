@@ -1,8 +1,10 @@
-"""Penalties and masks that the options ask for (`build_rules`). What holds for the text holds however it is cut into
-tokens; grammars are in `grammar`, texts that must appear in `phrases`.
+"""Penalties and masks that the decoding options request (`build_logits_processors`).
 
-Penalties run in the order of `build_rules`: the repetition penalty looks at the sign of logits, so it sees them before
-anything was added. Nothing is masked unless it was asked for: what the model likes to say stays its own business.
+Text constraints hold for the text of the answer, whatever its tokenization. Grammars are in `grammar`, texts that must
+appear in `lexical_constraints`.
+
+Penalties run in the order of `build_logits_processors`: the repetition penalty depends on the sign of a logit, so it
+runs before anything is added to logits. Nothing is masked unless a request asks for it.
 """
 
 from __future__ import annotations
@@ -12,54 +14,54 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from service.decoding.aho_corasick import ROOT, Automaton
-from service.decoding.logits_processor import Rule
+from service.decoding.aho_corasick import ROOT, AhoCorasick
+from service.decoding.logits_processor import LogitsProcessor
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
 
 
-def build_rules(
+def build_logits_processors(
     options: DecodingOptions,
     *,
     vocabulary: Vocabulary,
     prompt: Sequence[int],
     max_tokens: int,
     prefix: Sequence[int] = (),
-) -> tuple[Rule, ...]:
+) -> tuple[LogitsProcessor, ...]:
     """The rules of one request, but for its grammar and phrases.
 
     prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. An end token can always be
     chosen, except by min_tokens and ignore_eos. Raises InvalidRequest.
     """
-    ends = vocabulary.ends
-    rules: list[Rule] = []
+    eos_ids = vocabulary.eos_ids
+    rules: list[LogitsProcessor] = []
     if options.repetition_penalty != 1.0:
         rules.append(RepetitionPenalty(options.repetition_penalty, prompt))
     if options.presence_penalty or options.frequency_penalty:
-        rules.append(CountPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty))
+        rules.append(PresenceFrequencyPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty))
     if options.logit_bias:
         rules.append(LogitBias(options.logit_bias))
     if options.prefix_bias:
         rules.append(PrefixBias(options.prefix_bias, prefix))
     if options.min_tokens or options.ignore_eos:
-        rules.append(NoEnd(ends, before=max_tokens if options.ignore_eos else options.min_tokens))
+        rules.append(MinLength(eos_ids, before=max_tokens if options.ignore_eos else options.min_tokens))
     if options.no_repeat_ngram:
-        rules.append(NoRepeat(options.no_repeat_ngram))
+        rules.append(NoRepeatNGram(options.no_repeat_ngram))
     if options.banned:
-        rules.append(Banned(options.banned, vocabulary))
+        rules.append(BannedTexts(options.banned, vocabulary))
     if options.allowed_tokens:
-        rules.append(Only({*options.allowed_tokens, *ends}))
+        rules.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
     return tuple(rules)
 
 
 class _Stateless:
     """A rule that needs to know nothing but the tokens."""
 
-    def start(self) -> None:
+    def initial_state(self) -> None:
         return None
 
-    def after(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         return None
 
 
@@ -80,7 +82,7 @@ class RepetitionPenalty(_Stateless):
         scores_V[seen] = np.where(logits > 0, logits / self._penalty, logits * self._penalty)
 
 
-class CountPenalty(_Stateless):
+class PresenceFrequencyPenalty(_Stateless):
     """Logits of tokens in the answer: lowered by `presence` once and by `frequency` each time (the API of OpenAI)."""
 
     is_mask = False
@@ -123,10 +125,10 @@ class PrefixBias:
         self._prefix = tuple(prefix)
         self._weight = math.log(beta) - math.log1p(-beta)
 
-    def start(self) -> int | None:
+    def initial_state(self) -> int | None:
         return 0
 
-    def after(self, state: int | None, token: int) -> int | None:
+    def next_state(self, state: int | None, token: int) -> int | None:
         if state is None or state >= len(self._prefix) or token != self._prefix[state]:
             return None
         return state + 1
@@ -144,22 +146,22 @@ class PrefixBias:
         scores_V[token] = np.logaddexp(scores_V[token], total + self._weight)
 
 
-class NoEnd(_Stateless):
+class MinLength(_Stateless):
     """No token that ends the answer can be chosen before there are `before` other ones."""
 
     is_mask = True
 
-    def __init__(self, ends: Sequence[int], *, before: int) -> None:
-        self._ends, self._before = list(ends), before
+    def __init__(self, eos_ids: Sequence[int], *, before: int) -> None:
+        self._eos_ids, self._before = list(eos_ids), before
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
         return len(tokens) < self._before
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
-        scores_V[self._ends] = -np.inf
+        scores_V[self._eos_ids] = -np.inf
 
 
-class NoRepeat(_Stateless):
+class NoRepeatNGram(_Stateless):
     """No sequence of `length` tokens appears twice in the answer. The prompt does not count (in `transformers` it does,
     which for a translation is the same): a generated text may take up the words it was asked with."""
 
@@ -180,7 +182,7 @@ class NoRepeat(_Stateless):
         scores_V[ids[starts + given]] = -np.inf
 
 
-class Only(_Stateless):
+class AllowedTokens(_Stateless):
     """Nothing but some tokens can be chosen."""
 
     is_mask = True
@@ -197,7 +199,7 @@ class Only(_Stateless):
         scores_V[self._allowed] = kept
 
 
-class Banned:
+class BannedTexts:
     """No text of a list appears in the answer, whatever tokens it consists of.
 
     The state is a node of an automaton over the bytes of all texts, and whether nothing was written yet. A token
@@ -214,7 +216,7 @@ class Banned:
                     f"{field}[{place}]", "must not contain U+FFFD: it stands for bytes that are no text"
                 )
         self._vocabulary = vocabulary
-        self._automaton = Automaton([text.encode() for text in dict.fromkeys(texts)])
+        self._automaton = AhoCorasick([text.encode() for text in dict.fromkeys(texts)])
         self._texts = [bytes(pattern) for pattern in self._automaton.patterns]
         self._rests: dict[int, list[bytes]] = {}  # of each node, what completes a text that begins as it does
         for place, pattern in enumerate(self._texts):
@@ -224,10 +226,10 @@ class Banned:
         self._inside = np.unique(np.concatenate([vocabulary.containing(text) for text in self._texts]))
         self._found: dict[tuple[int, bool], np.ndarray] = {}
 
-    def start(self) -> tuple[int, bool]:
+    def initial_state(self) -> tuple[int, bool]:
         return ROOT, True
 
-    def after(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
+    def next_state(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
         node, is_first = state
         piece = self._vocabulary.first(token) if is_first else self._vocabulary.pieces[token]
         for byte in piece:

@@ -36,7 +36,7 @@ import numpy as np
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
 
-K_WANTED = 64  # best tokens of a row that sampling asks of the graph
+TOP_CANDIDATES = 64  # best tokens of a row that sampling asks of the graph
 
 Top = tuple[Sequence[int], Sequence[float]]
 """Ids and log-probabilities of the K best tokens of a row, best first, of equal ones the lower id first."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from service.decoding.attention_only import Look
+from service.decoding.attention_only import AttentionOnly
 from service.decoding.beam import BeamSearch
-from service.decoding.encode_only import Read
-from service.decoding.greedy_and_sampling import Independent
-from service.decoding.token_selection import Expander, Stops, check_finite
+from service.decoding.encode_only import EncodeOnly
+from service.decoding.greedy_and_sampling import GreedyAndSampling
+from service.decoding.token_selection import Stops, TokenSelector, check_finite
 from service.errors import InternalFailure, RequestError
 from service.request import Request
 from service.sequence import Search, Sequence
@@ -21,17 +21,17 @@ from service.step import Distributions
 log = logging.getLogger(__name__)
 
 
-def search_for(request: Request, *, ends: tuple[int, ...], stops: Stops | None = None) -> Search:
+def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | None = None) -> Search:
     """The search that a request's options ask for."""
     if request.reading is not None:
-        return Read()
+        return EncodeOnly()
     if request.reads:
-        return Look()
-    expander = Expander(request, ends=ends, stops=stops)
+        return AttentionOnly()
+    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops)
     options = request.options
     if options.beam_size > 1 or request.phrases is not None:
-        return BeamSearch(expander)
-    return Independent(expander)
+        return BeamSearch(selector)
+    return GreedyAndSampling(selector)
 
 
 def advance(sequences: Iterable[Sequence], model: Distributions) -> None:

@@ -36,10 +36,10 @@ class StopMatcher:
         self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 
-    def start(self) -> StopState:
+    def initial_state(self) -> StopState:
         return StopState()
 
-    def after(self, state: StopState, token: int) -> StopState:
+    def next_state(self, state: StopState, token: int) -> StopState:
         piece = self._pieces[token]
         if not piece or state.is_stopped:
             return state

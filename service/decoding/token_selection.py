@@ -27,8 +27,8 @@ class NotFinite(ArithmeticError):
 class Stops(Protocol):
     """Says when a stop string is complete: `service.decoding.stop_strings.StopMatcher`."""
 
-    def start(self) -> Any: ...
-    def after(self, state: Any, token: int) -> Any: ...
+    def initial_state(self) -> Any: ...
+    def next_state(self, state: Any, token: int) -> Any: ...
     def is_stopped(self, state: Any) -> bool: ...
 
 
@@ -39,12 +39,12 @@ def check_finite(model: Distributions) -> None:
         raise NotFinite(f"log-probabilities of rows {rows} are not finite")
 
 
-class Expander:
+class TokenSelector:
     """The rules, the forced prefix and the ends of one request."""
 
-    def __init__(self, request: Request, *, ends: tuple[int, ...], stops: Stops | None) -> None:
-        """ends: the tokens that end an answer."""
-        self.request, self.ends, self.stops = request, ends, stops
+    def __init__(self, request: Request, *, eos_ids: tuple[int, ...], stops: Stops | None) -> None:
+        """eos_ids: the tokens that end an answer."""
+        self.request, self.eos_ids, self.stops = request, eos_ids, stops
         self.options = request.options
         self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
@@ -52,15 +52,15 @@ class Expander:
         self.is_plain = not (request.rules or request.prefix)  # scores are log-probabilities, and no token is forced
 
     def start(self) -> Hypothesis:
-        states = tuple([rule.start() for rule in self.rules])
-        return Hypothesis(states, self.stops.start() if self.stops else None)
+        states = tuple([rule.initial_state() for rule in self.rules])
+        return Hypothesis(states, self.stops.initial_state() if self.stops else None)
 
     def scores(self, hypothesis: Hypothesis, model: Distributions) -> np.ndarray | None:
         """The distribution after all rules, float32 (V,); None: no rule changes it. Raises Unsatisfiable."""
         tokens = hypothesis.tokens
         active = [
             (rule, state)
-            for rule, state in zip(self.rules, hypothesis.states, strict=True)
+            for rule, state in zip(self.rules, hypothesis.processor_states, strict=True)
             if rule.applies(state, tokens)
         ]
         if not active:
@@ -105,9 +105,9 @@ class Expander:
 
     def end(self, hypothesis: Hypothesis, token: int) -> FinishReason | None:
         """Why the hypothesis would end with this token."""
-        if token in self.ends:
+        if token in self.eos_ids:
             return FinishReason.END_OF_SEQUENCE
-        if self.stops and self.stops.is_stopped(self.stops.after(hypothesis.stop, token)):
+        if self.stops and self.stops.is_stopped(self.stops.next_state(hypothesis.stop, token)):
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
@@ -126,12 +126,12 @@ class Expander:
         if self._told:
             told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))
-        if token not in self.ends:
+        if token not in self.eos_ids:
             if self.rules:
-                states = zip(self.rules, hypothesis.states, strict=True)
-                hypothesis.states = tuple([rule.after(state, token) for rule, state in states])
+                states = zip(self.rules, hypothesis.processor_states, strict=True)
+                hypothesis.processor_states = tuple([rule.next_state(state, token) for rule, state in states])
             if self.stops:
-                hypothesis.stop = self.stops.after(hypothesis.stop, token)
+                hypothesis.stop = self.stops.next_state(hypothesis.stop, token)
         hypothesis.tokens.append(token)
 
     def norm(self, length: int) -> float:
@@ -161,7 +161,7 @@ def attention_of(request: Request, hypothesis: Hypothesis, row: int, model: Dist
     return model.attend(row, inputs)[:, :, len(request.prompt) - 1 :]
 
 
-def stuck(steps: int) -> Unsatisfiable:
+def unsatisfiable(steps: int) -> Unsatisfiable:
     """The error of a request that cannot go on behind so many tokens."""
     return Unsatisfiable(f"the constraints leave no possible token after {steps} of them; loosen them")
 

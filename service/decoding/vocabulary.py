@@ -14,17 +14,17 @@ from model.tokenizer import Tokenizer
 class Vocabulary:
     """The texts of all tokens, with indices that are made when they are first needed: keep one for each model.
 
-    pieces: the bytes of each id, none for special tokens. ends: the tokens that end an answer, at least one.
+    pieces: the bytes of each id, none for special tokens. eos_ids: the tokens that end an answer, at least one.
     drops_first_blank: the blank before the first word of an answer is no part of its text. Threads may share it.
     """
 
-    def __init__(self, pieces: Sequence[bytes], *, ends: Sequence[int], drops_first_blank: bool) -> None:
-        self.pieces, self.ends, self.drops_first_blank = pieces, tuple(ends), drops_first_blank
+    def __init__(self, pieces: Sequence[bytes], *, eos_ids: Sequence[int], drops_first_blank: bool) -> None:
+        self.pieces, self.eos_ids, self.drops_first_blank = pieces, tuple(eos_ids), drops_first_blank
         self.longest = max(map(len, pieces))  # bytes
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, *, ends: Sequence[int]) -> Vocabulary:
-        return cls(tokenizer.pieces, ends=ends, drops_first_blank=tokenizer.drops_first_blank)
+    def of(cls, tokenizer: Tokenizer, *, eos_ids: Sequence[int]) -> Vocabulary:
+        return cls(tokenizer.pieces, eos_ids=eos_ids, drops_first_blank=tokenizer.drops_first_blank)
 
     def __len__(self) -> int:
         return len(self.pieces)

@@ -33,9 +33,9 @@ from export.bundle import (
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice, Lengths, computed_bytes
 from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import Phrases, phrase_variants
-from service.decoding.logits_processor import Rule
-from service.decoding.logits_processors import Banned, Only, build_rules
+from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
+from service.decoding.logits_processor import LogitsProcessor
+from service.decoding.logits_processors import AllowedTokens, BannedTexts, build_logits_processors
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import Pooling, Reading
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
@@ -140,7 +140,7 @@ class ServedModel:
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary.of(self.tokenizer, ends=self.manifest.tokens.ends)
+        return Vocabulary.of(self.tokenizer, eos_ids=self.manifest.tokens.ends)
 
     @property
     def quantization(self) -> Quantization | None:
@@ -454,7 +454,7 @@ class ServedModel:
         prefix = self._prefix(options, max_tokens)
         forced = () if options.prefix_bias else prefix
         self._check_size(options, max_tokens, len(source))
-        rules = build_rules(
+        rules = build_logits_processors(
             options,
             vocabulary=self.vocabulary,
             prompt=prompt,
@@ -484,7 +484,7 @@ class ServedModel:
         """What an answer may consist of; (): of anything. What is given is always possible, and so is an end."""
         if not options.use_shortlist or self.shortlist is None:
             return ()
-        return tuple(sorted(self.shortlist.allowed(source, given=(*prefix, *self.vocabulary.ends))))
+        return tuple(sorted(self.shortlist.allowed(source, given=(*prefix, *self.vocabulary.eos_ids))))
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens
@@ -504,23 +504,25 @@ class ServedModel:
             )
         return prefix
 
-    def _check_prefix(self, options: DecodingOptions, prefix: Sequence[int], rules: Sequence[Rule]) -> None:
+    def _check_prefix(self, options: DecodingOptions, prefix: Sequence[int], rules: Sequence[LogitsProcessor]) -> None:
         """Refuses a forced prefix that the other constraints rule out: no answer could meet both."""
         name = "prefix" if options.prefix else "prefix_tokens"
-        strict: list[Rule] = [rule for rule in rules if isinstance(rule, Banned | Only | Grammar)]
+        strict: list[LogitsProcessor] = [
+            rule for rule in rules if isinstance(rule, BannedTexts | AllowedTokens | Grammar)
+        ]
         for rule in strict:
-            state = rule.start()
+            state = rule.initial_state()
             for place, token in enumerate(prefix):
                 scores_V = np.zeros(len(self.vocabulary), np.float32)
                 if rule.applies(state, prefix[:place]):
                     rule.apply(scores_V, state, prefix[:place])
                 if scores_V[token] == -np.inf:
                     raise InvalidRequest(f"options.{name}", f"token {place} is ruled out by another constraint")
-                state = rule.after(state, token)
+                state = rule.next_state(state, token)
 
     def _phrases(
         self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int, *, before: str
-    ) -> Phrases | None:
+    ) -> LexicalConstraints | None:
         """prefix: what is forced; phrases may be in it already. before: the text that the answer continues."""
         if not options.phrases:
             return None
@@ -528,15 +530,17 @@ class ServedModel:
             phrase_variants(self.tokenizer.target, text, field=f"options.phrases[{place}]")
             for place, text in enumerate(options.phrases)
         ]
-        phrases = Phrases(
+        phrases = LexicalConstraints(
             variants,
-            ends=self.manifest.tokens.ends,
+            eos_ids=self.manifest.tokens.ends,
             ordered=options.ordered_phrases,
             max_tokens=max_tokens,
             vocabulary=self.vocabulary,
             before=before,
         )
-        needed = len(prefix) + phrases.remaining(functools.reduce(phrases.after, prefix, phrases.start())) + 1
+        needed = (
+            len(prefix) + phrases.remaining(functools.reduce(phrases.next_state, prefix, phrases.initial_state())) + 1
+        )
         if needed > max_tokens:
             raise InvalidRequest(
                 "options.phrases",

@@ -85,7 +85,7 @@ def details(finished: Finished, request: Request, model: ServedModel, *, text: s
     fields: dict[str, Any] = {}
     if options.is_sampling:
         fields["seed"] = request.seed
-    if options.tells_hypotheses:
+    if options.returns_hypotheses:
         told = Telling(model, options, text)
         fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
     return fields

@@ -556,7 +556,7 @@ async def _greet(call: Call, context: Any) -> None:
 async def _details(finished: Finished, prepared: Request, model: ServedModel, request: Any) -> dict[str, Any]:
     """What is told beside the best answer's text, for those who asked. request: the client's message."""
     told = functools.partial(details, finished, prepared, model, text=request.text, has_tokens=request.include_tokens)
-    return await _told(model, prepared, told) if prepared.options.tells_hypotheses else told()
+    return await _told(model, prepared, told) if prepared.options.returns_hypotheses else told()
 
 
 async def _told(model: ServedModel, request: Request, tell: Callable[[], _Message]) -> _Message:

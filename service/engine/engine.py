@@ -142,7 +142,7 @@ class Engine:
         self._scheduler.check(request)
         if not self._runner.has_attention and (request.options.alignment != "none" or request.options.coverage_penalty):
             raise Unsupported("the model was exported without attention; export it again with --attention")
-        sequence = Sequence(request, search_for(request, ends=self._runner.ends, stops=self._stops(request)))
+        sequence = Sequence(request, search_for(request, eos_ids=self._runner.ends, stops=self._stops(request)))
         queue = self.config.max_queue
 
         def new_text() -> Detokenizer:

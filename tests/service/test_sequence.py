@@ -6,7 +6,7 @@ from service.sequence import Hypothesis, Sequence
 
 def sequence(prompt=(1,), max_tokens=3):
     request = Request(request_id="r", prompt=prompt, max_tokens=max_tokens)
-    return Sequence(request, search_for(request, ends=(2,)))
+    return Sequence(request, search_for(request, eos_ids=(2,)))
 
 
 def test_the_next_input_is_the_prompt_then_the_last_token():
@@ -34,10 +34,10 @@ def test_longest_leaves_out_the_last_token():
 
 
 def test_a_fork_shares_its_past_and_not_its_future():
-    hypothesis = Hypothesis(states=("state",))
+    hypothesis = Hypothesis(processor_states=("state",))
     hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.row = [5], [-1.0], -1.0, 3
     twin = hypothesis.fork()
     twin.tokens.append(6)
     twin.logprobs.append(-2.0)
     assert (hypothesis.tokens, hypothesis.logprobs) == ([5], [-1.0])
-    assert (twin.states, twin.score, twin.row) == (("state",), -1.0, 3)
+    assert (twin.processor_states, twin.score, twin.row) == (("state",), -1.0, 3)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.aho_corasick import ROOT, Automaton
+from service.decoding.aho_corasick import ROOT, AhoCorasick
 
 sequences = st.lists(st.integers(0, 2), max_size=30)
 patterns = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -17,7 +17,7 @@ def naive(patterns, sequence):
 
 @given(patterns, sequences)
 def test_every_step_agrees_with_reading_the_whole_sequence(patterns, sequence):
-    automaton = Automaton(patterns)
+    automaton = AhoCorasick(patterns)
     node = ROOT
     for length, symbol in enumerate(sequence, start=1):
         node = automaton.step(node, symbol)
@@ -31,7 +31,7 @@ def test_every_step_agrees_with_reading_the_whole_sequence(patterns, sequence):
 
 @given(patterns)
 def test_the_path_of_a_pattern_are_its_beginnings(patterns):
-    automaton = Automaton(patterns)
+    automaton = AhoCorasick(patterns)
     for place, pattern in enumerate(patterns):
         node, path = ROOT, []
         for symbol in pattern:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.decoding.beam import agree
-from service.decoding.lexical_constraints import Phrases
+from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.search import search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import Unsatisfiable
@@ -84,7 +84,7 @@ def run(*requests, max_rows=64, runner=None):
     turn."""
     runner = runner or ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
     scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout)
-    sequences = [Sequence(asked, search_for(asked, ends=(EOS,))) for asked in requests]
+    sequences = [Sequence(asked, search_for(asked, eos_ids=(EOS,))) for asked in requests]
     for sequence in sequences:
         scheduler.check(sequence.request)
         scheduler.submit(sequence)
@@ -224,10 +224,10 @@ class Forbid:
     def __init__(self, *allowed):
         self.allowed = list(allowed)
 
-    def start(self):
+    def initial_state(self):
         return ()
 
-    def after(self, state, token):
+    def next_state(self, state, token):
         return (*state, token)
 
     def applies(self, state, tokens):
@@ -265,7 +265,7 @@ def test_phrases_are_in_every_answer(beam_size):
     for number in range(40):
         runs = [tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 4))) for _ in range(number % 3 + 1)]
         max_tokens = sum(map(len, runs)) + rng.randrange(1, 12)
-        phrases = Phrases([(run,) for run in runs], ends=(EOS,), ordered=False, max_tokens=max_tokens)
+        phrases = LexicalConstraints([(run,) for run in runs], eos_ids=(EOS,), ordered=False, max_tokens=max_tokens)
         asked = request(str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, rules=(phrases,))
         requests.append(replace(asked, phrases=phrases))
         wanted[str(number)] = runs
@@ -284,7 +284,7 @@ def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
             probabilities_V[token] = probability
         return np.log(probabilities_V / probabilities_V.sum()).astype(np.float32)
 
-    phrases = Phrases([((5,),)], ends=(EOS,), ordered=False, max_tokens=9)
+    phrases = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens=9)
     asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, rules=(phrases,))
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
     ((sequence,), _) = run(replace(asked, phrases=phrases), runner=runner)
@@ -297,7 +297,7 @@ def test_a_phrase_finds_a_better_place_than_the_beginning():
     better = 0
     for number in range(30):
         wanted = (3 + number % 7, 3 + number % 5)
-        phrases = Phrases([(wanted,)], ends=(EOS,), ordered=False, max_tokens=12)
+        phrases = LexicalConstraints([(wanted,)], eos_ids=(EOS,), ordered=False, max_tokens=12)
         asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, rules=(phrases,))
         ((placed,), _) = run(replace(asked, phrases=phrases))
         ((forced,), _) = run(replace(asked, rules=(), prefix=wanted))

@@ -8,8 +8,8 @@ import pytest
 
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import Phrases, phrase_variants
-from service.decoding.logits_processors import Banned
+from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
+from service.decoding.logits_processors import BannedTexts
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.vocabulary import Vocabulary
 from service.edge.alignment import target_spans
@@ -25,7 +25,7 @@ def tokenizer(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vocabulary(tokenizer):
-    return Vocabulary.of(tokenizer, ends=(tokenizer.special["</s>"],))
+    return Vocabulary.of(tokenizer, eos_ids=(tokenizer.special["</s>"],))
 
 
 def possible(rule, state, tokens, size):
@@ -39,22 +39,22 @@ def test_a_grammar_is_followed_whatever_tokens_spell_it(tokenizer, vocabulary):
     pattern, rng = r"(ka|lo)( mi| [0-9]{1,2}){1,3}\.", random.Random(1)
     rule = Grammar("regex", pattern, vocabulary)
     for _ in range(20):
-        state, tokens = rule.start(), list[int]()
-        while not {*tokens} & {*vocabulary.ends}:
+        state, tokens = rule.initial_state(), list[int]()
+        while not {*tokens} & {*vocabulary.eos_ids}:
             choices = possible(rule, state, tokens, len(vocabulary))
-            assert not {*choices} & {*tokenizer.special.values()} - {*vocabulary.ends}
+            assert not {*choices} & {*tokenizer.special.values()} - {*vocabulary.eos_ids}
             tokens.append(rng.choice(choices))
-            state = rule.after(state, tokens[-1])
+            state = rule.next_state(state, tokens[-1])
         assert re.fullmatch(pattern, tokenizer.decode(tokens))
 
 
 def test_a_banned_text_never_appears(tokenizer, vocabulary):
-    rule, rng = Banned(["a", "ó", "m"], vocabulary), random.Random(2)
+    rule, rng = BannedTexts(["a", "ó", "m"], vocabulary), random.Random(2)
     for _ in range(30):
-        state, tokens = rule.start(), list[int]()
+        state, tokens = rule.initial_state(), list[int]()
         for _ in range(12):
             tokens.append(rng.choice(possible(rule, state, tokens, len(vocabulary))))
-            state = rule.after(state, tokens[-1])
+            state = rule.next_state(state, tokens[-1])
         assert not {*"aóm"} & {*tokenizer.decode(tokens)}
 
 
@@ -62,10 +62,12 @@ def test_phrases_can_be_spelled_and_are_found(tokenizer, vocabulary):
     for text in ("lo mi", "при", "世界"):
         variants = phrase_variants(tokenizer, text, field="options.phrases[0]")
         assert all(text in tokenizer.decode(variant) for variant in variants)
-        phrases = Phrases([variants], ends=vocabulary.ends, ordered=False, max_tokens=40, vocabulary=vocabulary)
-        state = phrases.start()
+        phrases = LexicalConstraints(
+            [variants], eos_ids=vocabulary.eos_ids, ordered=False, max_tokens=40, vocabulary=vocabulary
+        )
+        state = phrases.initial_state()
         for token in tokenizer.encode(f"ka {text} ka"):
-            state = phrases.after(state, token)
+            state = phrases.next_state(state, token)
         assert phrases.is_done(state)
 
 
@@ -80,10 +82,10 @@ def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
         place = rng.randrange(len(whole))
         stop = whole[place : place + 3]
         matcher = StopMatcher(tokenizer.pieces, [stop], drops_first_blank=tokenizer.drops_first_blank)
-        cut, state = Detokenizer(tokenizer.incremental(), [stop]), matcher.start()
+        cut, state = Detokenizer(tokenizer.incremental(), [stop]), matcher.initial_state()
         told = ""
         for token in tokens:
-            state = matcher.after(state, token)
+            state = matcher.next_state(state, token)
             told += cut.push(token)
             if "\ufffd" not in stop:  # what is no character yet may become one
                 assert matcher.is_stopped(state) == cut.is_stopped

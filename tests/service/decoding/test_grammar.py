@@ -36,7 +36,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=330),
     "words": Tokenizer.train(TEXTS[:3], kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer, ends=(2,)) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_ids=(2,)) for kind, tokenizer in TOKENIZERS.items()}
 BPE, WORDS = VOCABULARIES["bpe"], VOCABULARIES["words"]
 EOS = 2
 BOTH = pytest.mark.parametrize("kind", VOCABULARIES)
@@ -53,14 +53,14 @@ def possible(rule, state, size):
 
 def walk(rule, vocabulary, rng, most=60):
     """A random answer's tokens. Its text is complete if the last one is the end token."""
-    state, tokens = rule.start(), list[int]()
+    state, tokens = rule.initial_state(), list[int]()
     while len(tokens) < most and EOS not in tokens:
         choices = possible(rule, state, len(vocabulary))
         if not choices:
             break
         assert not {0, 1, 3} & set(choices)  # no special token but the end
         tokens.append(EOS if EOS in choices and rng.random() < 0.3 else rng.choice(choices))
-        state = rule.after(state, tokens[-1])
+        state = rule.next_state(state, tokens[-1])
     return tokens
 
 
@@ -98,7 +98,7 @@ def test_a_token_is_allowed_if_and_only_if_a_text_goes_on_like_that(kind, texts,
     except InvalidRequest:
         rule = None
     tokens, whole = list[int](), [text.encode() for text in texts]
-    state: Any = rule.start() if rule else None
+    state: Any = rule.initial_state() if rule else None
     while True:
         here = written(vocabulary, tokens)
         expected = [
@@ -115,7 +115,7 @@ def test_a_token_is_allowed_if_and_only_if_a_text_goes_on_like_that(kind, texts,
         if not (choices := [token for token in choices if token != EOS]):
             return
         tokens.append(rng.choice(choices))
-        state = rule.after(state, tokens[-1])
+        state = rule.next_state(state, tokens[-1])
 
 
 @BOTH
@@ -168,11 +168,11 @@ def test_answers_follow_the_schema_and_hold_no_blank_between_their_parts():
 def test_what_a_schema_bounds_is_bounded():
     """A model that wants to go on for ever comes to the end: nothing can be put between the parts."""
     rule = Grammar("json_schema", json.dumps(SCHEMA), BPE)
-    state, tokens = rule.start(), list[int]()
+    state, tokens = rule.initial_state(), list[int]()
     while EOS not in tokens:
         choices = possible(rule, state, len(BPE))
         tokens.append(max(choices, key=lambda token: (token != EOS, -len(BPE.pieces[token]), token)))
-        state = rule.after(state, tokens[-1])
+        state = rule.next_state(state, tokens[-1])
         assert len(tokens) < 150
 
 
@@ -203,38 +203,40 @@ def test_a_character_may_be_spread_over_tokens():
 
 def test_text_may_be_cut_in_every_way():
     rule = Grammar("regex", "the old tree", BPE)
-    state = rule.start()
+    state = rule.initial_state()
     for byte in b"the old tree":
-        state = rule.after(state, BPE.pieces.index(bytes([byte])))
+        state = rule.next_state(state, BPE.pieces.index(bytes([byte])))
     assert possible(rule, state, len(BPE)) == [EOS]
 
 
 def test_where_the_first_blank_is_dropped_the_grammar_begins_without_it():
     rule = Grammar("regex", "(the|a) .*", WORDS)
-    assert {WORDS.pieces[token] for token in possible(rule, rule.start(), len(WORDS))} == {b" the", b" a"}
-    behind = rule.after(rule.start(), WORDS.pieces.index(b" the"))
+    assert {WORDS.pieces[token] for token in possible(rule, rule.initial_state(), len(WORDS))} == {b" the", b" a"}
+    behind = rule.next_state(rule.initial_state(), WORDS.pieces.index(b" the"))
     assert all(WORDS.pieces[token].startswith(b" ") for token in possible(rule, behind, len(WORDS)))
 
 
 def test_a_grammar_that_no_token_can_go_on_with_leaves_nothing():
     rule = Grammar("regex", "the zebra", WORDS)
-    behind = rule.after(rule.start(), WORDS.pieces.index(b" the"))
+    behind = rule.next_state(rule.initial_state(), WORDS.pieces.index(b" the"))
     assert possible(rule, behind, len(WORDS)) == []
 
 
 def test_tokens_with_the_same_text_are_all_allowed():
-    vocabulary = Vocabulary((b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), ends=(EOS,), drops_first_blank=True)
+    vocabulary = Vocabulary(
+        (b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), eos_ids=(EOS,), drops_first_blank=True
+    )
     rule = Grammar("regex", "ab?", vocabulary)
-    assert possible(rule, rule.start(), len(vocabulary)) == [4, 5, 6]
-    assert possible(rule, rule.after(rule.start(), 6), len(vocabulary)) == [EOS, 7]
+    assert possible(rule, rule.initial_state(), len(vocabulary)) == [4, 5, 6]
+    assert possible(rule, rule.next_state(rule.initial_state(), 6), len(vocabulary)) == [EOS, 7]
 
 
 def test_states_are_values():
     rule = Grammar("regex", "(the|two) [a-z]+", BPE)
-    rng, seen = random.Random(1), [(rule.start(), possible(rule, rule.start(), len(BPE)))]
+    rng, seen = random.Random(1), [(rule.initial_state(), possible(rule, rule.initial_state(), len(BPE)))]
     for _ in range(60):
         state, choices = rng.choice(seen)
-        after = rule.after(state, rng.choice(choices))
+        after = rule.next_state(state, rng.choice(choices))
         seen.append((after, possible(rule, after, len(BPE))))
         assert all(possible(rule, state, len(BPE)) == choices for state, choices in rng.sample(seen, min(5, len(seen))))
         seen = [(state, choices) for state, choices in seen if rule.applies(state, ())]
@@ -242,28 +244,28 @@ def test_states_are_values():
 
 def test_special_tokens_write_nothing_and_the_end_ends():
     rule = Grammar("regex", "the", WORDS)
-    start = rule.after(rule.start(), 3)
-    assert possible(rule, start, len(WORDS)) == possible(rule, rule.start(), len(WORDS))
-    assert not rule.applies(rule.after(rule.start(), EOS), ())
+    start = rule.next_state(rule.initial_state(), 3)
+    assert possible(rule, start, len(WORDS)) == possible(rule, rule.initial_state(), len(WORDS))
+    assert not rule.applies(rule.next_state(rule.initial_state(), EOS), ())
 
 
 def test_any_of_several_ends_may_end_a_text_that_is_complete():
-    more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.ends)
-    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, ends=(EOS, more), drops_first_blank=False))
-    behind = rule.after(rule.start(), BPE.pieces.index(b"a"))
-    assert possible(rule, rule.start(), len(BPE)) == [BPE.pieces.index(b"a")]
+    more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.eos_ids)
+    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), drops_first_blank=False))
+    behind = rule.next_state(rule.initial_state(), BPE.pieces.index(b"a"))
+    assert possible(rule, rule.initial_state(), len(BPE)) == [BPE.pieces.index(b"a")]
     assert possible(rule, behind, len(BPE)) == sorted([EOS, more])
-    assert not rule.applies(rule.after(behind, more), ())
+    assert not rule.applies(rule.next_state(behind, more), ())
 
 
 def test_a_token_that_does_not_fit_cannot_be_followed():
     rule = Grammar("regex", "the", BPE)
     with pytest.raises(Unsatisfiable, match="the answer cannot follow its grammar further"):
-        rule.after(rule.start(), BPE.pieces.index(b"z"))
+        rule.next_state(rule.initial_state(), BPE.pieces.index(b"z"))
 
 
 def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
-    vocabulary = Vocabulary(BPE.pieces, ends=(EOS,), drops_first_blank=False)
+    vocabulary = Vocabulary(BPE.pieces, eos_ids=(EOS,), drops_first_blank=False)
     known = grammar._tokens_of(vocabulary)
     assert grammar._tokens_of(vocabulary) is known
     size = len(grammar._KNOWN)
@@ -320,7 +322,7 @@ def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
 def test_a_grammar_whose_first_token_needs_too_much_is_refused():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
     with pytest.raises(InvalidRequest, match="the grammar needs too much: parser error: Too many items"):
-        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, ends=(EOS,), drops_first_blank=False))
+        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), drops_first_blank=False))
 
 
 def test_patterns_may_stand_where_nothing_is_intersected():
@@ -398,10 +400,10 @@ def test_many_hypotheses_share_what_a_step_may_cost(name):
     def steps(width):
         with contextlib.suppress(Unsatisfiable, InvalidRequest):
             rule, count = Grammar("lark", AMBIGUOUS[name], BPE, width=width), 0
-            state = rule.start()
+            state = rule.initial_state()
             while count < 200:
                 rule.apply(np.zeros(len(BPE), np.float32), state, ())
-                state, count = rule.after(state, BPE.pieces.index(b"a")), count + 1
+                state, count = rule.next_state(state, BPE.pieces.index(b"a")), count + 1
         return count
 
     assert steps(32) < 0.7 * steps(1)
@@ -507,13 +509,13 @@ from service.decoding.grammar import Grammar
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
 pieces = (b"", b"", b"", b"", *(bytes([byte]) for byte in range(256)))
-vocabulary = Vocabulary(pieces, ends=(2,), drops_first_blank=False)
+vocabulary = Vocabulary(pieces, eos_ids=(2,), drops_first_blank=False)
 def run():
     for name, (kind, text) in {DEEP!r}.items():
         try:
             rule = Grammar(kind, text, vocabulary)
             for token in (101, 95):
-                rule.after(rule.start(), token)
+                rule.next_state(rule.initial_state(), token)
         except (InvalidRequest, Unsatisfiable) as error:
             pass
         print(name)

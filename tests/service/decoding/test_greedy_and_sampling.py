@@ -16,10 +16,10 @@ from tests.fakes import decoding_request as request
 VOCABULARY = 16
 
 
-def run(*requests, rule=doubtful, seen=None, ends=(EOS,)):
+def run(*requests, rule=doubtful, seen=None, eos_ids=(EOS,)):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=rule)
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
-    sequences = [Sequence(asked, search_for(asked, ends=ends)) for asked in requests]
+    sequences = [Sequence(asked, search_for(asked, eos_ids=eos_ids)) for asked in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
 
@@ -70,14 +70,14 @@ def test_without_scores_the_answer_is_the_same_and_nobody_asks_for_a_distributio
 
 @pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}, {"num_sequences": 2, "temperature": 1.0, "seed": 3}])
 def test_any_of_several_tokens_ends_an_answer(options):
-    ends, seen = (EOS, 5, 9, 12), set()
+    eos_ids, seen = (EOS, 5, 9, 12), set()
     for n in range(20):
-        (sequence,) = run(request(source=(n % 13 + 3, 2), **options), ends=ends)
+        (sequence,) = run(request(source=(n % 13 + 3, 2), **options), eos_ids=eos_ids)
         for answer in sequence.answers:
-            assert not {*answer.tokens[:-1]} & {*ends}
-            assert (answer.reason == FinishReason.END_OF_SEQUENCE) == (answer.tokens[-1] in ends)
+            assert not {*answer.tokens[:-1]} & {*eos_ids}
+            assert (answer.reason == FinishReason.END_OF_SEQUENCE) == (answer.tokens[-1] in eos_ids)
             seen.add(answer.tokens[-1])
-    assert len(seen & {*ends}) > 1
+    assert len(seen & {*eos_ids}) > 1
 
 
 def test_a_prefix_is_forced_and_then_continued():
@@ -164,10 +164,10 @@ class Bonus:
     def __init__(self, token, bonus):
         self.token, self.bonus = token, bonus
 
-    def start(self):
+    def initial_state(self):
         return None
 
-    def after(self, state, token):
+    def next_state(self, state, token):
         return None
 
     def applies(self, state, tokens):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
-from service.decoding.lexical_constraints import Phrases, allocate, phrase_variants
+from service.decoding.lexical_constraints import LexicalConstraints, allocate, phrase_variants
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 
@@ -21,13 +21,13 @@ phrase_lists = st.lists(variants.map(tuple), min_size=1, max_size=4)
 
 def build(phrases, *, ordered=False, slack=3):
     """Phrases that fit with `slack` tokens to spare."""
-    least = Phrases(tuple(phrases), ends=(EOS,), ordered=ordered, max_tokens=1000).minimum
-    return Phrases(tuple(phrases), ends=(EOS,), ordered=ordered, max_tokens=least + slack)
+    least = LexicalConstraints(tuple(phrases), eos_ids=(EOS,), ordered=ordered, max_tokens=1000).minimum
+    return LexicalConstraints(tuple(phrases), eos_ids=(EOS,), ordered=ordered, max_tokens=least + slack)
 
 
 def walk(phrases, choose):
     """Tokens up to the end, or up to max_tokens; checks every promise on the way."""
-    state, tokens = phrases.start(), list[int]()
+    state, tokens = phrases.initial_state(), list[int]()
     while len(tokens) < phrases._max_tokens and EOS not in tokens:
         scores_V = np.zeros(V, np.float32)
         if phrases.applies(state, tokens):
@@ -37,15 +37,15 @@ def walk(phrases, choose):
         assert (EOS in possible) == phrases.is_done(state)
         better = phrases.next_tokens(state)
         for token in range(1, V):
-            assert (phrases.met(phrases.after(state, token)) > phrases.met(state)) == (token in better)
+            assert (phrases.met(phrases.next_state(state, token)) > phrases.met(state)) == (token in better)
         assert phrases.is_done(state) == (phrases.met(state) == phrases.total) == (phrases.remaining(state) == 0)
         if not phrases.is_done(state):
             assert better
-            assert any(phrases.remaining(phrases.after(state, t)) < phrases.remaining(state) for t in range(1, V))
+            assert any(phrases.remaining(phrases.next_state(state, t)) < phrases.remaining(state) for t in range(1, V))
         token = choose(possible)
         tokens.append(token)
         if token != EOS:
-            state = phrases.after(state, token)
+            state = phrases.next_state(state, token)
     return tokens, state
 
 
@@ -100,9 +100,9 @@ def test_ordered_phrases_come_in_their_order(phrases, rng):
 @given(phrase_lists, st.lists(st.integers(1, 6), max_size=30))
 def test_progress_is_what_the_tokens_contain(phrases, tokens):
     built = build(phrases)
-    state = built.start()
+    state = built.initial_state()
     for token in tokens:
-        state = built.after(state, token)
+        state = built.next_state(state, token)
     if len(set(phrases)) == len(phrases):
         assert list(state.missing) == [0 if places(tokens, phrase) else 1 for phrase in phrases]
 
@@ -110,7 +110,7 @@ def test_progress_is_what_the_tokens_contain(phrases, tokens):
 # ---- where phrases may stand
 
 PIECES = (b"", b" a", b"a", b"b", b".", b" b", b"", " ä".encode(), b" ")
-SMALL = Vocabulary(PIECES, ends=(EOS,), drops_first_blank=False)
+SMALL = Vocabulary(PIECES, eos_ids=(EOS,), drops_first_blank=False)
 WORD_LIKE = ((2,), (3,), (2, 3), (3, 2, 2), (4,), (4, 2), (2, 4))  # a, b, ab, baa, ., .a, a.
 spelled = st.sampled_from([((8, *bare), bare) for bare in WORD_LIKE] + [((1, 3), (2, 3)), ((5,), (3,)), ((1,), (2,))])
 spelled_lists = st.lists(spelled, min_size=1, max_size=4)
@@ -118,9 +118,9 @@ befores = st.sampled_from(["", "a", "a.", "ä", " "])
 
 
 def standing(phrases, *, ordered=False, slack=3, before=""):
-    given: dict[str, Any] = {"ends": (EOS,), "ordered": ordered, "vocabulary": SMALL, "before": before}
-    least = Phrases(tuple(phrases), max_tokens=1000, **given).minimum
-    return Phrases(tuple(phrases), max_tokens=least + slack, **given)
+    given: dict[str, Any] = {"eos_ids": (EOS,), "ordered": ordered, "vocabulary": SMALL, "before": before}
+    least = LexicalConstraints(tuple(phrases), max_tokens=1000, **given).minimum
+    return LexicalConstraints(tuple(phrases), max_tokens=least + slack, **given)
 
 
 def stands(tokens, phrase, before):
@@ -158,7 +158,7 @@ def test_phrases_that_stand_where_words_do_are_met_as_well(phrases, ordered, sla
 
 def test_a_blank_begins_no_answer_and_no_phrase_is_glued_to_a_word():
     phrase = standing([((1,), (2,))])
-    assert phrase.next_tokens(phrase.start()) == (2,)
+    assert phrase.next_tokens(phrase.initial_state()) == (2,)
     assert phrase.next_tokens(progress(phrase, 3)) == (1,)
     assert phrase.next_tokens(progress(phrase, 7)) == (1,)  # ä is a letter
     assert phrase.next_tokens(progress(phrase, 3, 4)) == (1,)  # nor to a full stop
@@ -166,21 +166,21 @@ def test_a_blank_begins_no_answer_and_no_phrase_is_glued_to_a_word():
     assert phrase.next_tokens(progress(phrase, 6)) == (2,)  # a token without text
     assert not phrase.is_done(progress(phrase, 3, 2))
     continued = standing([((1,), (2,))], before="b")
-    assert continued.next_tokens(continued.start()) == (1,)
+    assert continued.next_tokens(continued.initial_state()) == (1,)
 
 
 def test_where_the_spelling_at_the_start_is_long_some_text_may_come_first():
     phrase = standing([((1,), (2, 3, 2))], slack=0)
     assert phrase.minimum == 3  # something, the phrase, the end
     scores_V = np.zeros(V, np.float32)
-    phrase.apply(scores_V, phrase.start(), [])
+    phrase.apply(scores_V, phrase.initial_state(), [])
     assert np.flatnonzero(scores_V == 0).tolist() == [1, 2, 3, 4, 5, 7, 8]  # not the end, no token without text
 
 
 def test_with_no_token_to_spare_text_of_the_right_kind_may_still_come():
     phrase = standing([((8, 1), (2,))], slack=1)  # two tokens behind a letter, one behind a blank
     scores_V = np.zeros(V, np.float32)
-    phrase.apply(scores_V, phrase.start(), [])
+    phrase.apply(scores_V, phrase.initial_state(), [])
     assert np.flatnonzero(scores_V == 0).tolist() == [2, 6, 8]
 
 
@@ -190,12 +190,12 @@ def test_with_no_token_to_spare_text_of_the_right_kind_may_still_come():
 )
 def test_what_a_word_may_follow_at_once(text, is_closed):
     word = BPE.encode("house")
-    phrases = Phrases(
+    phrases = LexicalConstraints(
         [phrase_variants(BPE, "house")],
-        ends=(2,),
+        eos_ids=(2,),
         ordered=False,
         max_tokens=50,
-        vocabulary=Vocabulary.of(BPE, ends=(2,)),
+        vocabulary=Vocabulary.of(BPE, eos_ids=(2,)),
         before=text,
     )
     assert phrases.is_done(progress(phrases, *word)) == (not is_closed)
@@ -204,21 +204,21 @@ def test_what_a_word_may_follow_at_once(text, is_closed):
 
 def test_a_script_without_blanks_and_marks_stand_anywhere():
     for text in ("本", ", the", "-old"):
-        phrases = Phrases(
+        phrases = LexicalConstraints(
             [phrase_variants(BPE, text)],
-            ends=(2,),
+            eos_ids=(2,),
             ordered=False,
             max_tokens=50,
-            vocabulary=Vocabulary.of(BPE, ends=(2,)),
+            vocabulary=Vocabulary.of(BPE, eos_ids=(2,)),
             before="house",
         )
         assert phrases.is_done(progress(phrases, *BPE.encode(text)))
 
 
 def progress(phrases, *tokens):
-    state = phrases.start()
+    state = phrases.initial_state()
     for token in tokens:
-        state = phrases.after(state, token)
+        state = phrases.next_state(state, token)
     return state
 
 
@@ -240,7 +240,7 @@ def test_every_spelling_counts_as_much_as_the_longest():
     assert phrases.total == 3
     assert phrases.met(progress(phrases, 1)) == 1
     assert phrases.met(progress(phrases, 4)) == 3
-    assert phrases.next_tokens(phrases.start()) == (1, 4)
+    assert phrases.next_tokens(phrases.initial_state()) == (1, 4)
     assert phrases.minimum == 2
 
 
@@ -262,10 +262,10 @@ def test_with_no_token_to_spare_only_the_phrase_is_left():
 
 
 def test_phrases_that_do_not_fit_any_more_leave_nothing():
-    phrases = Phrases((((1, 2, 3),),), ends=(EOS, 7), ordered=False, max_tokens=3)
+    phrases = LexicalConstraints((((1, 2, 3),),), eos_ids=(EOS, 7), ordered=False, max_tokens=3)
     assert phrases.minimum == 4
     scores_V = np.zeros(V, np.float32)
-    phrases.apply(scores_V, phrases.start(), [])
+    phrases.apply(scores_V, phrases.initial_state(), [])
     assert not np.isfinite(scores_V).any()
 
 

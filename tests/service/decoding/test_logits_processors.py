@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
 from service.decoding.logits_processors import (
-    Banned,
-    CountPenalty,
+    AllowedTokens,
+    BannedTexts,
     LogitBias,
-    NoEnd,
-    NoRepeat,
-    Only,
+    MinLength,
+    NoRepeatNGram,
     PrefixBias,
+    PresenceFrequencyPenalty,
     RepetitionPenalty,
-    build_rules,
+    build_logits_processors,
 )
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
@@ -29,9 +29,9 @@ logit_lists = st.lists(st.floats(-20, 20, width=32), min_size=V, max_size=V)
 def applied(rule, logits, tokens=()):
     """The scores behind `tokens` after the rule."""
     scores_V = np.array(logits, np.float32)
-    state = rule.start()
+    state = rule.initial_state()
     for token in tokens:
-        state = rule.after(state, token)
+        state = rule.next_state(state, token)
     before = scores_V.copy()
     if rule.applies(state, tokens):
         rule.apply(scores_V, state, tokens)
@@ -60,7 +60,7 @@ def test_the_repetition_penalty_divides_positive_and_multiplies_negative_logits_
 
 @given(logit_lists, token_lists, st.floats(-2, 2), st.floats(-2, 2))
 def test_presence_counts_once_and_frequency_each_time(logits, tokens, presence, frequency):
-    scores_V = applied(CountPenalty(presence=presence, frequency=frequency), logits, tokens)
+    scores_V = applied(PresenceFrequencyPenalty(presence=presence, frequency=frequency), logits, tokens)
     for token, logit in enumerate(logits):
         count = tokens.count(token)
         assert scores_V[token] == pytest.approx(logit - count * frequency - (count > 0) * presence, rel=1e-4, abs=1e-4)
@@ -88,21 +88,21 @@ def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(lo
 
 
 def test_the_end_waits_for_other_tokens():
-    rule = NoEnd((EOS, 5), before=2)
+    rule = MinLength((EOS, 5), before=2)
     masked = [np.flatnonzero(np.isneginf(applied(rule, [0.0] * V, [6] * count))).tolist() for count in range(4)]
     assert masked == [[EOS, 5], [EOS, 5], [], []]
 
 
 @given(token_lists, st.integers(1, 4))
 def test_no_sequence_of_tokens_appears_twice(tokens, length):
-    masked = np.isneginf(applied(NoRepeat(length), [0.0] * V, tokens))
+    masked = np.isneginf(applied(NoRepeatNGram(length), [0.0] * V, tokens))
     seen = [tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1)]
     for token in range(V):
         assert masked[token] == (tuple([*tokens, token][-length:]) in seen)
 
 
 def test_only_what_is_allowed_is_left():
-    assert np.flatnonzero(applied(Only({7, 3, EOS}), [0.5] * V) == 0.5).tolist() == [EOS, 3, 7]
+    assert np.flatnonzero(applied(AllowedTokens({7, 3, EOS}), [0.5] * V) == 0.5).tolist() == [EOS, 3, 7]
 
 
 TEXTS = ["ab ab abc", "größer als größe", "a b c d", "日本語 日本", "😀😃 😀"]
@@ -110,7 +110,7 @@ TOKENIZERS = {
     "bpe": Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=290),
     "words": Tokenizer.train(TEXTS, kind="words", vocab_size=60),
 }
-VOCABULARIES = {kind: Vocabulary.of(tokenizer, ends=(2,)) for kind, tokenizer in TOKENIZERS.items()}
+VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_ids=(2,)) for kind, tokenizer in TOKENIZERS.items()}
 texts = st.lists(st.text("ab größe日本😀 ", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
@@ -121,7 +121,7 @@ def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banne
     vocabulary = VOCABULARIES[kind]
     any_tokens = st.lists(st.integers(0, len(vocabulary) - 1), max_size=12)
     tokens = data.draw(any_tokens | st.text("ab größe日本😀 ", max_size=8).map(TOKENIZERS[kind].encode))
-    masked = np.isneginf(applied(Banned(banned, vocabulary), np.zeros(len(vocabulary)), tokens))
+    masked = np.isneginf(applied(BannedTexts(banned, vocabulary), np.zeros(len(vocabulary)), tokens))
 
     def written(tokens):
         text = b"".join(vocabulary.pieces[token] for token in tokens)
@@ -139,20 +139,20 @@ def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banne
 @settings(max_examples=60, deadline=None)
 def test_no_random_answer_contains_a_banned_text(kind, banned, seed):
     vocabulary, rng = VOCABULARIES[kind], random.Random(seed)
-    rule, tokens = Banned(banned, vocabulary), list[int]()
-    state = rule.start()
+    rule, tokens = BannedTexts(banned, vocabulary), list[int]()
+    state = rule.initial_state()
     for _ in range(25):
         scores_V = np.zeros(len(vocabulary), np.float32)
         if rule.applies(state, tokens):
             rule.apply(scores_V, state, tokens)
         tokens.append(rng.choice(np.flatnonzero(scores_V == 0).tolist()))
-        state = rule.after(state, tokens[-1])
+        state = rule.next_state(state, tokens[-1])
     assert not any(text in TOKENIZERS[kind].decode(tokens) for text in banned)
 
 
 def test_the_replacement_character_cannot_be_banned():
     with pytest.raises(InvalidRequest, match=r"options.banned\[1\]: must not contain U\+FFFD"):
-        Banned(("a", "b\ufffd"), VOCABULARIES["bpe"])
+        BannedTexts(("a", "b\ufffd"), VOCABULARIES["bpe"])
 
 
 # ---- all of them
@@ -160,7 +160,7 @@ def test_the_replacement_character_cannot_be_banned():
 
 def built(prefix=(), **options):
     vocabulary = VOCABULARIES["words"]
-    return build_rules(
+    return build_logits_processors(
         DecodingOptions(**options),
         vocabulary=vocabulary,
         prompt=(1,),
@@ -187,7 +187,16 @@ def test_every_option_becomes_its_rule_penalties_first():
         banned=("ab",),
         allowed_tokens=(5, 6),
     )
-    kinds = [RepetitionPenalty, CountPenalty, LogitBias, PrefixBias, NoEnd, NoRepeat, Banned, Only]
+    kinds = [
+        RepetitionPenalty,
+        PresenceFrequencyPenalty,
+        LogitBias,
+        PrefixBias,
+        MinLength,
+        NoRepeatNGram,
+        BannedTexts,
+        AllowedTokens,
+    ]
     assert [type(rule) for rule in rules] == kinds
     assert [rule.is_mask for rule in rules] == sorted(rule.is_mask for rule in rules)
 
@@ -199,9 +208,9 @@ def test_an_answer_without_end_never_ends():
 
 
 def test_every_end_is_always_allowed():
-    vocabulary = Vocabulary.of(TOKENIZERS["words"], ends=(EOS, 9))
+    vocabulary = Vocabulary.of(TOKENIZERS["words"], eos_ids=(EOS, 9))
     options = DecodingOptions(allowed_tokens=(EOS,))
-    (rule,) = build_rules(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
+    (rule,) = build_logits_processors(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
     assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
 
 

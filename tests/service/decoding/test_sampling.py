@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.sampling_chi_square import FILTERS, SIGNIFICANT, best_of, chi_square, measure, survival, zipf_row
-from service.decoding.sampling import K_WANTED, Sampler
+from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
 
@@ -101,7 +101,7 @@ def test_the_draw_is_the_same_with_however_many_best_tokens(row, options, seed, 
     options = DecodingOptions(seed=seed, **options)
     alone = Sampler(options, seed, 0)
     expected = [alone.draw(row) for _ in range(6)]
-    for size in {1, min(K_WANTED, len(row)), *(min(size, len(row)) for size in sizes)}:
+    for size in {1, min(TOP_CANDIDATES, len(row)), *(min(size, len(row)) for size in sizes)}:
         sampler = Sampler(options, seed, 0)
         assert [sampler.draw(row, best_of(row, size)) for _ in range(6)] == expected
 

@@ -13,9 +13,9 @@ stop_strings = st.lists(st.text("ab größe日本😀 \ufffd", min_size=1, max_s
 
 def stopped_at(matcher, tokens):
     """The place of the token that completes a stop string, or None."""
-    state = matcher.start()
+    state = matcher.initial_state()
     for place, token in enumerate(tokens):
-        state = matcher.after(state, token)
+        state = matcher.next_state(state, token)
         if matcher.is_stopped(state):
             return place
     return None
@@ -50,7 +50,7 @@ def test_the_blank_before_the_first_word_is_no_text(tokens, stop):
 
 def test_states_are_values():
     matcher = StopMatcher((b"", b"a", b"b"), ("ab",), drops_first_blank=False)
-    first = matcher.after(matcher.start(), 1)
-    assert matcher.is_stopped(matcher.after(first, 2))
-    assert not matcher.is_stopped(matcher.after(first, 1))
+    first = matcher.next_state(matcher.initial_state(), 1)
+    assert matcher.is_stopped(matcher.next_state(first, 2))
+    assert not matcher.is_stopped(matcher.next_state(first, 1))
     assert not matcher.is_stopped(first)

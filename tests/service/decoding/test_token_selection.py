@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.token_selection import Expander, NotFinite, best_of, check_finite, log_softmax
+from service.decoding.token_selection import NotFinite, TokenSelector, best_of, check_finite, log_softmax
 from service.options import DecodingOptions
 from service.request import Request
 from tests.fakes import ScriptedOutputs
@@ -39,11 +39,11 @@ def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
 def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
     logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
     model = ScriptedOutputs(logprobs_RV, [(5, 2)], 2, 0.0, 0.0)
-    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=5), ends=(2,), stops=None)
-    hypothesis = expander.start()
+    selector = TokenSelector(Request(request_id="r", prompt=(1,), max_tokens=5), eos_ids=(2,), stops=None)
+    hypothesis = selector.start()
     hypothesis.row = 0
-    assert [token for token, _ in expander.best(hypothesis, model, 2)] == [7, 6]
-    found = expander.best(hypothesis, model, 2, also=(6, 3, 0))
+    assert [token for token, _ in selector.best(hypothesis, model, 2)] == [7, 6]
+    found = selector.best(hypothesis, model, 2, also=(6, 3, 0))
     assert [token for token, _ in found] == [7, 6, 0, 3]
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
 
@@ -51,13 +51,15 @@ def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
 def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at():
     """The scripted attention looks at one source position after another: three positions, five tokens."""
     options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
-    expander = Expander(Request(request_id="r", prompt=(1,), max_tokens=9, options=options), ends=(2,), stops=None)
+    selector = TokenSelector(
+        Request(request_id="r", prompt=(1,), max_tokens=9, options=options), eos_ids=(2,), stops=None
+    )
     model = ScriptedOutputs(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)], 1, 0.0, 0.0)
-    hypothesis = expander.start()
+    hypothesis = selector.start()
     hypothesis.tokens = [5, 5, 5, 5, 5]
-    assert expander.coverage(hypothesis, 0, model) == pytest.approx(0.0)
+    assert selector.coverage(hypothesis, 0, model) == pytest.approx(0.0)
     hypothesis.tokens = [5, 5]
-    assert expander.coverage(hypothesis, 0, model) == pytest.approx(0.5 * math.log(1e-10))
+    assert selector.coverage(hypothesis, 0, model) == pytest.approx(0.5 * math.log(1e-10))
 
 
 def test_a_row_that_is_no_distribution_is_noticed():

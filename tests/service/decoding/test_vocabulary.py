@@ -6,8 +6,8 @@ from model.tokenizer import Tokenizer
 from service.decoding.vocabulary import Vocabulary
 
 TEXTS = ["größer als Größe", "the old tree, the old house", "日本語の本", "😀😃 😀"]
-BPE = Vocabulary.of(Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=320), ends=(2,))
-WORDS = Vocabulary.of(Tokenizer.train(TEXTS, kind="words", vocab_size=60), ends=(2,))
+BPE = Vocabulary.of(Tokenizer.train(TEXTS * 3, kind="bpe", vocab_size=320), eos_ids=(2,))
+WORDS = Vocabulary.of(Tokenizer.train(TEXTS, kind="words", vocab_size=60), eos_ids=(2,))
 texts = st.one_of(
     st.sampled_from([" ", "the", "ö", "本", "😀", " old", "d"]), st.text("theold größe,日本😀", min_size=1)
 )

@@ -164,7 +164,12 @@ async def test_rules_stand_behind_one_another_and_phrases_among_them():
         phrases=("red house",),
         beam_size=4,
     )
-    assert [type(rule).__name__ for rule in request.rules] == ["RepetitionPenalty", "NoEnd", "Banned", "Phrases"]
+    assert [type(rule).__name__ for rule in request.rules] == [
+        "RepetitionPenalty",
+        "MinLength",
+        "BannedTexts",
+        "LexicalConstraints",
+    ]
     assert request.rules[-1] is request.phrases
     assert (await prepare(TRANSLATION, "cat")).rules == ()
 

@@ -78,7 +78,7 @@ def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), rules=(), **
         rules=rules,
         options=DecodingOptions(**options),
     )
-    made = Sequence(request, search_for(request, ends=(EOS,)))
+    made = Sequence(request, search_for(request, eos_ids=(EOS,)))
     made.hypotheses[0].tokens += tokens
     made.steps = len(tokens)
     return made

@@ -29,7 +29,7 @@ class Bench:
         self.scheduler = Scheduler(SchedulerConfig(**config), self.runner.limits, self.runner.layout)
 
     def submit(self, *requests):
-        sequences = [Sequence(request, search_for(request, ends=(EOS,))) for request in requests]
+        sequences = [Sequence(request, search_for(request, eos_ids=(EOS,))) for request in requests]
         for sequence in sequences:
             self.scheduler.check(sequence.request)
             self.scheduler.submit(sequence)

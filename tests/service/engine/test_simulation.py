@@ -34,10 +34,10 @@ class Few:
     is_mask = True
     allowed = (EOS, 5, 9, 11)
 
-    def start(self):
+    def initial_state(self):
         return 0
 
-    def after(self, state, token):
+    def next_state(self, state, token):
         assert token in self.allowed
         return state + 1
 
@@ -121,7 +121,7 @@ def runner_for(has_source):
 def alone(request):
     runner = runner_for(bool(request.source))
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
-    sequence = Sequence(request, search_for(request, ends=(EOS,)))
+    sequence = Sequence(request, search_for(request, eos_ids=(EOS,)))
     scheduler.submit(sequence)
     drain(scheduler, runner)
     return result(sequence)
@@ -138,7 +138,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
         while len(scheduler.waiting) < 30:
             request = draw_reading(rng, len(sequences), turn)
             scheduler.check(request)
-            sequences.append(Sequence(request, search_for(request, ends=(EOS,))))
+            sequences.append(Sequence(request, search_for(request, eos_ids=(EOS,))))
             scheduler.submit(sequences[-1])
         if rng.random() < 0.05:
             scheduler.cancel(rng.choice(sequences[-20:]))
@@ -177,7 +177,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         while len(scheduler.waiting) < 6:
             request = draw_request(rng, number, turn, has_source)
             scheduler.check(request)
-            sequence = Sequence(request, search_for(request, ends=(EOS,)))
+            sequence = Sequence(request, search_for(request, eos_ids=(EOS,)))
             scheduler.submit(sequence)
             recent.append(sequence)
             number += 1

@@ -82,7 +82,7 @@ def reference(model, requests):
 
 
 def sequence_for(runner, request):
-    return Sequence(request, search_for(request, ends=runner.ends))
+    return Sequence(request, search_for(request, eos_ids=runner.ends))
 
 
 def logprobs_of(runner, requests, *, arrivals=(), **config):
