@@ -46,7 +46,7 @@ class Timed(OnnxRunner):
 def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[float, float, float]]:
     """Seconds of every turn with all rows: the whole, in the graph, in copies."""
     runner = Timed(model, model.runner(max_rows=1)._memory, max_rows=rows)
-    settings = SchedulerConfig(max_rows=rows, join_tokens=1 << 20)
+    settings = SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20)
     scheduler = Scheduler(settings, runner.limits, runner.layout)
     for request in requests:
         scheduler.submit(Sequence(request, search_for(request, eos_ids=())))

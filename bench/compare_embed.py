@@ -145,14 +145,14 @@ async def in_process(pool: EnginePool, texts: Sequence[Ids]) -> list[np.ndarray]
     futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in texts]
     for number, (ids, future) in enumerate(zip(texts, futures, strict=True)):
         reading = Reading(pooling="mean")
-        request = Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, reading=reading)
+        request = Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, encoder_request=reading)
         pool.submit(request, loop, lambda event, future=future: future.set_result(event))
     vectors: list[np.ndarray] = []
     for event in await asyncio.gather(*futures):
         assert isinstance(event, Finished), event
-        assert event.encoded is not None
-        assert event.encoded.vector is not None
-        vectors.append(event.encoded.vector)
+        assert event.encoder_output is not None
+        assert event.encoder_output.vector is not None
+        vectors.append(event.encoder_output.vector)
     return vectors
 
 

@@ -72,7 +72,7 @@ class Ours:
         manifest, count = load_bundle(path), effective_cpus()
         model = OnnxModel.open(path, manifest, device="cpu", lone_threads=count if rows == 1 else 1, crowd=Crowd())
         tokenizer = Tokenizer.load(path / TOKENIZER)
-        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, join_tokens=1 << 20))
+        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
         self._pool = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, config) for _ in range(count)])
         self._pool.start()
 

@@ -76,7 +76,7 @@ class Ours:
                 prompt=self.manifest.golden.prompt,
                 max_tokens=work.max_tokens,
                 options=DecodingOptions(beam_size=beam),
-                words=words[number] if words else (),
+                shortlist=words[number] if words else (),
                 is_streamed=False,
             )
             self.pool.submit(request, loop, hear)

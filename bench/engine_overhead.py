@@ -138,7 +138,9 @@ class TimedRunner(OnnxRunner):
 
 async def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: int) -> dict[str, float]:
     runner = TimedRunner(model, max_rows=rows)
-    engine = Engine(runner, tokenizer, EngineConfig(scheduler=SchedulerConfig(max_rows=rows, join_tokens=1 << 20)))
+    engine = Engine(
+        runner, tokenizer, EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
+    )
     engine.start()
     loop, rng = asyncio.get_running_loop(), random.Random(1)
     done = asyncio.Event()
@@ -170,7 +172,7 @@ async def measure_served(
 
     def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
         info = ModelInfo("encoder_decoder", "translation", "fp32", model.choice.provider, "cpu", False)
-        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, join_tokens=1 << 20))
+        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
         pool = EnginePool([Engine(runner, tokenizer, config, metrics.model(name, info).engine())])
         pool.start()
         return ServedModel(

@@ -58,7 +58,10 @@ def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tupl
             client_s[name].append(answer["cpu_s"] / answer["seconds"])
             return float(answer["sentences"] / answer["seconds"])
 
-        reading = {"join_tokens": SERVED.join_tokens, "idle_join_tokens": SERVED.idle_join_tokens}
+        reading = {
+            "max_prefill_tokens": SERVED.max_prefill_tokens,
+            "max_idle_prefill_tokens": SERVED.max_idle_prefill_tokens,
+        }
         jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS, **reading)}
         figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in kinds}}, repetitions)  # type: ignore[misc]
     verdicts, told = [], dict[str, Any](figures)

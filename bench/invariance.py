@@ -81,6 +81,9 @@ def main() -> None:
     for number, (text, _) in enumerate(sentence_pairs(args.data, args.requests)):
         source = (*tokenizer.encode(text), eos)
         options = DecodingOptions(**list(STRATEGIES.values())[number % len(STRATEGIES)])
+        allowed: tuple[int, ...] = ()
+        if options.use_shortlist and shortlist is not None:
+            allowed = tuple(sorted({*shortlist.allowed(source), eos}))
         name = f"{number} {list(STRATEGIES)[number % len(STRATEGIES)]}"
         requests.append(
             Request(
@@ -89,7 +92,7 @@ def main() -> None:
                 prompt=(bos,),
                 max_tokens=min(manifest.limits.max_target_len, 3 * len(source) + 10),
                 options=options,
-                words=tuple(sorted({*shortlist.allowed(source), eos})) if options.use_shortlist and shortlist else (),
+                shortlist=allowed,
                 seed=number,
             )
         )

@@ -33,7 +33,7 @@ from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder
-from service.engine.golden_check import decode_alone
+from service.engine.golden_check import decode_single
 from service.request import Request
 from service.runtime.runner import OnnxModel
 
@@ -168,7 +168,7 @@ class SpeedModel:
             created="2000-01-01T00:00:00+00:00",
         )
         question = Request(request_id="golden", source=source, prompt=(config.bos_id,), max_tokens=4)
-        answer = decode_alone(OnnxModel.open(directory, unchecked, device="cpu").runner(max_rows=1), question)
+        answer = decode_single(OnnxModel.open(directory, unchecked, device="cpu").runner(max_rows=1), question)
         return dataclasses.replace(unchecked, golden=dataclasses.replace(unchecked.golden, output=tuple(answer)))
 
     def _samples(self) -> list[tuple[Sequence[int], Sequence[int]]]:

@@ -5,7 +5,7 @@ A process of its own, because what decides an engine's speed is read once, when 
 answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
 many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
 
-    glossa        rows, engines, lone_threads, join_tokens, idle_join_tokens    over its graphs, without gRPC
+    glossa        rows, engines, lone_threads, max_prefill_tokens, max_idle_prefill_tokens; its graphs, no gRPC
     client, lean  streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
@@ -131,12 +131,17 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     def model(lone_threads: int) -> OnnxModel:
         return OnnxModel.open(bundle, manifest, device="cpu", lone_threads=lone_threads)
 
-    def pool_of(rows: int, engines: int, lone_threads: int, join_tokens: int, idle_join_tokens: int) -> EnginePool:
-        key = rows, engines, lone_threads, join_tokens, idle_join_tokens
+    def pool_of(
+        rows: int, engines: int, lone_threads: int, max_prefill_tokens: int, max_idle_prefill_tokens: int
+    ) -> EnginePool:
+        key = rows, engines, lone_threads, max_prefill_tokens, max_idle_prefill_tokens
         if key not in pools:
             config = EngineConfig(
                 scheduler=SchedulerConfig(
-                    max_rows=rows, state_bytes=1 << 33, join_tokens=join_tokens, idle_join_tokens=idle_join_tokens
+                    max_rows=rows,
+                    kv_cache_bytes=1 << 33,
+                    max_prefill_tokens=max_prefill_tokens,
+                    max_idle_prefill_tokens=max_idle_prefill_tokens,
                 ),
                 max_queue=1 << 20,
             )
@@ -172,8 +177,8 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
             order.get("rows", 64),
             order.get("engines", 0) or effective_cpus(),
             order.get("lone_threads", 1),
-            order.get("join_tokens", 1 << 11),
-            order.get("idle_join_tokens", 1 << 14),
+            order.get("max_prefill_tokens", 1 << 11),
+            order.get("max_idle_prefill_tokens", 1 << 14),
         )
         options = DecodingOptions(beam_size=order["beam"])
         requests = [

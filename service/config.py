@@ -75,7 +75,7 @@ class ServerSettings(BaseSettings):
     huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
     max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
     kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
-    join_tokens: Positive = Field(
+    max_prefill_tokens: Positive = Field(
         256, description="tokens of sources and prompts read between two tokens of running requests, at most"
     )
     prefix_cache_bytes: int = Field(

@@ -30,7 +30,7 @@ class FinishReason(Enum):
     LENGTH = "length"  # max_tokens or the model's own limit
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
     ENCODED = "encoded"  # the source was read, which is all that was asked for
-    SEEN = "seen"  # the attention of given tokens was looked at, which is all that was asked for
+    ATTENTION = "attention"  # the attention of given tokens was looked at, which is all that was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,13 @@ class Request:
     options: how to decode; its texts have become tokens and rules here.
     prefix: the answer's first tokens, given. A target to score is nothing but prefix.
     rules: what changes the model's distribution, in the order of the masks behind the others.
-    phrases: what must appear in the answer; one of `rules` too.
+    lexical_constraints: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
     words: the only tokens that may be chosen, or given, in ascending order; none: all.
-    reading: what is wanted of the encoder, instead of text.
+    encoder_request: what is wanted of the encoder, instead of text.
     is_streamed: the answer is told as it grows; otherwise all of it at its end.
-    sees: which attention is wanted of a pass over the source and what the decoder reads.
-    reads: what that is, start token first, where nothing is to be answered before; else the prompt and the answer.
+    attention_kinds: which attention is wanted of a pass over the source and what the decoder reads.
+    forced_target: what the decoder reads there, start token first; empty: the prompt and the generated answer.
     """
 
     request_id: str
@@ -62,17 +62,17 @@ class Request:
     deadline_s: float | None = None
     options: DecodingOptions = field(default_factory=DecodingOptions)
     prefix: tuple[int, ...] = ()
-    rules: tuple[LogitsProcessor, ...] = ()
-    phrases: LexicalConstraints | None = None
-    words: tuple[int, ...] = ()
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    lexical_constraints: LexicalConstraints | None = None
+    shortlist: tuple[int, ...] = ()
     seed: int = 0
-    reading: Reading | None = None
+    encoder_request: Reading | None = None
     is_streamed: bool = True
-    sees: tuple[AttentionKind, ...] = ()
-    reads: tuple[int, ...] = ()
+    attention_kinds: tuple[AttentionKind, ...] = ()
+    forced_target: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        assert self.prompt or self.reading is not None, "a request needs at least its start token"
+        assert self.prompt or self.encoder_request is not None, "a request needs at least its start token"
         assert self.max_tokens >= (1 if self.prompt else 0), self.max_tokens
         assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
 
@@ -118,11 +118,11 @@ class HypothesisResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class AttentionResult:
     """What a pass attended to. reads: what the decoder read, start token first. weights: float32 (layers, heads,
     queries, keys) by kind."""
 
-    reads: tuple[int, ...]
+    decoder_tokens: tuple[int, ...]
     weights: Mapping[AttentionKind, np.ndarray]
 
 
@@ -140,8 +140,8 @@ class Finished:
     generated_tokens: int = 0  # end token included
     timings: Timings = field(default_factory=Timings)
     hypotheses: tuple[HypothesisResult, ...] = ()
-    encoded: Encoded | None = None
-    seen: Seen | None = None
+    encoder_output: Encoded | None = None
+    attention: AttentionResult | None = None
 
 
 Event = TextDelta | Finished | RequestError

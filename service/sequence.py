@@ -16,7 +16,7 @@ from service.errors import RequestError
 from service.request import FinishReason, Request
 from service.step import Distributions
 
-End = FinishReason | RequestError
+Outcome = FinishReason | RequestError
 
 
 class Hypothesis:
@@ -86,25 +86,25 @@ class Sequence:
 
     hypotheses: the live ones, each with the next input as its last token.
     width: rows it may come to need at once; never grows.
-    extent: what it may come to need when it begins, by the scheduler that has it.
-    cached: positions that are in the cache of each of its rows.
-    draft: guesses at the tokens behind the newest one that the last plan has the model read.
+    max_shape: what it may come to need when it begins, by the scheduler that has it.
+    num_computed: positions that are in the cache of each of its rows.
+    draft_tokens: guesses at the tokens behind the newest one that the last plan has the model read.
     answers: once it has ended well, the answers that were asked for, best first.
-    agreed: tokens that are certain to begin the first answer; only grows, and where nobody streams perhaps at the end.
-    steps: tokens of each live hypothesis. produced: tokens of all answers so far.
-    encoded: what the encoder says, where that is the answer.
+    committed_tokens: tokens that are certain to begin the first answer; only grows.
+    steps: tokens of each live hypothesis. num_generated: tokens of all answers so far.
+    encoder_output: what the encoder says, where that is the answer.
     """
 
     __slots__ = (
-        "agreed",
         "answers",
-        "cached",
-        "draft",
-        "encoded",
-        "end",
-        "extent",
+        "committed_tokens",
+        "draft_tokens",
+        "encoder_output",
         "hypotheses",
-        "produced",
+        "max_shape",
+        "num_computed",
+        "num_generated",
+        "outcome",
         "request",
         "rows",
         "search",
@@ -116,14 +116,14 @@ class Sequence:
         self.request, self.search = request, search
         self.hypotheses: list[Hypothesis] = [search.start()]
         self.answers: list[Hypothesis] = []
-        self.agreed: list[int] = []
+        self.committed_tokens: list[int] = []
         self.width = request.options.width
         self.rows: tuple[int, ...] = ()  # in the last plan
-        self.cached = self.steps = self.produced = 0
-        self.draft: tuple[int, ...] = ()
-        self.extent = Extent()
-        self.encoded: Encoded | None = None
-        self.end: End | None = None
+        self.num_computed = self.steps = self.num_generated = 0
+        self.draft_tokens: tuple[int, ...] = ()
+        self.max_shape = Extent()
+        self.encoder_output: Encoded | None = None
+        self.outcome: Outcome | None = None
 
     @property
     def longest(self) -> int:
@@ -131,23 +131,23 @@ class Sequence:
         return len(self.request.prompt) + self.request.max_tokens - 1
 
     @property
-    def has_read_prompt(self) -> bool:
-        return self.cached >= len(self.request.prompt)
+    def is_prefilled(self) -> bool:
+        return self.num_computed >= len(self.request.prompt)
 
     def input_at(self, position: int, hypothesis: Hypothesis) -> int:
         """The token at the first position that is not cached."""
         prompt = self.request.prompt
         return prompt[position] if position < len(prompt) else hypothesis.tokens[-1]
 
-    def finish(self, end: End) -> None:
+    def finish(self, outcome: Outcome) -> None:
         """The one way to end. The first end counts; its rows are free from the next plan on."""
-        if self.end is None:
-            self.end = end
+        if self.outcome is None:
+            self.outcome = outcome
 
     def answer(self, answers: Iterable[Hypothesis]) -> None:
         """Ends well, with these answers."""
         self.answers = list(answers)
-        self.agreed = self.answers[0].tokens
+        self.committed_tokens = self.answers[0].tokens
         reason = self.answers[0].reason
         assert reason is not None
         self.finish(reason)

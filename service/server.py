@@ -40,7 +40,7 @@ from service.edge.metrics import CONTENT_TYPE, Metrics, ModelInfo
 from service.edge.ops import OpsServer, explain_bind
 from service.edge.servicer import RPCS, SERVICES, Servicer, generic_handlers
 from service.engine.engine import Engine, EngineConfig
-from service.engine.golden_check import golden_decode, keeps_rows_apart
+from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
@@ -115,7 +115,7 @@ def open_model(
         engines = (settings.engines or cpus) if choice.provider == CPU else 1
         runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
         _check_answers(model, runners[0])
-        is_apart = keeps_rows_apart(runners[0], manifest)
+        is_apart = is_batch_invariant(runners[0], manifest)
     except (BundleError, TokenizerError, StartupError) as error:
         raise StartupError(f"model {name}: {error}") from error
     except Exception as error:  # what a device's libraries raise has no common class
@@ -126,8 +126,8 @@ def open_model(
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
-            state_bytes=max(1, settings.kv_cache_bytes // engines),
-            join_tokens=settings.join_tokens,
+            kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
+            max_prefill_tokens=settings.max_prefill_tokens,
             prefix_bytes=settings.prefix_cache_bytes // engines,
             draft_tokens=draft_tokens,
         ),
@@ -166,7 +166,7 @@ def open_model(
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
         draft_tokens=draft_tokens,
-        keeps_rows_apart=is_apart,
+        is_batch_invariant=is_apart,
         open_attention=model.open_attend if manifest.seen else None,
     )
 
@@ -183,10 +183,12 @@ def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, 
 
 def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
     """Repeats the golden decode in all sessions: in those of an engine alone, and in those it shares."""
-    golden_decode(runner, model.manifest, model.choice.precision)  # it is alone, unless other models answer already
+    check_golden_decode(
+        runner, model.manifest, model.choice.precision
+    )  # it is alone, unless other models answer already
     if model.lone_sessions:
         model.crowd.enter(model)
-        golden_decode(runner, model.manifest, model.choice.precision)
+        check_golden_decode(runner, model.manifest, model.choice.precision)
         model.crowd.leave(model)
 
 
@@ -299,7 +301,7 @@ class Server:
             if provider.fallback:
                 fields = {"model": model.name, "provider": provider.name, "requested": provider.requested}
                 logs.event("fallback", {**fields, "reason": provider.reason}, level=logs.WARNING)
-            if not model.keeps_rows_apart:
+            if not model.is_batch_invariant:
                 logs.event("answers may depend on the batch", {"model": model.name}, level=logs.WARNING)
         logs.event(
             "serving",

@@ -13,7 +13,7 @@ from service.cache_layout import StateLayout
 from service.decoding.search import advance
 from service.encoder_request import Encoded
 from service.engine.engine import Engine
-from service.engine.prompt_lookup import Speculation
+from service.engine.prompt_lookup import DraftProposer
 from service.engine.scheduler import check_invariants
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
@@ -308,7 +308,7 @@ class ScriptedRunner:
         self.rows = rows[:kept]
 
 
-def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules=(), **options):
+def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), logits_processors=(), **options):
     """A request whose options are given as keywords."""
     return Request(
         request_id=name,
@@ -316,7 +316,7 @@ def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), rules
         prompt=(1,),
         max_tokens=max_tokens,
         prefix=prefix,
-        rules=rules,
+        logits_processors=logits_processors,
         options=DecodingOptions(**options),
         seed=options.get("seed", 0),
     )
@@ -338,7 +338,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
         on_turn(plan)
 
 
-class EveryDraft(Speculation):
+class EveryDraft(DraftProposer):
     """Finds that every draft pays. accepted: of each draft that was read."""
 
     def __init__(self, most):

@@ -20,4 +20,4 @@ class AttentionOnly:
     def advance(self, sequence: Sequence, model: Distributions) -> None:
         sequence.steps += 1
         sequence.hypotheses = []
-        sequence.finish(FinishReason.SEEN)
+        sequence.finish(FinishReason.ATTENTION)

@@ -46,7 +46,7 @@ class BeamSearch:
     def __init__(self, selector: TokenSelector) -> None:
         options = selector.options
         self._selector, self._options = selector, options
-        self._phrases = selector.request.phrases
+        self._phrases = selector.request.lexical_constraints
         self._place = selector.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
         self._places = options.places // options.num_beam_groups
@@ -62,7 +62,7 @@ class BeamSearch:
 
     def advance(self, sequence: Sequence, model: Distributions) -> None:
         sequence.steps += 1
-        sequence.produced += 1
+        sequence.num_generated += 1
         is_free = sequence.steps > len(sequence.request.prefix)
         taken: Counter[int] = Counter()  # by earlier groups in this step
         for group in self._groups:
@@ -76,7 +76,7 @@ class BeamSearch:
         if running:
             sequence.width = self._width * len(running)
             if sequence.request.is_streamed:
-                agree(sequence.agreed, [*sequence.hypotheses, *self._finished()[:1]])
+                agree(sequence.committed_tokens, [*sequence.hypotheses, *self._finished()[:1]])
         elif finished := self._finished():
             sequence.width = 1
             sequence.answer(finished[: self._options.num_hypotheses])

@@ -20,8 +20,8 @@ class EncodeOnly:
 
     def advance(self, sequence: Sequence, model: Distributions) -> None:
         sequence.steps += 1
-        sequence.encoded = model.encoded(sequence.rows[0])
-        if not sequence.encoded.is_finite:
+        sequence.encoder_output = model.encoded(sequence.rows[0])
+        if not sequence.encoder_output.is_finite:
             raise NotFinite("what the encoder says is not finite")
         sequence.hypotheses = []
         sequence.finish(FinishReason.ENCODED)

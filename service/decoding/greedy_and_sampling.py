@@ -26,7 +26,9 @@ class GreedyAndSampling:
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # in the order of the answers, once there are as many as wanted
         self._is_plain = selector.is_plain and not (options.is_sampling or options.top_logprobs or selector.stops)
-        self.is_greedy = self._count == 1 and not (options.is_sampling or request.rules or options.top_logprobs)
+        self.is_greedy = self._count == 1 and not (
+            options.is_sampling or request.logits_processors or options.top_logprobs
+        )
         self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
 
@@ -43,9 +45,9 @@ class GreedyAndSampling:
         else:
             for hypothesis in sequence.hypotheses:
                 self._extend(hypothesis, model)
-        sequence.produced += len(sequence.hypotheses)
+        sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
-            sequence.agreed = sequence.hypotheses[0].tokens
+            sequence.committed_tokens = sequence.hypotheses[0].tokens
         self._retire(sequence, model)
 
     def _advance_plain(self, sequence: Sequence, model: Distributions) -> None:
@@ -56,8 +58,8 @@ class GreedyAndSampling:
         hypothesis.tokens.append(token)
         if self.is_scored:
             hypothesis.logprobs.append(model.top_logprobs[row][0])
-        sequence.agreed = hypothesis.tokens
-        sequence.produced += 1
+        sequence.committed_tokens = hypothesis.tokens
+        sequence.num_generated += 1
         if token in self._selector.eos_ids:
             hypothesis.reason = FinishReason.END_OF_SEQUENCE
         elif sequence.steps >= sequence.request.max_tokens:

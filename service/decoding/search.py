@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | None = None) -> Search:
     """The search that a request's options ask for."""
-    if request.reading is not None:
+    if request.encoder_request is not None:
         return EncodeOnly()
-    if request.reads:
+    if request.forced_target:
         return AttentionOnly()
     selector = TokenSelector(request, eos_ids=eos_ids, stops=stops)
     options = request.options
-    if options.beam_size > 1 or request.phrases is not None:
+    if options.beam_size > 1 or request.lexical_constraints is not None:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)
 
@@ -52,14 +52,14 @@ def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
 
 
 def _extend(sequence: Sequence, model: Distributions) -> None:
-    guesses = sequence.draft or model.taken
+    guesses = sequence.draft_tokens or model.taken
     if not guesses:
         sequence.search.advance(sequence, model)
         return
     behind = model.behind(sequence.rows[0])
     sequence.search.advance(sequence, next(behind))
     for guess, said in zip(guesses, behind, strict=True):
-        if sequence.end is not None or sequence.hypotheses[0].tokens[-1] != guess:
+        if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:
             return
-        sequence.cached += 1  # it was read already
+        sequence.num_computed += 1  # it was read already
         sequence.search.advance(sequence, said)

@@ -46,10 +46,11 @@ class TokenSelector:
         """eos_ids: the tokens that end an answer."""
         self.request, self.eos_ids, self.stops = request, eos_ids, stops
         self.options = request.options
-        self.rules = tuple(sorted(request.rules, key=lambda rule: rule.is_mask))
+        self.rules = tuple(sorted(request.logits_processors, key=lambda rule: rule.is_mask))
         self._told = self.options.top_logprobs
         self.is_scored = True  # log-probabilities are there, and kept
-        self.is_plain = not (request.rules or request.prefix)  # scores are log-probabilities, and no token is forced
+        # scores are log-probabilities, and no token is forced
+        self.is_plain = not (request.logits_processors or request.prefix)
 
     def start(self) -> Hypothesis:
         states = tuple([rule.initial_state() for rule in self.rules])

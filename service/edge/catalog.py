@@ -136,7 +136,7 @@ class ServedModel:
     max_hypotheses: int = MAX_WIDTH  # of one request: rows that an engine has
     open_attention: Callable[[], object] | None = None  # makes an engine ready to tell attention; may take long
     draft_tokens: int = 0  # that its engines may guess ahead; above 0, near-ties may come out either way
-    keeps_rows_apart: bool = True  # on this machine
+    is_batch_invariant: bool = True  # on this machine
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
@@ -146,7 +146,7 @@ class ServedModel:
     def quantization(self) -> Quantization | None:
         """How the graphs that run compute with fewer bits; None: they do not."""
         quantization = self._variant.quantization if self._variant else None
-        if quantization is None or self.keeps_rows_apart:
+        if quantization is None or self.is_batch_invariant:
             return quantization
         return dataclasses.replace(quantization, batch_invariant=False)
 
@@ -306,7 +306,7 @@ class ServedModel:
             prompt=prompt,
             max_tokens=len(prompt),
             deadline_s=deadline_s,
-            reading=reading,
+            encoder_request=reading,
             is_streamed=False,
         )
 
@@ -359,10 +359,11 @@ class ServedModel:
             prompt=reads[:1] or prompt,
             max_tokens=most if prompt else 0,
             deadline_s=deadline_s,
-            reading=None if prompt else Reading(pooling="cls"),  # without a decoder, it is the encoder's turn alone
+            # without a decoder, it is the encoder's turn alone
+            encoder_request=None if prompt else Reading(pooling="cls"),
             is_streamed=False,
-            sees=choice.kinds,
-            reads=reads,
+            attention_kinds=choice.kinds,
+            forced_target=reads,
         )
         return request, choice
 
@@ -473,9 +474,9 @@ class ServedModel:
             deadline_s=deadline_s,
             options=options,
             prefix=forced,
-            rules=(*rules, *grammars, phrases) if phrases else (*rules, *grammars),
-            phrases=phrases,
-            words=self._words(options, source, prefix),
+            logits_processors=(*rules, *grammars, phrases) if phrases else (*rules, *grammars),
+            lexical_constraints=phrases,
+            shortlist=self._words(options, source, prefix),
             seed=_seed(options),
             is_streamed=is_streamed,
         )

@@ -282,7 +282,7 @@ class EngineReport:
         self._queue.observe(queue_s)
         self._prompt_tokens.inc(prompt_tokens)
 
-    def joined(self, seconds: float) -> None:
+    def prefilled(self, seconds: float) -> None:
         self._encode.observe(seconds)
 
     def looked_up(self, tokens: int, *, hits: int, reused: int) -> None:

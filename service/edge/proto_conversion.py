@@ -107,8 +107,8 @@ def score(finished: Finished, request: Request, model: ServedModel, *, text: str
 
 def embedding(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
     """The answer to a text that was to be embedded."""
-    assert finished.encoded is not None
-    values = finished.encoded.vector
+    assert finished.encoder_output is not None
+    values = finished.encoder_output.vector
     assert values is not None
     if normalize:
         values = values / max(float(np.linalg.norm(values)), 1e-12)
@@ -124,7 +124,7 @@ def pooling_of(request: pb.EmbedRequest) -> Pooling:
 
 def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
     """The answer to a text with masks."""
-    assert finished.encoded is not None
+    assert finished.encoder_output is not None
     masks = [
         pb.FilledMask(
             fillings=[
@@ -132,14 +132,14 @@ def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
                 for token, logprob in fillings
             ]
         )
-        for fillings in finished.encoded.fillings
+        for fillings in finished.encoder_output.fillings
     ]
     return pb.FillMaskResponse(masks=masks, **_cost(finished))
 
 
 def classification(finished: Finished, model: ServedModel, *, text: str) -> pb.ClassifyResponse:
     """The answer to a text whose labels were asked for. text: what the client sent."""
-    encoded, encoding = finished.encoded, model.encoding
+    encoded, encoding = finished.encoder_output, model.encoding
     assert encoded is not None
     assert encoding is not None
     assert encoded.label_logits is not None
@@ -188,7 +188,7 @@ def attended(
     finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, asked: pb.AttendRequest
 ) -> pb.AttendResponse:
     """The answer to a text whose attention was asked for."""
-    seen, tokenizer = finished.seen, model.tokenizer
+    seen, tokenizer = finished.attention, model.tokenizer
     assert seen is not None
     text, pieces = asked.text, tokenizer.pieces
     framing = model.manifest.framing
@@ -213,7 +213,7 @@ def attended(
         before += offsets
     fields: dict[str, Any] = {"source": told(request.source, source)}
     if choice.kinds != ("encoder",):
-        given = seen.reads[len(before) :]
+        given = seen.decoder_tokens[len(before) :]
         if finished.hypotheses:
             (result,) = finished.hypotheses
             answer, tokens = result.text, result.tokens
@@ -226,9 +226,9 @@ def attended(
         shift = 0 if request.source else len(text)
         behind = target_spans(tokens, pieces, answer, drops_first_blank=tokenizer.drops_first_blank)
         spans = [*before, *((start + shift, end + shift) for start, end in behind)]
-        all_tokens = (*seen.reads[: len(before)], *tokens)
+        all_tokens = (*seen.decoder_tokens[: len(before)], *tokens)
         fields["answer"] = answer
-        fields["target"] = told(seen.reads, spans[: len(seen.reads)])
+        fields["target"] = told(seen.decoder_tokens, spans[: len(seen.decoder_tokens)])
         fields["predicted"] = told(all_tokens[1:], spans[1:])
     fields["matrices"] = [
         pb.AttentionMatrix(kind=KINDS[kind], layer=layer, head=head, weights=weights_QK.ravel())

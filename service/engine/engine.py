@@ -20,7 +20,7 @@ from service.decoding.search import advance, search_for
 from service.decoding.stop_strings import StopMatcher
 from service.engine.detokenizer import Detokenizer, Incremental
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
-from service.engine.response import Answer
+from service.engine.response import Response
 from service.engine.scheduler import Plan, Scheduler, SchedulerConfig, check_invariants
 from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown, Unsupported
 from service.request import Event, EventSink, Finished, Request, TextDelta
@@ -97,7 +97,7 @@ class Engine:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         # Shared with other threads, under this condition:
         self._wake = threading.Condition()
-        self._arrivals: list[Answer] = []
+        self._arrivals: list[Response] = []
         self._cancels: list[Sequence] = []
         self._unfinished = 0
         self._is_accepting = False
@@ -105,7 +105,7 @@ class Engine:
         # Whoever holds this owns the rest: the engine's thread, except while the runner computes.
         self._ownership = threading.Lock()
         self._is_abandoned = False
-        self._answers: dict[Sequence, Answer] = {}
+        self._answers: dict[Sequence, Response] = {}
         self._outbox: dict[asyncio.AbstractEventLoop, list[tuple[EventSink, Event]]] = {}
         self._answered = 0  # final answers in the outbox
         self._last_tokens_s = 0.0
@@ -159,7 +159,7 @@ class Engine:
                     limit=queue,
                 )
             self._unfinished += 1
-            self._arrivals.append(Answer(sequence, new_text, loop, sink, self._clock()))
+            self._arrivals.append(Response(sequence, new_text, loop, sink, self._clock()))
             self._wake.notify_all()
         return Submission(self, sequence)
 
@@ -235,8 +235,8 @@ class Engine:
         now_s = self.heartbeat_s = self._clock()
         plan = self._scheduler.plan(now_s)
         for sequence in plan.ended:
-            assert isinstance(sequence.end, RequestError)
-            self._answer(sequence, sequence.end)
+            assert isinstance(sequence.outcome, RequestError)
+            self._answer(sequence, sequence.outcome)
         for sequence in plan.admitted:
             answer = self._answers[sequence]
             answer.admitted_s = now_s
@@ -267,16 +267,16 @@ class Engine:
         try:
             model = self._compute(plan.step)
             advanced = self._scheduler.commit(plan)
-            produced = sum([sequence.produced for sequence in advanced])
+            produced = sum([sequence.num_generated for sequence in advanced])
             advance(advanced, model)
-            produced = sum([sequence.produced for sequence in advanced]) - produced
+            produced = sum([sequence.num_generated for sequence in advanced]) - produced
             drafted, right = self._scheduler.learn(plan, model)
         except Exception:
             self._fail(plan)
             return
         self._failures_in_a_row = 0
         if plan.step.joins or plan.step.blocks:
-            self._metrics.joined(model.join_s)
+            self._metrics.prefilled(model.join_s)
             for sequence in {*plan.admitted, *plan.readers}:
                 self._answers[sequence].join_s += model.join_s
         if plan.looked_up:
@@ -316,18 +316,18 @@ class Engine:
                     metrics.next_tokens(model.step_s, len(model.taken))
             else:
                 repeated += 1
-            if isinstance(sequence.end, RequestError):
-                self._answer(sequence, sequence.end)
+            if isinstance(sequence.outcome, RequestError):
+                self._answer(sequence, sequence.outcome)
                 continue
-            if sequence.end is None and not sequence.request.is_streamed:
+            if sequence.outcome is None and not sequence.request.is_streamed:
                 continue
             events: list[TextDelta | Finished] | list[InternalFailure]
             try:
                 events = answer.extend(now_s, model)
             except Exception:  # one answer's text must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.request_id)
-                sequence.end = _internal(sequence)
-                events = [sequence.end]
+                sequence.outcome = _internal(sequence)
+                events = [sequence.outcome]
             for event in events:
                 if isinstance(event, TextDelta):
                     self._post(answer, event)
@@ -356,11 +356,11 @@ class Engine:
         if isinstance(event, Finished):
             self._metrics.finished(event.reason.value, 0)
         else:
-            self._metrics.finished(event.reason.lower(), sequence.produced)
+            self._metrics.finished(event.reason.lower(), sequence.num_generated)
         self._post(answer, event)
         self._answered += 1
 
-    def _post(self, answer: Answer, event: Event) -> None:
+    def _post(self, answer: Response, event: Event) -> None:
         self._outbox.setdefault(answer.loop, []).append((answer.sink, event))
 
     def _send(self) -> None:
@@ -385,7 +385,7 @@ class Engine:
             assert not broken, broken
         queued = len(scheduler.waiting)
         running = len(self._answers) - queued
-        kv_ratio = scheduler.reserved_bytes / scheduler.config.state_bytes
+        kv_ratio = scheduler.reserved_bytes / scheduler.config.kv_cache_bytes
         self._metrics.state(queued, running, kv_ratio)
         self.snapshot = Snapshot(running, queued, kv_ratio, self._steps, self._tokens, self._failures)
 

@@ -22,19 +22,19 @@ COPIES, APART_TOKENS = 3, 2
 in every step."""
 
 
-def decode_alone(runner: Runner, request: Request) -> list[int]:
+def decode_single(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request without an engine. The runner must have no rows, and has none afterwards."""
     return _answered(runner, request)[0].answers[0].tokens
 
 
-def read_alone(runner: Runner, request: Request) -> Encoded:
+def encode_single(runner: Runner, request: Request) -> Encoded:
     """What the encoder says of one request, in the same way."""
-    encoded = _answered(runner, request)[0].encoded
+    encoded = _answered(runner, request)[0].encoder_output
     assert encoded is not None
     return encoded
 
 
-def keeps_rows_apart(runner: Runner, manifest: Manifest) -> bool:
+def is_batch_invariant(runner: Runner, manifest: Manifest) -> bool:
     """Whether the golden decode comes out the same beside copies of itself as alone, in every bit of its tokens and
     log-probabilities. True of models without a decoder, whose products are exact or float32."""
     if not manifest.golden.output:
@@ -61,25 +61,25 @@ def _answered(runner: Runner, *requests: Request) -> list[Sequence]:
     for sequence in sequences:
         scheduler.check(sequence.request)
         scheduler.submit(sequence)
-    while any(sequence.end is None for sequence in sequences):
+    while any(sequence.outcome is None for sequence in sequences):
         plan = scheduler.plan(0.0)
         model = runner.run(plan.step)
         advance(scheduler.commit(plan), model)
     runner.reset()
     for sequence in sequences:
-        if isinstance(sequence.end, RequestError):
-            raise StartupError(f"self-check failed: {sequence.end}; fix: export the bundle again")
+        if isinstance(sequence.outcome, RequestError):
+            raise StartupError(f"self-check failed: {sequence.outcome}; fix: export the bundle again")
     return sequences
 
 
-def golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
+def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
     """Repeats the manifest's golden decode; of a model without a decoder, its golden vector of this precision. Raises
     StartupError when it comes out differently."""
     golden = manifest.golden
     if golden.vectors:
         _check_vector(runner, golden.source, golden.vectors[precision])
         return
-    tokens = decode_alone(
+    tokens = decode_single(
         runner,
         Request(request_id="golden", source=golden.source, prompt=golden.prompt, max_tokens=len(golden.output)),
     )
@@ -92,9 +92,9 @@ def golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -
 
 def _check_vector(runner: Runner, source: Items[int], golden: GoldenVector) -> None:
     request = Request(
-        request_id="golden", source=tuple(source), prompt=(), max_tokens=0, reading=Reading(pooling="mean")
+        request_id="golden", source=tuple(source), prompt=(), max_tokens=0, encoder_request=Reading(pooling="mean")
     )
-    vector, expected = read_alone(runner, request).vector, np.array(golden.values)
+    vector, expected = encode_single(runner, request).vector, np.array(golden.values)
     assert vector is not None
     off = float(np.abs(vector - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
     if not off <= golden.tolerance:

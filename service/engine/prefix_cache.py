@@ -22,7 +22,7 @@ class _Kept:
     slot: int
 
 
-class PrefixIndex:
+class PrefixCache:
     """Which blocks are in which of `slots` slots; the one that was not used for longest makes place."""
 
     def __init__(self, slots: int, block: int) -> None:

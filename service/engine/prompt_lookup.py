@@ -2,7 +2,7 @@
 found are a draft; the model reads all of them in one block and keeps those that it would have chosen itself (Leviathan
 et al. 2023), so a draft costs time and never changes what is chosen, near-ties aside.
 
-A block pays when what it gains is more than what it costs: `Speculation` compares the tokens of a turn with its
+A block pays when what it gains is more than what it costs: `DraftProposer` compares the tokens of a turn with its
 seconds, both as measured lately, and drafts only where that makes tokens faster. A sequence whose drafts were not worth
 it is left alone and tried again, ever more seldom. Pure: it is told times, and reads no clock.
 """
@@ -33,7 +33,7 @@ FORGETS = 1.05
 """By how much a cost that was measured once may have grown since; noise only ever makes a time longer."""
 
 
-class Lookup:
+class NgramIndex:
     """The tokens of one sequence, and where each few of them stood last."""
 
     __slots__ = ("_places", "tokens")
@@ -68,7 +68,7 @@ class _Record:
     """What is remembered of one sequence. mean: accepted tokens of its drafts. skipped: drafts since the last one that
     was read; pause: after how many of them one is tried whatever is expected of it."""
 
-    lookup: Lookup = field(default_factory=Lookup)
+    lookup: NgramIndex = field(default_factory=NgramIndex)
     mean: float = HOPE
     skipped: int = 0
     pause: int = PAUSE
@@ -90,7 +90,7 @@ class _Costs:
         return self._seconds[min(self._seconds, key=lambda known: (abs(known - size), known))]
 
 
-class Speculation:
+class DraftProposer:
     """The drafts of one engine. most: tokens of a draft."""
 
     def __init__(self, most: int) -> None:

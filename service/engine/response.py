@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
-from service.request import EventSink, Finished, FinishReason, HypothesisResult, Seen, TextDelta, Timings
+from service.request import AttentionResult, EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
 from service.step import Distributions
 
 
-class Answer:
+class Response:
     """What a sequence's tokens have become. Times are seconds on the engine's clock.
 
     new_text: makes the text of one hypothesis.
@@ -64,16 +64,16 @@ class Answer:
         """Takes the tokens that have become certain. []: there is nothing to tell yet. Those of a draft are told as if
         they had come one by one."""
         sequence = self.sequence
-        new = sequence.agreed[self._read :]
+        new = sequence.committed_tokens[self._read :]
         self._read += len(new)
         events: list[TextDelta | Finished] = []
-        if sequence.draft and sequence.request.is_streamed:
+        if sequence.draft_tokens and sequence.request.is_streamed:
             for token in new[:-1]:
                 events += self._told([token])
             new = new[-1:]
-        if isinstance(sequence.end, FinishReason):
+        if isinstance(sequence.outcome, FinishReason):
             self._unsent += new
-            return [*events, self._finished(sequence.end, new, now_s, model)]
+            return [*events, self._finished(sequence.outcome, new, now_s, model)]
         return events + self._told(new)
 
     def _told(self, new: list[int]) -> list[TextDelta | Finished]:
@@ -95,12 +95,14 @@ class Answer:
             first_token_s=self.first_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )
-        if self.sequence.encoded is not None:
-            encoded, count = self.sequence.encoded, len(self.sequence.request.source)
-            return Finished(reason, prompt_tokens=count, timings=timings, encoded=encoded, seen=self._seen(model))
-        if self.sequence.request.reads:
-            count = len(self.sequence.request.source) + len(self.sequence.request.reads)
-            return Finished(reason, prompt_tokens=count, timings=timings, seen=self._seen(model))
+        if self.sequence.encoder_output is not None:
+            encoded, count = self.sequence.encoder_output, len(self.sequence.request.source)
+            return Finished(
+                reason, prompt_tokens=count, timings=timings, encoder_output=encoded, attention=self._attention(model)
+            )
+        if self.sequence.request.forced_target:
+            count = len(self.sequence.request.source) + len(self.sequence.request.forced_target)
+            return Finished(reason, prompt_tokens=count, timings=timings, attention=self._attention(model))
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
@@ -114,18 +116,18 @@ class Answer:
             generated_tokens=sum(len(result.tokens) for result in results),
             timings=timings,
             hypotheses=tuple(results),
-            seen=self._seen(model),
+            attention=self._attention(model),
         )
 
-    def _seen(self, model: Distributions) -> Seen | None:
+    def _attention(self, model: Distributions) -> AttentionResult | None:
         """A pass of its own over what was read, if attention is asked for: the last token of an answer is not."""
         request = self.sequence.request
-        if not request.sees:
+        if not request.attention_kinds:
             return None
-        reads = request.reads
+        reads = request.forced_target
         if self.sequence.answers:
             reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
-        return Seen(reads, model.see(request.source, reads, request.sees))
+        return AttentionResult(reads, model.see(request.source, reads, request.attention_kinds))
 
     def _result(self, hypothesis: Hypothesis, text: str, model: Distributions) -> HypothesisResult:
         assert hypothesis.reason is not None

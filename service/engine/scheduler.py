@@ -10,15 +10,15 @@ one writes, and a beam's copies are as few as they can be. A hypothesis goes fir
 there the source's keys and values are right already, and so are all positions up to where both hypotheses part.
 
 Reading never keeps running rows waiting for long. In every turn each running row steps once, and beside it at most
-`join_tokens` tokens of sources and prompts are read: between two tokens of a row lie one step and so much reading. (One
-source, or one block of a prompt, is always read, even if it is longer. And seldom enough, because capacities grow by a
-third or more, a row outgrows the buffers, and all that rows hold is moved once.) Sources are read whole, in the order
-they came. Prompts are read in blocks of `block` tokens from position 0 on. The split depends on nothing else, so
-neither do the bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt gets one of them
-in every turn, so that it ends, and the shortest ones get the others, so that a long one does not hold them up. While
-nothing runs, `idle_join_tokens` may be read in a turn: nobody waits but those that are read.
+`max_prefill_tokens` tokens of sources and prompts are read: between two tokens of a row lie one step and so much
+reading. (One source, or one block of a prompt, is always read, even if it is longer. And seldom enough, because
+capacities grow by a third or more, a row outgrows the buffers, and all that rows hold is moved once.) Sources are read
+whole, in the order they came. Prompts are read in blocks of `block` tokens from position 0 on. The split depends on
+nothing else, so neither do the bits; what the load decides is how many blocks a turn has. The oldest unfinished prompt
+gets one of them in every turn, so that it ends, and the shortest ones get the others, so that a long one does not hold
+them up. While nothing runs, `max_idle_prefill_tokens` may be read in a turn: nobody waits but those that are read.
 
-Where drafts are allowed, rows may read guesses at their next tokens together with the newest one (`Speculation` says
+Where drafts are allowed, rows may read guesses at their next tokens together with the newest one (`DraftProposer` says
 which). Only those that come true count as cached.
 """
 
@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 from export.bundle import PAD_MULTIPLE, Limits
 from service.cache_layout import Extent, StateLayout
-from service.engine.prefix_cache import PrefixIndex
-from service.engine.prompt_lookup import Speculation
+from service.engine.prefix_cache import PrefixCache
+from service.engine.prompt_lookup import DraftProposer
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
@@ -47,26 +47,35 @@ DEADLINES = 256
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
     max_rows: int = 64  # sequences decoded at once
-    state_bytes: int = 1 << 30  # most bytes of key-value caches and other states
-    join_tokens: int = 256  # source and prompt tokens read beside a step, padding included: bounds how long rows wait
-    idle_join_tokens: int = 1024  # the same in a turn in which no row steps
+    kv_cache_bytes: int = 1 << 30  # most bytes of key-value caches and other states
+    max_prefill_tokens: int = (
+        256  # source and prompt tokens read beside a step, padding included: bounds how long rows wait
+    )
+    max_idle_prefill_tokens: int = 1024  # the same in a turn in which no row steps
     # Prompt tokens read at once; only whole blocks are reused. A prompt of 449 tokens takes a model of 12 layers, d768,
     # in int8 on one Zen 4 core 608 ms in blocks of 16, 523 of 32, 380 of 64, 332 of 128, 331 of 256, 363 in one.
     block: int = 128
-    prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside state_bytes; 0: none are kept
+    prefix_bytes: int = 0  # for beginnings of prompts that were read lately, beside kv_cache_bytes; 0: none are kept
     draft_tokens: int = 0  # of a draft at most, for decoders that read blocks; 0: nothing is drafted
     # Steps of a turn, and about how long they may take together, for one greedy row whose answer is not streamed, with
     # nobody waiting for its turn. Whoever comes meanwhile waits for them.
-    lone_steps: int = 16
-    lone_s: float = 0.01
+    single_request_steps: int = 16
+    single_request_s: float = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block", "lone_steps"):
+        for name in (
+            "max_rows",
+            "kv_cache_bytes",
+            "max_prefill_tokens",
+            "max_idle_prefill_tokens",
+            "block",
+            "single_request_steps",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.block % PAD_MULTIPLE:
             raise ValueError(f"block: must be a multiple of {PAD_MULTIPLE}, got {self.block}")
-        for name in ("prefix_bytes", "draft_tokens", "lone_s"):
+        for name in ("prefix_bytes", "draft_tokens", "single_request_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 
@@ -106,9 +115,9 @@ class Scheduler:
         self.rows: list[tuple[Sequence, Hypothesis]] = []
         self.reserved = Extent()  # the worst case of the live sequences
         self.block = min(config.block, limits.max_block) if limits.max_block else config.block
-        self.prefixes = PrefixIndex(self._slots(), self.block)
+        self.prefixes = PrefixCache(self._slots(), self.block)
         drafts = config.draft_tokens if self.has_prefill else 0
-        self.speculation = Speculation(drafts) if drafts else None
+        self.draft_proposer = DraftProposer(drafts) if drafts else None
 
     def _slots(self) -> int:
         """How many blocks of prompts are kept. What has no positions cannot be kept block by block, and what a decoder
@@ -154,7 +163,7 @@ class Scheduler:
             )
         if source > limits.max_source_len or (source == 0) != (limits.max_source_len == 0):
             raise InvalidRequest("source", f"must have 1..{limits.max_source_len} tokens, got {source}")
-        ids = request.source + request.prompt + request.prefix + request.words
+        ids = request.source + request.prompt + request.prefix + request.shortlist
         if any(not 0 <= token < limits.vocab_size for token in ids):
             raise InvalidRequest("source", f"token ids must be 0..{limits.vocab_size - 1}")
         width = request.options.width
@@ -163,17 +172,17 @@ class Scheduler:
                 "options", f"the request needs {width} rows, the server has {self.config.max_rows}; ask for fewer"
             )
         worst = self._bytes_for(self._extent_of(request, width))
-        if worst > self.config.state_bytes:
+        if worst > self.config.kv_cache_bytes:
             raise InvalidRequest(
                 "max_tokens",
-                f"the request needs up to {worst} bytes of state, the server allows {self.config.state_bytes}",
+                f"the request needs up to {worst} bytes of state, the server allows {self.config.kv_cache_bytes}",
             )
 
     def submit(self, sequence: Sequence) -> None:
         """Adds a checked sequence to the end of the queue."""
         assert not sequence.rows, sequence.rows
         request = sequence.request
-        sequence.extent = self._extent_of(request, sequence.width)
+        sequence.max_shape = self._extent_of(request, sequence.width)
         self.waiting.append(sequence)
         if request.deadline_s is not None:
             self._submitted += 1
@@ -183,7 +192,7 @@ class Scheduler:
         """Lets expired and cancelled sequences go, lays out rows, admits who fits. `now_s`: on the deadlines' clock."""
         ended = self._expire(now_s)
         held = len(self.rows)
-        self.live = [sequence for sequence in self.live if sequence.end is None]
+        self.live = [sequence for sequence in self.live if sequence.outcome is None]
         is_settled = self._is_settled()
         if not is_settled:
             self.reserved = self._worst()
@@ -212,23 +221,23 @@ class Scheduler:
         """The inputs of `plan`, the last one made, are cached. Returns the sequences that have read their prompts: the
         distribution behind each of their rows is about a new token, if there is a decoder."""
         for block in plan.step.blocks:
-            self.rows[block.row][0].cached += len(block.tokens)
+            self.rows[block.row][0].num_computed += len(block.tokens)
         for sequence in plan.live:
-            sequence.cached += sequence not in plan.reading
-        return [sequence for sequence in plan.live if sequence.has_read_prompt]
+            sequence.num_computed += sequence not in plan.reading
+        return [sequence for sequence in plan.live if sequence.is_prefilled]
 
     def learn(self, plan: Plan, model: Distributions) -> tuple[int, int]:
         """What `plan`, the last one made, took, and what its drafts were worth, after its sequences were extended.
         Returns how many tokens were drafted, and how many of them were right."""
-        if self.speculation is None:
+        if self.draft_proposer is None:
             return 0, 0
         if plan.step.tokens and not plan.step.reading:
-            self.speculation.stepped(plan.step.rows, model.step_s)
+            self.draft_proposer.stepped(plan.step.rows, model.step_s)
         drafted = right = 0
         for draft, seconds in zip(plan.step.drafts, model.draft_s, strict=True):
             sequence, size = self.rows[draft.row][0], len(draft.tokens)
-            accepted = sequence.cached - draft.start - 1
-            self.speculation.verified(sequence, size, accepted, seconds)
+            accepted = sequence.num_computed - draft.start - 1
+            self.draft_proposer.verified(sequence, size, accepted, seconds)
             drafted, right = drafted + size - 1, right + accepted
         return drafted, right
 
@@ -248,20 +257,20 @@ class Scheduler:
     def _expire(self, now_s: float) -> list[Sequence]:
         ended = []
         for sequence in self._cancelled:
-            if sequence.end is None:
+            if sequence.outcome is None:
                 sequence.finish(Cancelled("the request was cancelled"))
                 ended.append(sequence)
         self._cancelled.clear()
         while self._deadlines and self._deadlines[0][0] <= now_s:
             sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.end is None:
+            if sequence.outcome is None:
                 count = sequence.steps
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
                 ended.append(sequence)
         if any(not sequence.rows for sequence in ended):
-            self.waiting = deque(sequence for sequence in self.waiting if sequence.end is None)
+            self.waiting = deque(sequence for sequence in self.waiting if sequence.outcome is None)
         if len(self._deadlines) > 2 * (len(self.live) + len(self.waiting)) + DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].end is None]
+            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
             heapq.heapify(self._deadlines)
         return ended
 
@@ -287,14 +296,16 @@ class Scheduler:
             if rows := own.get(sequence):
                 row = rows.pop()
                 start = _common_positions(sequence, self.rows[row][1], hypothesis)
-                copies.append(Copy(hypothesis.row, row, start, sequence.cached, 0))
+                copies.append(Copy(hypothesis.row, row, start, sequence.num_computed, 0))
                 staying[row] = sequence, hypothesis
             else:
                 strangers.append((sequence, hypothesis))
         left = [row for row in free if row not in staying]
         for row, (sequence, hypothesis) in zip(left, strangers, strict=False):
             request = sequence.request
-            copies.append(Copy(hypothesis.row, row, 0, sequence.cached, len(request.source), len(request.words)))
+            copies.append(
+                Copy(hypothesis.row, row, 0, sequence.num_computed, len(request.source), len(request.shortlist))
+            )
             staying[row] = sequence, hypothesis
         for row, sequence in zip(left[len(strangers) :], admitted, strict=True):
             staying[row] = sequence, sequence.hypotheses[0]
@@ -341,14 +352,16 @@ class Scheduler:
         return [
             sequence
             for sequence in self.live
-            if sequence.cached + read.get(sequence, 0) < len(sequence.request.prompt) - 1
+            if sequence.num_computed + read.get(sequence, 0) < len(sequence.request.prompt) - 1
         ]
 
     def _budget(self, readers: list[Sequence]) -> int:
         """How many tokens may be read in this turn."""
         config = self.config
         is_running = len(self.live) > len(readers)
-        return config.join_tokens if is_running else max(config.join_tokens, config.idle_join_tokens)
+        return (
+            config.max_prefill_tokens if is_running else max(config.max_prefill_tokens, config.max_idle_prefill_tokens)
+        )
 
     def _admit(self, readers: list[Sequence]) -> list[Sequence]:
         """New sequences, in the order they came, as many as there is something to be read of in this turn."""
@@ -360,8 +373,8 @@ class Scheduler:
             cost += len(sequence.request.source) + padded(self._next_block(sequence))
             if (admitted or readers) and cost > budget:
                 break
-            wanted = self.reserved.with_more(sequence.extent)
-            if wanted.rows > self.config.max_rows or self._bytes_for(wanted) > self.config.state_bytes:
+            wanted = self.reserved.with_more(sequence.max_shape)
+            if wanted.rows > self.config.max_rows or self._bytes_for(wanted) > self.config.kv_cache_bytes:
                 break
             admitted.append(self.waiting.popleft())
             self.live.append(sequence)
@@ -374,8 +387,8 @@ class Scheduler:
         loads = []
         for sequence in admitted:
             for slot in self.prefixes.find(sequence.request.prompt):
-                loads.append(Keep(sequence.rows[0], sequence.cached, self.block, slot))
-                sequence.cached += self.block
+                loads.append(Keep(sequence.rows[0], sequence.num_computed, self.block, slot))
+                sequence.num_computed += self.block
         return loads
 
     def _read(self, readers: list[Sequence], admitted: list[Sequence]) -> list[PromptBlock]:
@@ -389,7 +402,9 @@ class Scheduler:
     def _share(self, readers: list[Sequence], admitted: list[Sequence]) -> dict[Sequence, int]:
         """How many blocks of each prompt this turn has: one of the oldest, then all of the shortest ones."""
         budget = self._budget([*readers, *admitted])
-        by_rest = sorted([*readers, *admitted], key=lambda sequence: len(sequence.request.prompt) - sequence.cached)
+        by_rest = sorted(
+            [*readers, *admitted], key=lambda sequence: len(sequence.request.prompt) - sequence.num_computed
+        )
         counts: dict[Sequence, int] = {}
         cost = 0
         for sequence, is_sure in [*((oldest, True) for oldest in readers[:1]), *((other, False) for other in by_rest)]:
@@ -406,13 +421,13 @@ class Scheduler:
         """Tokens of the block that is to be read behind the next `after` ones; 0: the prompt has no more."""
         if not self.has_prefill:
             return 0
-        rest = len(sequence.request.prompt) - 1 - sequence.cached - after * self.block
+        rest = len(sequence.request.prompt) - 1 - sequence.num_computed - after * self.block
         return max(0, min(self.block, rest))
 
     def _blocks(self, sequence: Sequence, count: int) -> list[PromptBlock]:
         """The next `count` blocks of a prompt; the last token of all is left to a step."""
         prompt, (row,) = sequence.request.prompt[:-1], sequence.rows
-        starts = range(sequence.cached, len(prompt), self.block)[:count]
+        starts = range(sequence.num_computed, len(prompt), self.block)[:count]
         return [PromptBlock(row, start, prompt[start : start + self.block]) for start in starts]
 
     def _save(self, blocks: Iterable[PromptBlock]) -> list[Keep]:
@@ -435,7 +450,7 @@ class Scheduler:
         reading: frozenset[Sequence],
     ) -> StepPlan:
         drafts = self._drafts(reading)
-        starts = [sequence.cached for sequence, _ in self.rows]
+        starts = [sequence.num_computed for sequence, _ in self.rows]
         for block in blocks:
             starts[block.row] = block.start + len(block.tokens)
         tokens = []
@@ -444,7 +459,7 @@ class Scheduler:
         further = self._further(starts[0]) if steps and not reading else 0
         ends = [block.start + padded(len(block.tokens)) for block in blocks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
-        narrow = [sequence for sequence in self.live if sequence.request.words]
+        narrow = [sequence for sequence in self.live if sequence.request.shortlist]
         return StepPlan(
             rows=len(self.rows),
             copies=tuple(copies),
@@ -458,11 +473,11 @@ class Scheduler:
             reading=frozenset([row for sequence in reading for row in sequence.rows]),
             drafts=tuple(drafts),
             further=further,
-            further_s=self.config.lone_s,
+            further_s=self.config.single_request_s,
             held=held,
             longest=max([start + 1 + further for start in starts] + ends, default=0),
             longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
-            most_words=max([len(sequence.request.words) for sequence in narrow], default=0),
+            most_words=max([len(sequence.request.shortlist) for sequence in narrow], default=0),
             narrow=frozenset([row for sequence in narrow for row in sequence.rows]),
             room=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
@@ -471,38 +486,40 @@ class Scheduler:
 
     def _drafts(self, reading: frozenset[Sequence]) -> list[Draft]:
         """What rows that have begun to answer read beside their newest token."""
-        if self.speculation is None:
+        if self.draft_proposer is None:
             return []
         stepping = [one for one in self.live if one not in reading and one.steps]
-        proposed = self.speculation.propose(stepping, len(self.rows))
+        proposed = self.draft_proposer.propose(stepping, len(self.rows))
         drafts = []
         for sequence in self.live:
-            sequence.draft = proposed.get(sequence, ())
-            if sequence.draft:
+            sequence.draft_tokens = proposed.get(sequence, ())
+            if sequence.draft_tokens:
                 (hypothesis,) = sequence.hypotheses
-                drafts.append(Draft(hypothesis.row, sequence.cached, (hypothesis.tokens[-1], *sequence.draft)))
+                drafts.append(
+                    Draft(hypothesis.row, sequence.num_computed, (hypothesis.tokens[-1], *sequence.draft_tokens))
+                )
         return drafts
 
     def _further(self, start: int) -> int:
         """Steps behind the one at position `start` that nobody need look at: a turn costs as much whatever it is for, a
         tenth and more of a step of one row. A stream must not come in bursts."""
-        if len(self.rows) != 1 or self.waiting or self.speculation is not None:
+        if len(self.rows) != 1 or self.waiting or self.draft_proposer is not None:
             return 0
         (sequence,) = self.live
         request = sequence.request
         is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
         if request.is_streamed or not (is_free and sequence.search.is_greedy):
             return 0
-        return max(0, min(self.config.lone_steps - 1, request.max_tokens - sequence.steps - 1))
+        return max(0, min(self.config.single_request_steps - 1, request.max_tokens - sequence.steps - 1))
 
     def _join(self, sequence: Sequence) -> Join:
         (row,) = sequence.rows
         request = sequence.request
-        return Join(row, request.source, request.reading, request.words)
+        return Join(row, request.source, request.encoder_request, request.shortlist)
 
     def _worst(self) -> Extent:
         """What the live sequences need at most."""
-        extents = [sequence.extent for sequence in self.live]
+        extents = [sequence.max_shape for sequence in self.live]
         return Extent(
             sum([sequence.width for sequence in self.live]),
             max([extent.target_len for extent in extents], default=0),
@@ -516,7 +533,7 @@ class Scheduler:
         if self.has_prefill:
             last = max(0, len(request.prompt) - 2) // self.block * self.block  # where the last block begins
             longest = max(longest, last + padded(len(request.prompt) - 1 - last))
-        return Extent(width, max(0, longest), len(request.source), len(request.words))
+        return Extent(width, max(0, longest), len(request.source), len(request.shortlist))
 
     def _bytes_of(self, extent: Extent) -> int:
         """Bytes of the buffers that hold so much."""
@@ -528,7 +545,7 @@ class Scheduler:
         """What memory is taken for, when more of it is needed: for all rows, if that is allowed, so that rows that come
         later find their place."""
         everything = self.reserved._replace(rows=self.config.max_rows)
-        return everything if self._bytes_for(everything) <= self.config.state_bytes else self.reserved
+        return everything if self._bytes_for(everything) <= self.config.kv_cache_bytes else self.reserved
 
 
 def _common_positions(sequence: Sequence, old: Hypothesis, new: Hypothesis) -> int:
@@ -547,10 +564,10 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
     if any(sequence not in live for sequence, _ in scheduler.rows):
         broken.append("a row belongs to a sequence that is not live")
     for sequence in live:
-        if sequence.end is not None:
+        if sequence.outcome is not None:
             continue  # its rows are free from the next plan on
         name, request, live_ones = sequence.request.request_id, sequence.request, sequence.hypotheses
-        expected = max(0, sequence.cached - len(request.prompt) + 1)
+        expected = max(0, sequence.num_computed - len(request.prompt) + 1)
         if any(len(hypothesis.tokens) != expected for hypothesis in live_ones):
             broken.append(f"{name}: hypotheses must have {expected} tokens")
         if not live_ones:
@@ -559,20 +576,24 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
             broken.append(f"{name}: {len(live_ones)} hypotheses, reserved are {sequence.width} rows")
         if any(hypothesis.row not in sequence.rows for hypothesis in live_ones):
             broken.append(f"{name}: a hypothesis continues a row that is not its sequence's")
-        if len(sequence.draft) > max(0, config.draft_tokens) or (sequence.draft and len(sequence.rows) != 1):
-            broken.append(f"{name}: drafts {len(sequence.draft)} tokens in rows {sequence.rows}")
-        if expected > request.max_tokens or sequence.cached > sequence.longest:
+        if len(sequence.draft_tokens) > max(0, config.draft_tokens) or (
+            sequence.draft_tokens and len(sequence.rows) != 1
+        ):
+            broken.append(f"{name}: drafts {len(sequence.draft_tokens)} tokens in rows {sequence.rows}")
+        if expected > request.max_tokens or sequence.num_computed > sequence.longest:
             broken.append(f"{name}: is longer than it may be")
-        if any(hypothesis.tokens[: len(sequence.agreed)] != sequence.agreed for hypothesis in live_ones):
+        if any(
+            hypothesis.tokens[: len(sequence.committed_tokens)] != sequence.committed_tokens for hypothesis in live_ones
+        ):
             broken.append(f"{name}: a hypothesis contradicts what was certain")
     if sorted(row for sequence in live for row in sequence.rows) != list(range(len(scheduler.rows))):
         broken.append(f"rows {[sequence.rows for sequence in live]} are not the prefix of {len(scheduler.rows)}")
-    if any(sequence.rows or sequence.end is not None for sequence in waiting):
+    if any(sequence.rows or sequence.outcome is not None for sequence in waiting):
         broken.append("a waiting sequence has a row or an end")
     if len(scheduler.rows) > config.max_rows or scheduler.reserved_rows > config.max_rows:
         broken.append(f"{len(scheduler.rows)} rows, {scheduler.reserved_rows} reserved, of {config.max_rows}")
     if len(scheduler.rows) > scheduler.reserved_rows:
         broken.append(f"{len(scheduler.rows)} rows are used, {scheduler.reserved_rows} reserved")
-    if scheduler.reserved_bytes > config.state_bytes:
-        broken.append(f"{scheduler.reserved_bytes} bytes reserved of {config.state_bytes}")
+    if scheduler.reserved_bytes > config.kv_cache_bytes:
+        broken.append(f"{scheduler.reserved_bytes} bytes reserved of {config.kv_cache_bytes}")
     return broken

@@ -14,7 +14,7 @@ from model.reference.greedy import greedy, score
 from model.training.data import copy_examples
 from model.training.train import train
 from service.cache_layout import StateLayout
-from service.engine.golden_check import decode_alone
+from service.engine.golden_check import decode_single
 from service.request import Request
 from service.runtime.runner import OnnxModel
 from tests.e2e.process import serving
@@ -115,5 +115,5 @@ def test_every_way_to_tell_positions_trains_exports_and_serves(kind, changes, tm
     assert trained.metrics["validation_loss"] < 3.0, "guessing one of 27 tokens costs 3.3"
     for text in ("a b c d", "k", "z y x w v u t s r q p o n m l"):
         source = (*trained.tokenizer.encode(text), 2)
-        served = decode_alone(runner, Request(request_id=text, source=source, prompt=(1,), max_tokens=20))
+        served = decode_single(runner, Request(request_id=text, source=source, prompt=(1,), max_tokens=20))
         assert list(served) == greedy(trained.model, [1], source=source, max_tokens=20)

@@ -13,20 +13,20 @@ def test_the_next_input_is_the_prompt_then_the_last_token():
     asked = sequence(prompt=(1, 7))
     (hypothesis,) = asked.hypotheses
     inputs = [asked.input_at(0, hypothesis), asked.input_at(1, hypothesis)]
-    asked.cached = 1
-    assert not asked.has_read_prompt
-    asked.cached = 2
+    asked.num_computed = 1
+    assert not asked.is_prefilled
+    asked.num_computed = 2
     hypothesis.tokens.append(8)
     inputs.append(asked.input_at(2, hypothesis))
     assert inputs == [1, 7, 8]
-    assert asked.has_read_prompt
+    assert asked.is_prefilled
 
 
 def test_the_first_end_counts():
     asked = sequence()
     asked.finish(Cancelled("gone"))
     asked.finish(FinishReason.LENGTH)
-    assert isinstance(asked.end, Cancelled)
+    assert isinstance(asked.outcome, Cancelled)
 
 
 def test_longest_leaves_out_the_last_token():

@@ -75,7 +75,7 @@ def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle,
         asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
         runner.reset()
 
-    monkeypatch.setattr("service.server.golden_decode", noting)
+    monkeypatch.setattr("service.server.check_golden_decode", noting)
     wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=lone_threads, device="cpu")
     model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
     model.pool.close()
@@ -92,7 +92,7 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
     opened = []
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.server.LONE_BYTES", least)
-    monkeypatch.setattr("service.server.golden_decode", lambda runner, *_: opened.append(runner._model))
+    monkeypatch.setattr("service.server.check_golden_decode", lambda runner, *_: opened.append(runner._model))
     wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
     assert {(model.divides_steps, bool(model.lone_sessions)) for model in opened} == {(divides, at_once)}
@@ -187,7 +187,7 @@ async def test_fallback_is_logged_with_its_reason(caplog):
 
 
 async def test_rows_that_are_not_kept_apart_are_logged(caplog, monkeypatch):
-    monkeypatch.setattr("tests.edge.served", functools.partial(served, keeps_rows_apart=False))
+    monkeypatch.setattr("tests.edge.served", functools.partial(served, is_batch_invariant=False))
     async with running():
         records = [record for record in caplog.records if "depend on the batch" in record.getMessage()]
     assert [(record.levelname, record.fields) for record in records] == [

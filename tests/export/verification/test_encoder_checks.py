@@ -15,7 +15,7 @@ from export.to_onnx import ExportError, FormChoice, ParityError, export_model
 from export.verification.encoder_checks import EncoderSuite, places_of
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import Served, limits_of, verify_bundle
-from service.engine.golden_check import golden_decode
+from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.runtime.runner import OnnxModel
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
@@ -181,14 +181,14 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
     path = tiny_encoder_bundles["classify"]
     model = OnnxModel.open(path, load_bundle(path), device="cpu")
     golden = model.manifest.golden
-    golden_decode(model.runner(max_rows=1), model.manifest, "fp32")
+    check_golden_decode(model.runner(max_rows=1), model.manifest, "fp32")
     vector = golden.vectors["fp32"]
     wrong = replace(vector, values=(vector.values[0] + 0.1, *vector.values[1:]))
     manifest = replace(model.manifest, golden=replace(golden, vectors={"fp32": wrong}))
     with pytest.raises(
         StartupError, match=r"self-check failed: this machine's vector of a text is .* off the bundle's"
     ):
-        golden_decode(model.runner(max_rows=1), manifest, "fp32")
+        check_golden_decode(model.runner(max_rows=1), manifest, "fp32")
 
 
 @pytest.mark.parametrize(

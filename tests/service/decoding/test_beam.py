@@ -92,8 +92,8 @@ def run(*requests, max_rows=64, runner=None):
 
     def note(plan):
         for sequence in plan.live:
-            assert tuple(sequence.agreed[: len(agreed[sequence][-1])]) == agreed[sequence][-1], "taken back"
-            agreed[sequence].append(tuple(sequence.agreed))
+            assert tuple(sequence.committed_tokens[: len(agreed[sequence][-1])]) == agreed[sequence][-1], "taken back"
+            agreed[sequence].append(tuple(sequence.committed_tokens))
 
     drain(scheduler, runner, on_turn=note)
     return sequences, agreed
@@ -241,7 +241,7 @@ class Forbid:
 
 
 def test_masks_leave_the_probability_of_what_they_allow():
-    ((sequence,), _) = run(request(beam_size=3, max_tokens=5, rules=(Forbid(5, 6),)))
+    ((sequence,), _) = run(request(beam_size=3, max_tokens=5, logits_processors=(Forbid(5, 6),)))
     (answer,) = sequence.answers
     assert set(answer.tokens) <= {5, 6}
     assert answer.reason is FinishReason.LENGTH
@@ -250,9 +250,9 @@ def test_masks_leave_the_probability_of_what_they_allow():
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"seed": 1}])
 def test_constraints_that_leave_nothing_end_the_request_alone(options):
-    (stuck, fine), _ = run(request(rules=(Forbid(),), **options), request(**options))
-    assert isinstance(stuck.end, Unsatisfiable)
-    assert isinstance(fine.end, FinishReason)
+    (stuck, fine), _ = run(request(logits_processors=(Forbid(),), **options), request(**options))
+    assert isinstance(stuck.outcome, Unsatisfiable)
+    assert isinstance(fine.outcome, FinishReason)
 
 
 def contains(tokens, run):
@@ -266,8 +266,10 @@ def test_phrases_are_in_every_answer(beam_size):
         runs = [tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 4))) for _ in range(number % 3 + 1)]
         max_tokens = sum(map(len, runs)) + rng.randrange(1, 12)
         phrases = LexicalConstraints([(run,) for run in runs], eos_ids=(EOS,), ordered=False, max_tokens=max_tokens)
-        asked = request(str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, rules=(phrases,))
-        requests.append(replace(asked, phrases=phrases))
+        asked = request(
+            str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, logits_processors=(phrases,)
+        )
+        requests.append(replace(asked, lexical_constraints=phrases))
         wanted[str(number)] = runs
     for sequence in run(*requests)[0]:
         for answer in sequence.answers:
@@ -285,9 +287,9 @@ def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
         return np.log(probabilities_V / probabilities_V.sum()).astype(np.float32)
 
     phrases = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens=9)
-    asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, rules=(phrases,))
+    asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, logits_processors=(phrases,))
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
-    ((sequence,), _) = run(replace(asked, phrases=phrases), runner=runner)
+    ((sequence,), _) = run(replace(asked, lexical_constraints=phrases), runner=runner)
     assert [len(answer.tokens) for answer in sequence.answers] == [5, 4], (
         "one answer ends in every step from the second on"
     )
@@ -298,9 +300,9 @@ def test_a_phrase_finds_a_better_place_than_the_beginning():
     for number in range(30):
         wanted = (3 + number % 7, 3 + number % 5)
         phrases = LexicalConstraints([(wanted,)], eos_ids=(EOS,), ordered=False, max_tokens=12)
-        asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, rules=(phrases,))
-        ((placed,), _) = run(replace(asked, phrases=phrases))
-        ((forced,), _) = run(replace(asked, rules=(), prefix=wanted))
+        asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, logits_processors=(phrases,))
+        ((placed,), _) = run(replace(asked, lexical_constraints=phrases))
+        ((forced,), _) = run(replace(asked, logits_processors=(), prefix=wanted))
         better += placed.answers[0].normalised >= forced.answers[0].normalised - 1e-9
     assert better >= 24
 

@@ -179,7 +179,7 @@ class Bonus:
 
 
 def test_a_penalty_changes_the_choice_and_not_the_log_probability_that_is_told():
-    asked = request(rules=(Bonus(9, 50.0),), max_tokens=3)
+    asked = request(logits_processors=(Bonus(9, 50.0),), max_tokens=3)
     answer = run(asked)[0].answers[0]
     assert answer.tokens == [9, 9, 9]
     assert answer.logprobs == pytest.approx([float(distribution(asked, (9,) * n)[9]) for n in range(3)])
@@ -192,9 +192,9 @@ def test_a_rule_that_breaks_costs_only_its_own_request(caplog):
         def apply(self, scores_V, state, tokens):
             raise ZeroDivisionError
 
-    broken, fine = run(request("broken", rules=(Broken(9, 1.0),)), request("fine"))
-    assert isinstance(broken.end, InternalFailure)
-    assert isinstance(fine.end, FinishReason)
+    broken, fine = run(request("broken", logits_processors=(Broken(9, 1.0),)), request("fine"))
+    assert isinstance(broken.outcome, InternalFailure)
+    assert isinstance(fine.outcome, FinishReason)
     assert "request broken: its decoding failed" in caplog.text
 
 

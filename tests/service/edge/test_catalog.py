@@ -164,19 +164,19 @@ async def test_rules_stand_behind_one_another_and_phrases_among_them():
         phrases=("red house",),
         beam_size=4,
     )
-    assert [type(rule).__name__ for rule in request.rules] == [
+    assert [type(rule).__name__ for rule in request.logits_processors] == [
         "RepetitionPenalty",
         "MinLength",
         "BannedTexts",
         "LexicalConstraints",
     ]
-    assert request.rules[-1] is request.phrases
-    assert (await prepare(TRANSLATION, "cat")).rules == ()
+    assert request.logits_processors[-1] is request.lexical_constraints
+    assert (await prepare(TRANSLATION, "cat")).logits_processors == ()
 
 
 async def test_a_grammar_is_made_of_the_models_tokens():
     for options in ({"regex": "(red|black) cat"}, {"lark": "start: /cat|house/"}):
-        (rule,) = (await prepare(TRANSLATION, "cat", **options)).rules
+        (rule,) = (await prepare(TRANSLATION, "cat", **options)).logits_processors
         assert isinstance(rule, Grammar)
     for options, field in (({"regex": "("}, "regex"), ({"json_schema": "{"}, "json_schema"), ({"lark": "x"}, "lark")):
         with pytest.raises(InvalidRequest) as caught:
@@ -186,15 +186,15 @@ async def test_a_grammar_is_made_of_the_models_tokens():
 
 async def test_a_preferred_prefix_is_not_forced():
     request = await prepare(TRANSLATION, "cat", prefix="zwei rote", prefix_bias=0.5)
-    assert (request.prefix, [type(rule).__name__ for rule in request.rules]) == ((), ["PrefixBias"])
+    assert (request.prefix, [type(rule).__name__ for rule in request.logits_processors]) == ((), ["PrefixBias"])
 
 
 async def test_phrases_must_fit_behind_what_the_prefix_has_of_them():
     options: dict[str, Any] = {"phrases": ("red house", "black cat"), "beam_size": 2}
-    assert (await prepare(TRANSLATION, "cat", max_tokens=5, **options)).phrases
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, **options)).lexical_constraints
     with pytest.raises(InvalidRequest, match=r"options\.phrases: must need at most 4 tokens, .* got 5"):
         await prepare(TRANSLATION, "cat", max_tokens=4, **options)
-    assert (await prepare(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).phrases
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).lexical_constraints
     with pytest.raises(InvalidRequest, match=r"options\.phrases: .* got 6"):
         await prepare(TRANSLATION, "cat", max_tokens=5, prefix="zwei", **options)
     with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: .* does not know unicorn"):
@@ -205,15 +205,15 @@ async def test_a_shortlist_allows_what_it_lists_for_the_source():
     listed = Shortlist(always=(7,), by_source={4: (8, 9)})
     model = dataclasses.replace(ALIGNED, shortlist=listed)
     request, plain = await prepare(model, "cat", use_shortlist=True), await prepare(model, "cat")
-    assert request.words == tuple(sorted({*listed.allowed(plain.source), 2}))
-    assert (request.rules, plain.words) == ((), ())
+    assert request.shortlist == tuple(sorted({*listed.allowed(plain.source), 2}))
+    assert (request.logits_processors, plain.shortlist) == ((), ())
 
 
 async def test_what_is_given_is_possible_whatever_a_shortlist_lists():
     model = dataclasses.replace(ALIGNED, shortlist=Shortlist(always=(7,), by_source={}))
     for bias in (0.0, 0.5):
         request = await prepare(model, "cat", use_shortlist=True, prefix_tokens=(9, 6), prefix_bias=bias)
-        assert {6, 7, 9} < set(request.words)
+        assert {6, 7, 9} < set(request.shortlist)
 
 
 @pytest.mark.parametrize(("ratio", "most"), [(5e-324, 1), (0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
@@ -403,7 +403,7 @@ async def test_a_mark_that_is_known_only_behind_words_is_not_called_unknown():
             await prepare(model, "zwei rote", prefix=prefix)
     with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
         await prepare(model, "zwei rote", prefix=", green")
-    assert (await prepare(model, "zwei rote", phrases=(",",), beam_size=2)).phrases
+    assert (await prepare(model, "zwei rote", phrases=(",",), beam_size=2)).lexical_constraints
 
 
 def test_a_model_is_found_by_name_or_by_being_the_only_one():
@@ -449,24 +449,24 @@ async def look(model, text, target=None, *, text_only=False, max_tokens=0, **cho
 async def test_the_model_answers_before_its_attention_is_told():
     request, choice = await look(SEEING, "a black cat")
     words = TRANSLATION.tokenizer.encode("a black cat")
-    assert (request.source, request.prompt, request.reads, request.max_tokens) == ((*words, 2), (1,), (), 16)
-    assert request.sees == choice.kinds == ("encoder", "decoder", "cross")
+    assert (request.source, request.prompt, request.forced_target, request.max_tokens) == ((*words, 2), (1,), (), 16)
+    assert request.attention_kinds == choice.kinds == ("encoder", "decoder", "cross")
     assert (await look(SEEING, "a black cat", max_tokens=3))[0].max_tokens == 3
     request, _ = await look(SEEING_GENERATION, "a cat")
-    assert (request.reads, request.max_tokens) == ((), 16 - len(request.prompt) + 1)
+    assert (request.forced_target, request.max_tokens) == ((), 16 - len(request.prompt) + 1)
 
 
 async def test_what_is_given_is_read_and_nothing_is_answered():
     words = tuple(TRANSLATION.tokenizer.encode("the red"))
     for target in ("the red", (*words, 2)):
         request, _ = await look(SEEING, "a black cat", target)
-        assert (request.reads, request.prompt, request.max_tokens) == ((1, *words), (1,), 1)
+        assert (request.forced_target, request.prompt, request.max_tokens) == ((1, *words), (1,), 1)
     request, _ = await look(SEEING_GENERATION, "a", text_only=True)
-    assert request.reads == (1, *GENERATION.tokenizer.encode("a"))
+    assert request.forced_target == (1, *GENERATION.tokenizer.encode("a"))
     request, choice = await look(SEEING, "a black cat", text_only=True)
-    assert (choice.kinds, request.reads) == (("encoder",), (1,))
+    assert (choice.kinds, request.forced_target) == (("encoder",), (1,))
     request, _ = await look(SEEING, "a black cat", kinds=("encoder",))
-    assert request.reads == (1,)
+    assert request.forced_target == (1,)
 
 
 async def test_a_graph_is_made_ready_only_for_what_is_allowed():

@@ -129,7 +129,7 @@ def test_refusals_are_counted_by_reason(metrics):
 
 def test_an_engine_reports_to_its_model(metrics, report):
     report.admitted(0.002, 7)
-    report.joined(0.004)
+    report.prefilled(0.004)
     report.looked_up(70, hits=2, reused=64)
     report.stepped(0.001, 3)
     report.first_token(0.01)

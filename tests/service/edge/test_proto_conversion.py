@@ -155,7 +155,7 @@ def figures(form, **changes):
     return FormFigures(**{**fields, "chosen": False, **changes})
 
 
-def described(precision, *, keeps_rows_apart=True, **changes):
+def described(precision, *, is_batch_invariant=True, **changes):
     """What is told of a model with fp32 and int8 graphs, of which it runs those of `precision`."""
     quantization = Quantization(
         form="static+kv", weight_bits=8, block=0, activations="static", cache="int8", batch_invariant=True
@@ -165,14 +165,14 @@ def described(precision, *, keeps_rows_apart=True, **changes):
         Variant(precision="int8", graphs={}, states=(), **{"quantization": quantization, **changes}),
     )
     model = dataclasses.replace(
-        MODEL, manifest=manifest(variants=variants), precision=precision, keeps_rows_apart=keeps_rows_apart
+        MODEL, manifest=manifest(variants=variants), precision=precision, is_batch_invariant=is_batch_invariant
     )
     return describe(model, TextLimits())
 
 
-@pytest.mark.parametrize("keeps_rows_apart", [True, False])
-def test_a_quantised_model_promises_no_more_than_this_machine_keeps(keeps_rows_apart):
-    assert described("int8", keeps_rows_apart=keeps_rows_apart).quantization.batch_invariant == keeps_rows_apart
+@pytest.mark.parametrize("is_batch_invariant", [True, False])
+def test_a_quantised_model_promises_no_more_than_this_machine_keeps(is_batch_invariant):
+    assert described("int8", is_batch_invariant=is_batch_invariant).quantization.batch_invariant == is_batch_invariant
 
 
 def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():

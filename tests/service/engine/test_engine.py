@@ -115,21 +115,23 @@ def test_attention_of_a_model_without_it_is_refused(manual):
 
 
 async def test_an_embedding_is_the_answer_of_its_own(start):
-    (embedded, answered) = await ask(start(), request("embed", reading=Reading(pooling="mean")), request("text"))
-    assert embedded.finals[0].encoded.vector.tolist() == [5.0, 6.0, 2.0]
+    (embedded, answered) = await ask(
+        start(), request("embed", encoder_request=Reading(pooling="mean")), request("text")
+    )
+    assert embedded.finals[0].encoder_output.vector.tolist() == [5.0, 6.0, 2.0]
     assert embedded.finals[0].reason is FinishReason.ENCODED
     assert answered.tokens == scripted_answer(request())
 
 
 async def test_attention_of_an_answer_is_told_with_it(start):
     runner = ScriptedRunner()
-    beside, seen = await ask(start(runner), request("beside"), request("seen", sees=("decoder", "cross")))
+    beside, seen = await ask(start(runner), request("beside"), request("seen", attention_kinds=("decoder", "cross")))
     answer = scripted_answer(request())
-    assert (beside.finals[0].seen, beside.tokens) == (None, answer)
+    assert (beside.finals[0].attention, beside.tokens) == (None, answer)
     told = seen.finals[0]
     assert told.hypotheses[0].tokens == tuple(answer)
-    assert told.seen.reads == (1, *answer[:-1])
-    assert {kind: array.shape for kind, array in told.seen.weights.items()} == {
+    assert told.attention.decoder_tokens == (1, *answer[:-1])
+    assert {kind: array.shape for kind, array in told.attention.weights.items()} == {
         "decoder": (2, 2, len(answer), len(answer)),
         "cross": (2, 2, len(answer), 3),
     }
@@ -137,17 +139,19 @@ async def test_attention_of_an_answer_is_told_with_it(start):
 
 async def test_attention_of_given_tokens_is_told_after_one_turn(start):
     runner = ScriptedRunner()
-    (seen,) = await ask(start(runner), request("seen", sees=("cross",), reads=(1, 7, 8, 9), max_tokens=1))
+    (seen,) = await ask(
+        start(runner), request("seen", attention_kinds=("cross",), forced_target=(1, 7, 8, 9), max_tokens=1)
+    )
     (told,) = seen.finals
-    assert (told.reason, told.hypotheses, told.generated_tokens) == (FinishReason.SEEN, (), 0)
-    assert (told.prompt_tokens, told.seen.reads) == (3 + 4, (1, 7, 8, 9))
-    assert told.seen.weights["cross"].shape == (2, 2, 4, 3)
+    assert (told.reason, told.hypotheses, told.generated_tokens) == (FinishReason.ATTENTION, (), 0)
+    assert (told.prompt_tokens, told.attention.decoder_tokens) == (3 + 4, (1, 7, 8, 9))
+    assert told.attention.weights["cross"].shape == (2, 2, 4, 3)
     assert runner.runs == 1
 
 
 async def test_attention_that_fails_is_one_requests_failure(start):
     runner = ScriptedRunner()
-    failing = request("failing", sees=("unheard of",), reads=(1, 7), max_tokens=1)
+    failing = request("failing", attention_kinds=("unheard of",), forced_target=(1, 7), max_tokens=1)
     failed, answered = await ask(start(runner), failing, request("text"))
     assert isinstance(failed.finals[0], InternalFailure)
     assert answered.tokens == scripted_answer(request())
@@ -512,7 +516,7 @@ def test_metrics_are_told(manual):
     for _ in range(4):
         engine.turn()
     assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
-    assert metrics.of("joined") == [[0.001]]
+    assert metrics.of("prefilled") == [[0.001]]
     assert metrics.of("stepped") == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
     assert metrics.of("first_token") == [[0.25], [0.25]]
     assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
@@ -540,7 +544,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
     rng = random.Random(seed)
     runner = ScriptedRunner()
     settings = config(
-        scheduler=SchedulerConfig(max_rows=6, state_bytes=6000), max_queue=10, failures_until_unhealthy=10**6
+        scheduler=SchedulerConfig(max_rows=6, kv_cache_bytes=6000), max_queue=10, failures_until_unhealthy=10**6
     )
     engine, loop = manual(runner, settings)
     asked: list[Any] = []
@@ -589,7 +593,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
 def test_steps_of_one_turn_are_counted_one_by_one(manual):
     metrics = RecordingMetrics()
     runner = ScriptedRunner(rule=never_ends)
-    scheduler = SchedulerConfig(max_rows=4, lone_steps=4)
+    scheduler = SchedulerConfig(max_rows=4, single_request_steps=4)
     engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
     runner.before_run = lambda: engine._clock.advance(0.25)
     sink = Sink()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.decoding.search import search_for
-from service.engine.prompt_lookup import LONGEST_PAUSE, MOST_ROWS, PAUSE, Lookup, Speculation
+from service.engine.prompt_lookup import LONGEST_PAUSE, MOST_ROWS, PAUSE, DraftProposer, NgramIndex
 from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
@@ -15,7 +15,7 @@ PROMPT = (1, 5, 6, 7, 8, 9, 10, 5, 6)  # what followed 5 6 last time was 7 8 9 1
 
 
 def lookup_of(tokens):
-    lookup = Lookup()
+    lookup = NgramIndex()
     lookup.read(tokens)
     return lookup
 
@@ -68,14 +68,14 @@ def test_a_lookup_knows_all_places_however_its_tokens_came(tokens, most, cut):
 # ---- when it is worth it
 
 
-def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), rules=(), **options):
+def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_processors=(), **options):
     """One that has answered so far with `tokens`."""
     request = Request(
         request_id="r",
         prompt=prompt,
         max_tokens=max_tokens,
         prefix=prefix,
-        rules=rules,
+        logits_processors=logits_processors,
         options=DecodingOptions(**options),
     )
     made = Sequence(request, search_for(request, eos_ids=(EOS,)))
@@ -85,7 +85,7 @@ def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), rules=(), **
 
 
 def speculation(most=8, step_s=0.010, block_s=0.012):
-    made = Speculation(most)
+    made = DraftProposer(most)
     for rows in range(1, MOST_ROWS + 1):
         made.stepped(rows, step_s)
     one = sequence()
@@ -96,7 +96,7 @@ def speculation(most=8, step_s=0.010, block_s=0.012):
 
 def test_nothing_is_drafted_before_a_step_was_timed():
     one = sequence()
-    made = Speculation(8)
+    made = DraftProposer(8)
     assert made.propose([one], 1) == {}
     made.stepped(1, 0.01)
     assert made.propose([one], 1) == {one: (8, 9, 10, 5, 6, 7)}
@@ -151,7 +151,7 @@ class Nothing:
         {"num_sequences": 2},
         {"top_logprobs": 2},
         {"num_hypotheses": 2, "return_alternatives": True},
-        {"rules": (Nothing(),)},
+        {"logits_processors": (Nothing(),)},
         {"prefix": (7, 8)},
     ],
 )

@@ -51,7 +51,7 @@ class Bench:
 
 def tokens_of(sequence):
     """What a sequence of one hypothesis has produced."""
-    return sequence.agreed
+    return sequence.committed_tokens
 
 
 def never_ends(source, fed, vocab_size):
@@ -75,7 +75,7 @@ def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole()
 def test_words_of_a_row_come_with_it_and_move_with_it():
     bench = Bench(ScriptedRunner(rule=never_ends))
     own = (2, 3, 9)
-    bench.submit(request("a"), request("b", max_tokens=1), request("c", words=own))
+    bench.submit(request("a"), request("b", max_tokens=1), request("c", shortlist=own))
     step = bench.turn().step
     assert [join.words for join in step.joins] == [(), (), own]
     assert (step.narrow, step.most_words) == ({2}, 3)
@@ -86,7 +86,7 @@ def test_words_of_a_row_come_with_it_and_move_with_it():
 
 def test_every_hypothesis_of_a_request_with_words_has_them():
     bench = Bench(ScriptedRunner(rule=never_ends))
-    bench.submit(request("a", words=(2, 3, 9), options=DecodingOptions(beam_size=3)), request("b"))
+    bench.submit(request("a", shortlist=(2, 3, 9), options=DecodingOptions(beam_size=3)), request("b"))
     bench.turn()
     step = bench.turn().step
     assert step.rows == 4
@@ -96,15 +96,15 @@ def test_every_hypothesis_of_a_request_with_words_has_them():
 
 def test_words_are_reserved_for_and_must_be_in_the_vocabulary():
     layout = StateLayout(target_bytes=1, word_bytes=10)
-    bench = Bench(ScriptedRunner(layout=layout), state_bytes=64 * 10 + 8)
+    bench = Bench(ScriptedRunner(layout=layout), kv_cache_bytes=64 * 10 + 8)
     with pytest.raises(InvalidRequest, match="up to 1288 bytes of state, the server allows 648"):
-        bench.submit(request(words=tuple(range(24)) * 3))
+        bench.submit(request(shortlist=tuple(range(24)) * 3))
     with pytest.raises(InvalidRequest, match=r"token ids must be 0\.\.23"):
-        bench.submit(request(words=(24,)))
-    a, b = bench.submit(request("a", words=(2, 3)), request("b", words=(2, 4)))
+        bench.submit(request(shortlist=(24,)))
+    a, b = bench.submit(request("a", shortlist=(2, 3)), request("b", shortlist=(2, 4)))
     assert bench.turn().live == (a,), "there is room for the words of one row"
     bench.drain()
-    assert b.end is FinishReason.LENGTH or b.end is FinishReason.END_OF_SEQUENCE
+    assert b.outcome is FinishReason.LENGTH or b.outcome is FinishReason.END_OF_SEQUENCE
 
 
 def test_the_last_row_leaves_without_a_move():
@@ -211,13 +211,13 @@ def test_first_blocks_are_ordered_by_padded_length():
 @pytest.mark.parametrize("length", [31, 32, 33, 34, 48, 49, 150])
 def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
     splits = set()
-    for others, join_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
-        bench = reader(block=32, join_tokens=join_tokens, idle_join_tokens=join_tokens)
+    for others, max_prefill_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
+        bench = reader(block=32, max_prefill_tokens=max_prefill_tokens, max_idle_prefill_tokens=max_prefill_tokens)
         bench.submit(*(generation(f"other {n}", prompt=(1, 5, 9) * (n + 1), max_tokens=30) for n in range(others)))
         bench.turn()
         (row,) = bench.submit(generation("it", prompt=(1,) * length, max_tokens=2))
         blocks = []
-        while row.end is None:
+        while row.outcome is None:
             plan = bench.turn()
             blocks += [one for one in plan.step.blocks if one.row in row.rows]
         splits.add(tuple((block.start, len(block.tokens)) for block in blocks))
@@ -227,7 +227,7 @@ def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
 
 
 def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_pieces():
-    bench = reader(block=32, join_tokens=64)
+    bench = reader(block=32, max_prefill_tokens=64)
     (early,) = bench.submit(generation("early", max_tokens=60))
     bench.turn()
     (late,) = bench.submit(generation("late", prompt=(1,) * 300, max_tokens=9))
@@ -241,19 +241,19 @@ def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_
 
 
 def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
-    bench = reader(block=32, join_tokens=96)
+    bench = reader(block=32, max_prefill_tokens=96)
     bench.submit(generation("running", max_tokens=99))
     bench.turn()
     (long,) = bench.submit(generation("long", prompt=(1,) * 330))
     for turn in range(1, 9):
         (short,) = bench.submit(generation("short", prompt=(1,) * 60, max_tokens=1))
         bench.turn()
-        assert long.cached == 32 * turn, "a block of the long one"
-        assert short.end is not None, "and both of the short one"
+        assert long.num_computed == 32 * turn, "a block of the long one"
+        assert short.outcome is not None, "and both of the short one"
 
 
 def test_nothing_steps_while_all_rows_are_reading():
-    bench = reader(block=32, join_tokens=32, idle_join_tokens=64)
+    bench = reader(block=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
     (row,) = bench.submit(generation(prompt=(1,) * 100))
     plan = bench.turn()
     assert (read(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
@@ -263,13 +263,13 @@ def test_nothing_steps_while_all_rows_are_reading():
 
 
 def test_a_row_that_is_reading_moves_with_what_it_has_read():
-    bench = reader(block=32, join_tokens=32, idle_join_tokens=32)
+    bench = reader(block=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
     short, long = bench.submit(generation("short", prompt=(1,), max_tokens=2), generation("long", prompt=(1,) * 100))
     bench.turn()
     bench.turn()
     plan = bench.turn()
     assert plan.step.copies == (Copy(1, 0, 0, 64, 0),)
-    assert (short.end, long.rows) == (FinishReason.LENGTH, (0,))
+    assert (short.outcome, long.rows) == (FinishReason.LENGTH, (0,))
     bench.drain()
     assert len(tokens_of(long)) == 5
 
@@ -349,35 +349,35 @@ def test_requests_are_admitted_in_the_order_they_came():
 
 
 def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
-    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=32)
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=32)
     bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
     assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
-    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=32)
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=32)
     bench.submit(*(request(str(n), source=(5,) * 16) for n in range(3)))
     assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
 
 
 def test_more_is_read_while_nothing_runs():
-    bench = Bench(ScriptedRunner(rule=never_ends), join_tokens=32, idle_join_tokens=160)
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=160)
     bench.submit(*(request(str(n), source=(5,) * 16, max_tokens=11) for n in range(20)))
     assert [len(bench.turn().admitted) for _ in range(4)] == [10, 2, 2, 2]
 
 
 def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
     layout = StateLayout(target_bytes=1, source_bytes=1)  # 16 target positions + 8 source ones = 24 bytes a row
-    bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), state_bytes=50)
+    bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), kv_cache_bytes=50)
     first, second, third = bench.submit(*(request(n, max_tokens=9) for n in "abc"))
     bench.turn()
     assert bench.scheduler.reserved_bytes == 48
     assert (first.rows, second.rows, third.rows) == ((0,), (1,), ())
     bench.drain()
-    assert third.end is FinishReason.LENGTH
+    assert third.outcome is FinishReason.LENGTH
 
 
 def test_one_long_row_makes_all_rows_wide():
     layout = StateLayout(target_bytes=1)
     runner = ScriptedRunner(has_source=False, rule=never_ends, layout=layout)
-    bench = Bench(runner, state_bytes=100)
+    bench = Bench(runner, kv_cache_bytes=100)
     bench.submit(
         generation("short", max_tokens=3), generation("long", max_tokens=60), generation("short", max_tokens=3)
     )
@@ -397,7 +397,7 @@ def test_one_long_row_makes_all_rows_wide():
 )
 def test_what_can_never_run_is_refused_at_once(bad, problem):
     with pytest.raises(InvalidRequest, match=problem):
-        Bench(state_bytes=700).scheduler.check(bad)
+        Bench(kv_cache_bytes=700).scheduler.check(bad)
 
 
 def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
@@ -415,7 +415,9 @@ def test_the_longest_possible_request_fits():
     assert len(tokens_of(row)) == 64
 
 
-@pytest.mark.parametrize("field", ["max_rows", "state_bytes", "join_tokens", "idle_join_tokens", "block"])
+@pytest.mark.parametrize(
+    "field", ["max_rows", "kv_cache_bytes", "max_prefill_tokens", "max_idle_prefill_tokens", "block"]
+)
 def test_limits_below_one_are_refused(field):
     with pytest.raises(ValueError, match=f"{field}: must be at least 1, got 0"):
         SchedulerConfig(**{field: 0})
@@ -424,8 +426,8 @@ def test_limits_below_one_are_refused(field):
 def test_blocks_are_of_a_length_that_does_not_change_bits():
     with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
         SchedulerConfig(block=40)
-    with pytest.raises(ValueError, match=r"lone_s: must be at least 0, got -0\.5"):
-        SchedulerConfig(lone_s=-0.5)
+    with pytest.raises(ValueError, match=r"single_request_s: must be at least 0, got -0\.5"):
+        SchedulerConfig(single_request_s=-0.5)
     with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
         SchedulerConfig(prefix_bytes=-1)
 
@@ -441,9 +443,9 @@ def test_a_deadline_ends_waiting_and_live_requests_at_the_next_turn():
     bench.turn(now_s=9.9)
     plan = bench.turn(now_s=10.0)
     assert set(plan.ended) == {live, waiting}
-    assert isinstance(live.end, DeadlineExceeded)
-    assert "after 1 tokens" in str(live.end)
-    assert isinstance(waiting.end, DeadlineExceeded)
+    assert isinstance(live.outcome, DeadlineExceeded)
+    assert "after 1 tokens" in str(live.outcome)
+    assert isinstance(waiting.outcome, DeadlineExceeded)
     assert plan.live == (patient,)
 
 
@@ -454,7 +456,7 @@ def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
     bench.scheduler.cancel(live)
     bench.scheduler.cancel(waiting)
     assert set(bench.turn().ended) == {live, waiting}
-    assert isinstance(live.end, Cancelled)
+    assert isinstance(live.outcome, Cancelled)
     assert bench.turn().ended == ()
     assert bench.scheduler.is_idle
 
@@ -465,7 +467,7 @@ def test_a_cancellation_after_the_end_changes_nothing():
     bench.turn()
     bench.scheduler.cancel(row)
     assert bench.turn().ended == ()
-    assert row.end is FinishReason.LENGTH
+    assert row.outcome is FinishReason.LENGTH
 
 
 def test_a_failed_turn_drops_all_rows_and_the_queue_goes_on():
@@ -492,10 +494,10 @@ def test_invariants_notice_broken_state():
     assert broken(lambda scheduler: scheduler.live.append(scheduler.live[0]))
     assert broken(lambda scheduler: scheduler.live[0].hypotheses[0].tokens.append(3))
     assert broken(lambda scheduler: scheduler.live.pop())
-    assert broken(lambda scheduler: setattr(scheduler.live[0], "cached", 99))
+    assert broken(lambda scheduler: setattr(scheduler.live[0], "num_computed", 99))
     assert broken(lambda scheduler: setattr(scheduler.live[0], "rows", (1,)))
     assert broken(lambda scheduler: setattr(scheduler.live[0].hypotheses[0], "row", 1))
-    assert broken(lambda scheduler: setattr(scheduler.live[0], "agreed", [99]))
+    assert broken(lambda scheduler: setattr(scheduler.live[0], "committed_tokens", [99]))
     assert broken(lambda scheduler: setattr(scheduler.live[0], "width", 0))
     assert broken(lambda scheduler: scheduler.live[0].hypotheses.clear())
 
@@ -513,11 +515,11 @@ def further(bench):
 
 
 def test_an_answer_alone_that_nobody_streams_goes_several_steps_in_a_turn():
-    bench = Bench(ScriptedRunner(rule=never_ends), lone_steps=4, lone_s=0.25)
+    bench = Bench(ScriptedRunner(rule=never_ends), single_request_steps=4, single_request_s=0.25)
     (row,) = bench.submit(whole(max_tokens=10))
     assert further(bench) == [3, 3, 1]
     assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
-    assert row.produced == row.steps == 10
+    assert row.num_generated == row.steps == 10
     assert all(plan.longest == plan.starts[0] + 1 + plan.further for plan in bench.runner.plans)
     assert {plan.further_s for plan in bench.runner.plans} == {0.25}
 
@@ -527,7 +529,7 @@ def test_an_end_token_ends_the_steps_of_a_turn():
     (row,) = bench.submit(whole(max_tokens=30))
     bench.turn()
     assert tokens_of(row) == [9, 9, EOS]
-    assert (row.end, row.cached) == (FinishReason.END_OF_SEQUENCE, 3)
+    assert (row.outcome, row.num_computed) == (FinishReason.END_OF_SEQUENCE, 3)
 
 
 def test_a_stream_and_two_rows_and_whoever_waits_go_step_by_step():
@@ -566,7 +568,7 @@ def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
         (ScriptedRunner(has_source=False, max_block=0, rule=never_ends), [0, 0]),  # blocks
         (ScriptedRunner(rule=never_ends), [0] * 40),  # steps
     ):
-        bench = Bench(runner, block=16, join_tokens=16, idle_join_tokens=16)
+        bench = Bench(runner, block=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
         make = generation if not runner.limits.max_source_len else request
         (row,) = bench.submit(make(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
         assert further(bench) == [*before, 8]
@@ -584,7 +586,7 @@ def going_round(period):
 def drafting(rule, *, drafts=None, **config):
     """A bench where whatever was found is drafted."""
     bench = reader(ScriptedRunner(has_source=False, max_block=0, rule=rule, max_len=400), draft_tokens=4, **config)
-    bench.scheduler.speculation = drafts or EveryDraft(4)
+    bench.scheduler.draft_proposer = drafts or EveryDraft(4)
     return bench
 
 
@@ -600,7 +602,7 @@ def test_what_repeats_itself_is_read_ahead_and_kept_as_far_as_it_is_right():
     plan = bench.turn()
     assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
     assert (plan.step.tokens, plan.step.longest) == ((), 11)
-    assert (tokens_of(row), row.cached) == ([5, 6, 3, 4, 5, 6], 11)
+    assert (tokens_of(row), row.num_computed) == ([5, 6, 3, 4, 5, 6], 11)
     bench.drain()
     assert tokens_of(row) == [3 + place % 4 for place in range(6, 36)]
     assert len(bench.runner.plans) < 10
@@ -614,9 +616,9 @@ def test_a_wrong_guess_gives_the_right_token_and_is_forgotten():
     (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=9))
     bench.turn()
     assert drafted(bench.turn()) == [(0, 6, (5, 6, 3, 4, 5))]
-    assert (tokens_of(row), row.cached) == ([5, 6, 4], 8)
+    assert (tokens_of(row), row.num_computed) == ([5, 6, 4], 8)
     bench.drain()
-    assert bench.scheduler.speculation.accepted[0] == 1
+    assert bench.scheduler.draft_proposer.accepted[0] == 1
     assert tokens_of(row) == [5, 6, 4, 5, 6, 3, 4, 5, 6]
 
 
@@ -625,7 +627,7 @@ def test_a_draft_of_which_nothing_is_right_costs_no_token():
     (row,) = bench.submit(generation(prompt=(9, 8, 4, 9), max_tokens=3))
     bench.turn()
     assert drafted(bench.turn()) == [(0, 4, (8, 4))]
-    assert (tokens_of(row), row.cached, bench.scheduler.speculation.accepted) == ([8, 9], 5, [0])
+    assert (tokens_of(row), row.num_computed, bench.scheduler.draft_proposer.accepted) == ([8, 9], 5, [0])
 
 
 def test_an_end_token_inside_a_draft_ends_the_answer_there():
@@ -633,8 +635,8 @@ def test_an_end_token_inside_a_draft_ends_the_answer_there():
     (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=30))
     bench.drain()
     assert tokens_of(row) == [5, 6, 3, EOS]
-    assert row.end is FinishReason.END_OF_SEQUENCE
-    assert row.produced == row.steps == 4
+    assert row.outcome is FinishReason.END_OF_SEQUENCE
+    assert row.num_generated == row.steps == 4
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 9))
@@ -644,7 +646,7 @@ def test_an_answer_is_never_longer_than_it_may_be(max_tokens):
     while not bench.scheduler.is_idle:
         plan = bench.turn()
         assert plan.step.longest <= max(16, 6 + max_tokens - 1)
-    assert (row.end, len(tokens_of(row))) == (FinishReason.LENGTH, max_tokens)
+    assert (row.outcome, len(tokens_of(row))) == (FinishReason.LENGTH, max_tokens)
 
 
 def test_rows_without_a_draft_step_beside_those_with_one():
@@ -669,7 +671,7 @@ def test_a_row_moves_without_its_wrong_guesses():
     )
     bench.turn()
     bench.turn()
-    assert short.end is FinishReason.LENGTH
+    assert short.outcome is FinishReason.LENGTH
     assert bench.turn().step.copies == (Copy(1, 0, 0, 8, 0),)
     bench.drain()
     assert len(tokens_of(long)) == 20
@@ -686,7 +688,7 @@ def test_rows_with_drafts_leave_at_once_when_they_are_cancelled_or_late():
     bench.scheduler.cancel(first)
     plan = bench.turn(now_s=5.0)
     assert set(plan.ended) == {first, second}
-    assert "after 6 tokens" in str(second.end)
+    assert "after 6 tokens" in str(second.outcome)
     assert bench.scheduler.is_idle
 
 
@@ -704,7 +706,7 @@ def test_invariants_notice_drafts_that_nobody_allowed():
     bench = Bench(ScriptedRunner(rule=never_ends))
     (row,) = bench.submit(request())
     bench.turn()
-    row.draft = (5,)
+    row.draft_tokens = (5,)
     assert check_invariants(bench.scheduler) == ["r: drafts 1 tokens in rows (0,)"]
 
 
@@ -720,9 +722,9 @@ def test_random_traffic_keeps_every_promise(seed):
     bench = Bench(
         runner,
         max_rows=rng.choice([1, 3, 8]),
-        state_bytes=rng.choice([1300, 8000]),
-        join_tokens=rng.choice([16, 48]),
-        idle_join_tokens=48,
+        kv_cache_bytes=rng.choice([1300, 8000]),
+        max_prefill_tokens=rng.choice([16, 48]),
+        max_idle_prefill_tokens=48,
         block=16,
         prefix_bytes=rng.choice([0, 160, 1600]),
         draft_tokens=9,
@@ -731,7 +733,7 @@ def test_random_traffic_keeps_every_promise(seed):
     right: dict[str, list[int]] = {}
     drafts = RandomDrafts(right, 24, seed)
     if not has_source:
-        scheduler.speculation = drafts
+        scheduler.draft_proposer = drafts
     sequences: list[Sequence] = []
     ended: list[Sequence] = []
     for turn in range(1500):
@@ -765,13 +767,13 @@ def test_random_traffic_keeps_every_promise(seed):
     runner.fail_on.clear()
     bench.drain()
     assert failures > 5
-    assert all(sequence.end is not None for sequence in sequences)
+    assert all(sequence.outcome is not None for sequence in sequences)
     assert len(ended) == len(set(ended))
-    good = [sequence for sequence in sequences if isinstance(sequence.end, FinishReason)]
+    good = [sequence for sequence in sequences if isinstance(sequence.outcome, FinishReason)]
     assert len(good) > len(sequences) // 3
     assert has_source or sum(drafts.accepted) > len(sequences)
     for sequence in sequences:
         answer = scripted_answer(sequence.request)
         tokens = tokens_of(sequence)
         assert tokens == answer[: len(tokens)]
-        assert tokens == answer or isinstance(sequence.end, RequestError)
+        assert tokens == answer or isinstance(sequence.outcome, RequestError)

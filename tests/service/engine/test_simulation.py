@@ -74,7 +74,7 @@ def draw_reading(rng, number, now_s):
         source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
         prompt=(),
         max_tokens=0,
-        reading=Reading(pooling="mean"),
+        encoder_request=Reading(pooling="mean"),
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
     )
 
@@ -89,10 +89,10 @@ def draw_request(rng, number, now_s, has_source):
         prompt=draw_prompt(rng, has_source) if kind != "embed" else (1,),
         max_tokens=max_tokens,
         prefix=() if kind.startswith("constrained") else tuple(rng.randrange(3, VOCABULARY) for _ in range(length)),
-        rules=(Few(),) if kind.startswith("constrained") else (),
+        logits_processors=(Few(),) if kind.startswith("constrained") else (),
         options=DecodingOptions(**KINDS[kind]),
         seed=number,
-        reading=Reading(pooling="mean") if kind == "embed" else None,
+        encoder_request=Reading(pooling="mean") if kind == "embed" else None,
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
         is_streamed=rng.random() < 0.5,
     )
@@ -107,8 +107,8 @@ def draw_prompt(rng, has_source):
 
 
 def result(sequence):
-    if sequence.request.reading:
-        return sequence.encoded.vector.tolist()
+    if sequence.request.encoder_request:
+        return sequence.encoder_output.vector.tolist()
     return [(answer.tokens, answer.logprobs, repr(answer.normalised)) for answer in sequence.answers]
 
 
@@ -131,7 +131,7 @@ def alone(request):
 def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
     rng = random.Random(turns)
     runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=StateLayout(0))
-    config = SchedulerConfig(max_rows=24, state_bytes=1, join_tokens=96, idle_join_tokens=96)
+    config = SchedulerConfig(max_rows=24, kv_cache_bytes=1, max_prefill_tokens=96, max_idle_prefill_tokens=96)
     scheduler = Scheduler(config, runner.limits, runner.layout)
     sequences: list[Sequence] = []
     for turn in range(turns):
@@ -147,11 +147,11 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
         assert sum(len(join.source) for join in plan.step.joins) <= 96
         advance(scheduler.commit(plan), runner.run(plan.step))
         assert check_invariants(scheduler) == []
-        assert all(sequence.end is FinishReason.ENCODED for sequence in plan.live)
+        assert all(sequence.outcome is FinishReason.ENCODED for sequence in plan.live)
     drain(scheduler, runner)
     assert scheduler.rows == []
-    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in sequences)
-    answered = [sequence for sequence in sequences if sequence.end is FinishReason.ENCODED]
+    assert all(isinstance(sequence.outcome, FinishReason | RequestError) for sequence in sequences)
+    answered = [sequence for sequence in sequences if sequence.outcome is FinishReason.ENCODED]
     assert len(answered) > turns
     assert all(tuple(result(sequence)) == sequence.request.source for sequence in answered[:100])
 
@@ -163,9 +163,9 @@ def test_every_promise_holds_at_saturation(turns, has_source):
     runner = runner_for(has_source)
     config = SchedulerConfig(
         max_rows=24,
-        state_bytes=14_000,
-        join_tokens=96 if has_source else 64,
-        idle_join_tokens=96,
+        kv_cache_bytes=14_000,
+        max_prefill_tokens=96 if has_source else 64,
+        max_idle_prefill_tokens=96,
         block=16,
         prefix_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
     )
@@ -206,14 +206,14 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         assert check_invariants(scheduler) == []
         if scheduler.waiting:
             head = scheduler.waiting[0]
-            needed = planned.with_more(head.extent)
-            fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.state_bytes
+            needed = planned.with_more(head.max_shape)
+            fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.kv_cache_bytes
             waited[head] = waited.get(head, 0) + fits
             longest_wait = max(longest_wait, waited[head])
         if len(recent) > 60:
             done, recent = recent[:30], recent[30:]
             for sequence in done:
-                if isinstance(sequence.end, FinishReason):
+                if isinstance(sequence.outcome, FinishReason):
                     finished += 1
                     if finished % 40 == 0:
                         compared += 1
@@ -221,7 +221,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
             waited.clear()
     drain(scheduler, runner)
     assert scheduler.rows == []
-    assert all(isinstance(sequence.end, FinishReason | RequestError) for sequence in recent)
+    assert all(isinstance(sequence.outcome, FinishReason | RequestError) for sequence in recent)
     assert (reused > turns) != has_source
     assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"
     assert failures > turns // 1000

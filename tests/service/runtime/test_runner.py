@@ -22,7 +22,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.encoder_request import Reading
 from service.engine.engine import Engine, EngineConfig
-from service.engine.golden_check import decode_alone, golden_decode, keeps_rows_apart
+from service.engine.golden_check import check_golden_decode, decode_single, is_batch_invariant
 from service.engine.pool import EnginePool
 from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.errors import InternalFailure, StartupError
@@ -126,7 +126,7 @@ def assert_same_bits(one, other):
 def test_tokens_are_those_of_the_uncached_reference(model, options):
     requests = [replace(request, options=options) for request in requests_for(model, 12)]
     runner = model.runner(max_rows=4)
-    assert [decode_alone(runner, request) for request in requests] == reference(model, requests)
+    assert [decode_single(runner, request) for request in requests] == reference(model, requests)
 
 
 class Gated(OnnxRunner):
@@ -143,7 +143,7 @@ class Gated(OnnxRunner):
 
 async def test_many_clients_at_once_get_the_answers_they_get_alone(path, model):
     requests = requests_for(model, 64)
-    expected = [decode_alone(model.runner(max_rows=1), request) for request in requests]
+    expected = [decode_single(model.runner(max_rows=1), request) for request in requests]
     tokenizer = Tokenizer.load(path / "tokenizer.json")
     runner = Gated(model, max_rows=64)
     engine = Engine(runner, tokenizer, EngineConfig(checks_invariants=True))
@@ -180,14 +180,18 @@ async def test_engines_share_the_sessions_of_a_model(path, model):
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "join_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
+    ("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
 )
-def test_distributions_are_the_same_bits_alone_and_in_any_company(model, max_rows, join_tokens, spread):
+def test_distributions_are_the_same_bits_alone_and_in_any_company(model, max_rows, max_prefill_tokens, spread):
     requests = requests_for(model, 40, seed=max_rows + spread)
     rng = random.Random(spread)
     arrivals = [rng.randrange(spread) for _ in requests]
     together = logprobs_of(
-        model.runner(max_rows=max_rows), requests, arrivals=arrivals, max_rows=max_rows, join_tokens=join_tokens
+        model.runner(max_rows=max_rows),
+        requests,
+        arrivals=arrivals,
+        max_rows=max_rows,
+        max_prefill_tokens=max_prefill_tokens,
     )
     assert_same_bits(alone(model, requests), together)
 
@@ -239,9 +243,11 @@ def prompts_that_begin_alike(model, count, seed):
     return made
 
 
-@pytest.mark.parametrize(("max_rows", "join_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
+@pytest.mark.parametrize(("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
 @pytest.mark.parametrize("prefix_bytes", [0, 1 << 20, 40_000])
-def test_distributions_are_the_same_bits_however_prompts_are_read(reader, max_rows, join_tokens, spread, prefix_bytes):
+def test_distributions_are_the_same_bits_however_prompts_are_read(
+    reader, max_rows, max_prefill_tokens, spread, prefix_bytes
+):
     """Block by block over many turns beside running rows, or copied from others; against all blocks at once, alone."""
     requests = prompts_that_begin_alike(reader, 40, seed=max_rows)
     rng = random.Random(spread)
@@ -250,8 +256,8 @@ def test_distributions_are_the_same_bits_however_prompts_are_read(reader, max_ro
         requests,
         arrivals=[rng.randrange(spread) for _ in requests],
         max_rows=max_rows,
-        join_tokens=join_tokens,
-        idle_join_tokens=join_tokens,
+        max_prefill_tokens=max_prefill_tokens,
+        max_idle_prefill_tokens=max_prefill_tokens,
         block=16,
         prefix_bytes=prefix_bytes,
     )
@@ -283,10 +289,10 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options, steps_at_once):
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     told = []
-    for lone_steps in (1, steps_at_once):
+    for single_request_steps in (1, steps_at_once):
         runner, runs = model.runner(max_rows=2), 0
         for request in requests:
-            settings = SchedulerConfig(max_rows=2, lone_steps=lone_steps, lone_s=60.0)
+            settings = SchedulerConfig(max_rows=2, single_request_steps=single_request_steps, single_request_s=60.0)
             scheduler = Scheduler(settings, runner.limits, runner.layout)
             scheduler.submit(sequence := sequence_for(runner, request))
             while not scheduler.is_idle:
@@ -306,7 +312,7 @@ def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model
     (request,) = requests_for(model, 1, seed=7)
     for seconds, taken in ((0.0, 0), (60.0, 2)):
         runner = model.runner(max_rows=1)
-        settings = SchedulerConfig(max_rows=1, lone_steps=3, lone_s=seconds)
+        settings = SchedulerConfig(max_rows=1, single_request_steps=3, single_request_s=seconds)
         scheduler = Scheduler(settings, runner.limits, runner.layout)
         scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
         assert len(runner.run(scheduler.plan(0.0).step).taken) == taken
@@ -330,7 +336,7 @@ def repetitive_requests(model, count, seed):
 def answers_with(speculation, model, requests, **config):
     runner = model.runner(max_rows=config["max_rows"])
     scheduler = Scheduler(SchedulerConfig(draft_tokens=9, **config), runner.limits, runner.layout)
-    scheduler.speculation = speculation
+    scheduler.draft_proposer = speculation
     sequences = [sequence_for(runner, request) for request in requests]
     for sequence in sequences:
         scheduler.submit(sequence)
@@ -366,7 +372,7 @@ def test_what_was_looked_up_is_right_where_answers_repeat_themselves(reader, max
 def test_drafts_need_a_decoder_that_reads_blocks(tiny_translation_bundle):
     model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
     runner = model.runner(max_rows=2)
-    assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).speculation is None
+    assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).draft_proposer is None
 
 
 def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader):
@@ -379,7 +385,7 @@ def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader
         def propose(self, stepping, rows):
             return {one: tuple(self.right[one.request.request_id][one.steps :][:2]) for one in stepping}
 
-    scheduler.speculation = Always(right, 0, 0)
+    scheduler.draft_proposer = Always(right, 0, 0)
     for request in requests:
         scheduler.submit(sequence_for(runner, request))
     advance(scheduler.commit(plan := scheduler.plan(0.0)), runner.run(plan.step))
@@ -436,7 +442,7 @@ def mixed_requests(model, count, seed):
 
 def test_answers_of_every_strategy_are_the_same_bits_alone_and_in_any_company(model):
     requests = mixed_requests(model, 48, seed=2)
-    together = decode_together(model.runner(max_rows=40), requests, max_rows=40, join_tokens=256)
+    together = decode_together(model.runner(max_rows=40), requests, max_rows=40, max_prefill_tokens=256)
     runner = model.runner(max_rows=8)
     assert together == [decode_together(runner, [request], max_rows=8)[0] for request in requests]
 
@@ -478,7 +484,7 @@ def test_the_mean_state_is_that_of_pytorch(bundle, request):
     torch_model = tiny_model(tiny_config(model.manifest.architecture))
     assert isinstance(torch_model, SourceModel)
     requests = [
-        replace(request, prompt=(1,), reading=Reading(pooling="mean") if number % 2 == 0 else None)
+        replace(request, prompt=(1,), encoder_request=Reading(pooling="mean") if number % 2 == 0 else None)
         for number, request in enumerate(requests_for(model, 9))
     ]
     runner = model.runner(max_rows=16)
@@ -489,11 +495,11 @@ def test_the_mean_state_is_that_of_pytorch(bundle, request):
     drain(scheduler, runner)
     for sequence in sequences:
         source = torch.tensor([sequence.request.source])
-        if sequence.request.reading:
+        if sequence.request.encoder_request:
             with torch.inference_mode():
                 states_1SM = torch_model.encode(source, torch.tensor([source.shape[1]]))[0]
-            assert sequence.encoded is not None
-            assert sequence.encoded.vector == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
+            assert sequence.encoder_output is not None
+            assert sequence.encoder_output.vector == pytest.approx(states_1SM[0].mean(0).numpy(), abs=1e-4)
 
 
 def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_bundle):
@@ -543,7 +549,7 @@ def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatc
     monkeypatch.setattr("service.runtime.runner.MOST_BINDINGS", 8)
     limit = model.layout.bytes_for(6, 40, 40, max_rows=16)
     runner = model.runner(max_rows=16)
-    scheduler = Scheduler(SchedulerConfig(max_rows=16, state_bytes=limit), runner.limits, runner.layout)
+    scheduler = Scheduler(SchedulerConfig(max_rows=16, kv_cache_bytes=limit), runner.limits, runner.layout)
     for request in requests_for(model, 60, seed=9):
         scheduler.submit(sequence_for(runner, request))
     rows = set()
@@ -748,7 +754,7 @@ def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monk
         graph.write(b"other")
     requests = requests_for(model, 2)
     runner = model.runner(max_rows=1)
-    assert [decode_alone(runner, request) for request in requests] == reference(model, requests)
+    assert [decode_single(runner, request) for request in requests] == reference(model, requests)
     assert opened_late(model) == set()
     assert "steps go on with one thread each: " in caplog.text
     assert not model.divides_steps
@@ -987,21 +993,21 @@ def test_no_more_steps_are_captured_than_may_be(model, monkeypatch):
 
 
 def test_the_golden_decode_is_repeated(model):
-    golden_decode(model.runner(max_rows=1), model.manifest)
+    check_golden_decode(model.runner(max_rows=1), model.manifest)
 
 
 def test_a_golden_decode_that_comes_out_differently_is_refused(model):
     golden = model.manifest.golden
     wrong = replace(golden, output=(*golden.output[:-1], (golden.output[-1] + 1) % 20 + 3))
     with pytest.raises(StartupError, match=r"self-check failed: .*fix: "):
-        golden_decode(model.runner(max_rows=1), replace(model.manifest, golden=wrong))
+        check_golden_decode(model.runner(max_rows=1), replace(model.manifest, golden=wrong))
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 8])
 def test_rows_are_kept_apart_here(model, max_rows):
     runner = model.runner(max_rows=max_rows)
-    assert keeps_rows_apart(runner, model.manifest)
-    assert decode_alone(runner, requests_for(model, 1)[0]) == reference(model, requests_for(model, 1))[0]
+    assert is_batch_invariant(runner, model.manifest)
+    assert decode_single(runner, requests_for(model, 1)[0]) == reference(model, requests_for(model, 1))[0]
 
 
 def test_logits_that_depend_on_how_many_rows_there_are_are_noticed(model, monkeypatch):
@@ -1015,7 +1021,7 @@ def test_logits_that_depend_on_how_many_rows_there_are_are_noticed(model, monkey
         rank(runner, first, lines)
 
     monkeypatch.setattr(OnnxRunner, "_rank", off_alone)
-    assert not keeps_rows_apart(model.runner(max_rows=4), model.manifest)
+    assert not is_batch_invariant(model.runner(max_rows=4), model.manifest)
 
 
 def test_sessions_run_in_several_threads_at_once(model):
@@ -1025,7 +1031,7 @@ def test_sessions_run_in_several_threads_at_once(model):
 
     def work(number):
         runner = model.runner(max_rows=2)
-        answers[number] = [decode_alone(runner, request) for request in requests]
+        answers[number] = [decode_single(runner, request) for request in requests]
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -1050,7 +1056,7 @@ def narrowed(model, requests, seed=3):
     made = []
     for number, request in enumerate(requests):
         own = tuple(sorted({2, *rng.sample(words, rng.randrange(1, len(words)))})) if number % 3 else ()
-        made.append(replace(request, words=own, options=kinds[number % len(kinds)], is_streamed=False))
+        made.append(replace(request, shortlist=own, options=kinds[number % len(kinds)], is_streamed=False))
     return made
 
 
@@ -1078,7 +1084,7 @@ def test_rows_with_words_of_their_own_choose_among_them_and_answer_alike_in_any_
     for request in requests:
         alone |= answers(model.runner(max_rows=4), [request])
         for tokens, *_ in alone[request.request_id]:
-            assert not request.words or set(tokens) <= set(request.words)
+            assert not request.shortlist or set(tokens) <= set(request.shortlist)
     rng = random.Random(8)
     for mix in range(3):
         arrivals = [rng.randrange(12) for _ in requests]
@@ -1091,9 +1097,9 @@ def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_
     own = (5, 6, 11, 19)  # no end among them
     request = replace(request, prompt=(1,), max_tokens=12)
     for options in (SCORED, DecodingOptions(temperature=1.0, top_k=3), DecodingOptions(repetition_penalty=1.3)):
-        narrow = replace(request, words=own, options=options)
+        narrow = replace(request, shortlist=own, options=options)
         runner = model.runner(max_rows=2)
-        scheduler = Scheduler(SchedulerConfig(max_rows=2, lone_steps=1), runner.limits, runner.layout)
+        scheduler = Scheduler(SchedulerConfig(max_rows=2, single_request_steps=1), runner.limits, runner.layout)
         scheduler.submit(sequence := sequence_for(runner, narrow))
         fed = list(narrow.prompt)
         while not scheduler.is_idle:
@@ -1119,7 +1125,7 @@ def test_a_beam_wider_than_a_rows_words_ends(tiny_attention_bundle):
     model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
     (request,) = requests_for(model, 1)
     options = DecodingOptions(beam_size=8, num_hypotheses=8)
-    narrow = replace(request, prompt=(1,), max_tokens=4, words=(2, 7), options=options)
+    narrow = replace(request, prompt=(1,), max_tokens=4, shortlist=(2, 7), options=options)
     ((found),) = answers(model.runner(max_rows=8), [narrow]).values()
     assert 0 < len(found) <= 8
     assert all(set(tokens) <= {2, 7} for tokens, *_ in found)
