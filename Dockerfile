@@ -1,7 +1,7 @@
 # Two images from one file: --target cpu and --target cuda. Both hold Python, the pinned serving packages and Glossa, and
 # neither torch nor onnx. `make image` builds them with docker or buildah; only syntax that buildah 1.28 knows is used.
 #
-#   docker run --read-only --tmpfs /tmp -v ./bundle:/models/demo:ro -p 50051:50051 -p 9090:9090 glossa demo=/models/demo
+#   docker run --read-only --tmpfs /tmp -v ./bundle:/models/demo:ro -p 50051:50051 -p 9464:9464 glossa demo=/models/demo
 #
 # BASE_IMAGE: any Debian 12 or newer with python3 3.11 and its venv module; pin it by digest (python@sha256:…) for a
 # release. The cuda image needs nothing but the driver from its host: CUDA and cuDNN come as pinned wheels.
@@ -40,7 +40,7 @@ ENV PATH=/opt/glossa/bin:$PATH HOME=/tmp TMPDIR=/tmp PYTHONDONTWRITEBYTECODE=1 P
     GLOSSA_HOST=0.0.0.0 GLOSSA_HTTP_HOST=0.0.0.0 GLOSSA_COMMIT=${REVISION}
 WORKDIR /models
 USER 65532:65532
-EXPOSE 50051 9090
+EXPOSE 50051 9464
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s CMD ["glossa", "healthcheck"]
 ENTRYPOINT ["glossa", "serve"]

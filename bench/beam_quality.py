@@ -37,7 +37,7 @@ def main() -> None:
             if beam > 1:
                 options["early_stopping"] = args.early_stopping
             answers = list(client.translate_batch(texts, **options))
-            scores = [answer.hypotheses[0].log_probability / answer.generated_tokens for answer in answers]
+            scores = [answer.hypotheses[0].cumulative_logprob / answer.generated_tokens for answer in answers]
             first = first or scores
             figures.append(
                 {

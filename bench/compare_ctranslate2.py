@@ -30,7 +30,7 @@ SETTINGS: dict[str, Options] = {
     "beam 4, patience 2": {"beam_size": 4, "num_hypotheses": 4, "patience": 2.0},
     "beam 4, at most 5 tokens": {"beam_size": 4, "num_hypotheses": 4, "max_tokens": 5},
     "beam 4, repetition penalty 1.3": {"beam_size": 4, "num_hypotheses": 4, "repetition_penalty": 1.3},
-    "greedy, at least 20 tokens, no bigram twice": {"min_tokens": 20, "no_repeat_ngram": 2},
+    "greedy, at least 20 tokens, no bigram twice": {"min_tokens": 20, "no_repeat_ngram_size": 2},
 }
 
 
@@ -51,7 +51,7 @@ def ask_ctranslate2(checkpoint: Checkpoint) -> Ask:
             patience=options.get("patience", 1.0),
             max_decoding_length=options["max_tokens"],
             repetition_penalty=options.get("repetition_penalty", 1.0),
-            no_repeat_ngram_size=options.get("no_repeat_ngram", 0),
+            no_repeat_ngram_size=options.get("no_repeat_ngram_size", 0),
             min_decoding_length=options.get("min_tokens", 0),  # its default, 1, forbids the empty answer
             return_end_token=True,  # changes no score: the length it divides by always counts the end token
             return_scores=True,

@@ -26,8 +26,8 @@ SETTINGS: dict[str, Options] = {
     "beam 4, early stopping never": {"beam_size": 4, "num_hypotheses": 4, "early_stopping": "never"},
     "beam 4, at most 5 tokens": {"beam_size": 4, "num_hypotheses": 4, "max_tokens": 5},
     "beam 4, at least 12 tokens": {"beam_size": 4, "num_hypotheses": 4, "min_tokens": 12},
-    "beam 4, no word twice": {"beam_size": 4, "num_hypotheses": 4, "no_repeat_ngram": 1},
-    "greedy, no bigram twice": {"no_repeat_ngram": 2, "min_tokens": 20},
+    "beam 4, no word twice": {"beam_size": 4, "num_hypotheses": 4, "no_repeat_ngram_size": 1},
+    "greedy, no bigram twice": {"no_repeat_ngram_size": 2, "min_tokens": 20},
     "greedy, repetition penalty 1.3": {"repetition_penalty": 1.3},  # in a beam theirs changes log-probabilities
 }
 
@@ -48,7 +48,7 @@ def ask_transformers(checkpoint: Checkpoint) -> Ask:
             **(_beam_flags(options) if options.get("beam_size", 1) > 1 else {}),
             max_new_tokens=options["max_tokens"],
             min_new_tokens=options.get("min_tokens"),
-            no_repeat_ngram_size=options.get("no_repeat_ngram"),
+            no_repeat_ngram_size=options.get("no_repeat_ngram_size"),
             repetition_penalty=options.get("repetition_penalty"),
             return_dict_in_generate=True,
             output_scores=True,

@@ -32,8 +32,8 @@ SCHEMA = json.dumps(
     {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["name", "n"]}
 )
 OPTIONS: dict[str, dict[str, Any]] = {
-    "no_repeat_ngram": {"no_repeat_ngram": 3},
-    "banned, 2 texts": {"banned": ("der", "xy")},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 3},
+    "banned, 2 texts": {"bad_words": ("der", "xy")},
     "allowed_tokens": {"allowed_tokens": tuple(range(4, 300))},
     "min_tokens": {"min_tokens": 99},
     "logit_bias": {"logit_bias": {5: 1.0}},

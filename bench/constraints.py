@@ -95,9 +95,9 @@ def draw(rng: random.Random, reference: str, tokenizer: Tokenizer) -> dict[str, 
             {"phrases": [word, other], "ordered_phrases": True, "beam_size": 4},
             lambda text: other in text[text.find(word) + len(word) :],
         ),
-        "banned": ({"banned": banned}, lambda text: not any(ban in text for ban in banned)),
+        "bad_words": ({"bad_words": banned}, lambda text: not any(ban in text for ban in banned)),
         "banned, sampled": (
-            {"banned": banned, "temperature": 1.0, "seed": rng.randrange(99)},
+            {"bad_words": banned, "temperature": 1.0, "seed": rng.randrange(99)},
             lambda text: not any(ban in text for ban in banned),
         ),
         "allowed": (
@@ -119,7 +119,7 @@ def draw(rng: random.Random, reference: str, tokenizer: Tokenizer) -> dict[str, 
             lambda text: text.startswith(start) and other in text,
         ),
         "prefix, phrase, banned": (
-            {"prefix": start, "phrases": [other], "banned": ["xyz", "qu"], "beam_size": 4},
+            {"prefix": start, "phrases": [other], "bad_words": ["xyz", "qu"], "beam_size": 4},
             lambda text: text.startswith(start) and other in text and "xyz" not in text and "qu" not in text,
         ),
         "phrase and regex": (

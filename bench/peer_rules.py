@@ -15,7 +15,7 @@ import torch
 from model.architectures import GenerativeModel
 from model.reference.greedy import Process, next_logits
 
-RULES = ("repetition_penalty", "min_tokens", "no_repeat_ngram")
+RULES = ("repetition_penalty", "min_tokens", "no_repeat_ngram_size")
 
 
 def process_of(model: GenerativeModel, source: Sequence[int], options: Mapping[str, Any]) -> Process | None:
@@ -34,7 +34,7 @@ def process_of(model: GenerativeModel, source: Sequence[int], options: Mapping[s
             scores_V = torch.log_softmax(logits_V, -1).numpy()
         if len(tokens) < options.get("min_tokens", 0):
             scores_V[model.config.eos_id] = -np.inf
-        size = options.get("no_repeat_ngram", 0)
+        size = options.get("no_repeat_ngram_size", 0)
         if size:
             grams = [tuple(tokens[first : first + size]) for first in range(len(tokens) - size + 1)]
             last = tuple(tokens[len(tokens) - size + 1 :])

@@ -5,7 +5,7 @@ one batch; here that stands in the place of the engines, behind our servicer, ou
 nothing but the engine differs. One thread for each of CTranslate2's workers takes what has arrived.
 
 usage: python -m bench.peer_server BUNDLE CTRANSLATE2_DIRECTORY [--kind int8] [--workers 2] [--threads 1]
-           [--batch 64] [--window-ms 5] [--port 50051] [--http-port 9090]
+           [--batch 64] [--window-ms 5] [--port 50051] [--http-port 9464]
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def main() -> None:
     ask.add_argument("bundle", type=Path)
     ask.add_argument("directory", type=Path)
     ask.add_argument("--kind", default="int8")
-    for name, default in (("workers", 2), ("threads", 1), ("batch", 64), ("port", 50051), ("http-port", 9090)):
+    for name, default in (("workers", 2), ("threads", 1), ("batch", 64), ("port", 50051), ("http-port", 9464)):
         ask.add_argument(f"--{name}", type=int, default=default)
     ask.add_argument("--window-ms", type=float, default=5.0)
     options = ask.parse_args()

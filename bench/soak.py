@@ -32,8 +32,8 @@ MIXED: list[dict[str, Any]] = [
     {"beam_size": 8, "length_penalty": 0.6},
     {"temperature": 0.9, "top_p": 0.9, "seed": 5},
     {"top_k": 20, "seed": 6, "token_logprobs": True},
-    {"repetition_penalty": 1.2, "no_repeat_ngram": 3},
-    {"banned": ["der", "x"]},
+    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+    {"bad_words": ["der", "x"]},
     {"regex": "[A-ZÄÖÜ][A-Za-zäöüß ,]{3,60}[.!?]"},
     {"phrases": ["und"], "beam_size": 4},
     {"stop": ["e", "."]},
@@ -51,7 +51,7 @@ async def alone_and_together(
 ) -> dict[str, float]:
     asked = [(text, {**kinds[number % len(kinds)], "include_tokens": True}) for number, text in enumerate(texts)]
     alone = [await client.translate(text, **options) for text, options in asked]
-    before = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count")
+    before = gauge(fetch(f"{ops}/metrics"), "glossa_decode_step_seconds_count")
     gate = asyncio.Semaphore(clients)
 
     async def ask(text: str, options: dict[str, Any]) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ async def alone_and_together(
             return (await client.translate(text, **options)).tokens
 
     together = await asyncio.gather(*(ask(text, options) for text, options in asked))
-    steps = gauge(fetch(f"{ops}/metrics"), "glossa_step_seconds_count") - before
+    steps = gauge(fetch(f"{ops}/metrics"), "glossa_decode_step_seconds_count") - before
     lengths = [answer.generated_tokens for answer in alone]
     differing = sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
     return {"answers": len(texts), "differing": differing, "steps": steps, "longest": max(lengths), "sum": sum(lengths)}

@@ -1,4 +1,4 @@
-"""Do drafts pay? Tokens per second with and without `--speculate`, of texts that repeat themselves and of others.
+"""Do drafts pay? Tokens per second with and without `--draft-tokens`, of texts that repeat themselves and of others.
 
 usage: python -m bench.speculation [--checkpoint DIRECTORY --text FILE] [--layers 12 --width 768 --words 32000]
            [--form row] [--draft 8] [--requests 1,8] [--tokens 128] [--repeats 5] [--threads 1] [--json]

@@ -43,4 +43,4 @@ def page_data(attended: Attended, *, text: str, model: str = "") -> dict[str, An
         }
         for matrix in attended.matrices
     ]
-    return {"model": model, "text": text, "answer": attended.answer, **tokens, "kinds": kinds, "matrices": maps}
+    return {"model": model, "text": text, "answer": attended.target_text, **tokens, "kinds": kinds, "matrices": maps}

@@ -507,10 +507,10 @@ FLAGS = {
     "seed": flag(int, "sample with these random numbers"),
     "num_sequences": flag(int, "how many answers are sampled"),
     "repetition_penalty": flag(float, "above 1 what was said already is less likely"),
-    "no_repeat_ngram": flag(int, "no sequence of so many tokens twice"),
+    "no_repeat_ngram_size": flag(int, "no sequence of so many tokens twice"),
     "prefix": flag(str, "the answer begins so"),
     "phrases": flag(list[str], "a text the answer contains; may be repeated", "--phrase"),
-    "banned": flag(list[str], "a text the answer does not contain; may be repeated", "--ban"),
+    "bad_words": flag(list[str], "a text the answer does not contain; may be repeated", "--ban"),
     "return_alternatives": flag(bool, "the likeliest different tokens next, each continued", "--alternatives"),
     "regex": flag(str, "the answer matches this regular expression"),
     "json_schema": flag(Path, "the answer is JSON of the schema in this file"),
@@ -648,7 +648,7 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "") 
 def show_tokens(tokens: Iterable[TokenLogprob]) -> None:
     """One line for each token: its log-probability, and what could have stood there."""
     for token in tokens:
-        others = "   ".join(f"{other.text!r} {other.logprob:.4f}" for other in token.top)
+        others = "   ".join(f"{other.text!r} {other.logprob:.4f}" for other in token.top_logprobs)
         typer.echo(f"      {token.logprob:9.4f}  {token.text!r:16}  {others}".rstrip())
 
 
@@ -674,7 +674,7 @@ def score(
     model: ModelName = "",
     source_language: SourceLanguage = "",
     target_language: TargetLanguage = "",
-    is_open: Annotated[bool, typer.Option("--open", help="the target goes on: do not score its end")] = False,
+    omit_eos: Annotated[bool, typer.Option("--open", help="the target goes on: do not score its end")] = False,
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, such as length_penalty=0.6")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -689,13 +689,13 @@ def score(
             raise UsageError("give both TEXT and TARGET, or neither")
     with complaints(ClientError, ValueError), Client(address) as client:
         languages = {"source_language": source_language, "target_language": target_language}
-        options = {"model": model, **languages, "is_open": is_open, **decoding_options({"option": option})}
+        options = {"model": model, **languages, "omit_eos": omit_eos, **decoding_options({"option": option})}
         if text is not None and target is not None:
             result = client.score(text, target, **options)
             if as_json:
                 typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
                 return
-            figures = {name: getattr(result, name) for name in ("score", "log_probability", "perplexity")}
+            figures = {name: getattr(result, name) for name in ("score", "cumulative_logprob", "perplexity")}
             show({name: f"{value:.4f}" for name, value in figures.items()}, as_json=False)
             show_tokens(result.tokens)
             show_alignment(result.alignment, text, target)
@@ -711,7 +711,7 @@ def score(
             if as_json:
                 typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
             else:
-                typer.echo(f"{result.score:.4f}\t{result.log_probability:.4f}\t{result.perplexity:.4f}")
+                typer.echo(f"{result.score:.4f}\t{result.cumulative_logprob:.4f}\t{result.perplexity:.4f}")
 
 
 @app.command()
@@ -849,8 +849,8 @@ def show_attention(seen: Attended) -> None:
     from cli.heatmap import lines
 
     console = Console(highlight=False)
-    if seen.answer:
-        console.print(seen.answer, markup=False)
+    if seen.target_text:
+        console.print(seen.target_text, markup=False)
     for matrix in seen.matrices:
         console.print()
         for line in lines(seen, matrix, width=console.width):
@@ -970,7 +970,7 @@ def doctor(
 
 
 @app.command()
-def healthcheck(http_port: Annotated[int, typer.Option(envvar="GLOSSA_HTTP_PORT")] = 9090) -> None:
+def healthcheck(http_port: Annotated[int, typer.Option(envvar="GLOSSA_HTTP_PORT")] = 9464) -> None:
     """Exit code 0 if the server on this machine is ready: for container health checks."""
     if not is_ready(f"http://127.0.0.1:{http_port}"):
         typer.echo(f"error: no ready server behind port {http_port}", err=True)

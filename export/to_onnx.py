@@ -64,7 +64,7 @@ from export.verification.inputs import framed_texts, sample_inputs
 from export.verification.verifier import (
     Served,
     checkpoint_digest,
-    keeps_rows_apart,
+    is_batch_invariant,
     limits_of,
     make_report,
     verify_variants,
@@ -515,7 +515,7 @@ def save_variant(
 def _quantization(form: Form) -> Quantization | None:
     """What is promised of a form, as far as this processor keeps it."""
     promised = form.quantization()
-    if promised is None or keeps_rows_apart(form):
+    if promised is None or is_batch_invariant(form):
         return promised
     return dataclasses.replace(promised, batch_invariant=False)
 

@@ -29,7 +29,7 @@ from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
 OTHERS = ("GLOSSA_ADDRESS",)  # read by the commands of a client, not by a server
-MOST_LONE_THREADS = 8
+MAX_SINGLE_REQUEST_THREADS = 8
 """Of a step, unless it is set: a step is short, and more threads wait for each other longer than they compute."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -54,7 +54,7 @@ class ServerSettings(BaseSettings):
     host: str = Field("127.0.0.1", description="address of the gRPC port; 0.0.0.0 listens on all interfaces")
     port: Port = Field(50051, description="gRPC port; 0: any free one, named in the log")
     http_host: str = Field("127.0.0.1", description="address of the ops port: /healthz /readyz /metrics /version")
-    http_port: Port = Field(9090, description="ops port; 0: any free one, named in the log")
+    http_port: Port = Field(9464, description="ops port; 0: any free one, named in the log")
     reflection: bool = Field(True, description="answer gRPC reflection (grpcurl, buf curl)")
 
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -65,7 +65,7 @@ class ServerSettings(BaseSettings):
         description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
-    lone_threads: int = Field(
+    single_request_threads: int = Field(
         0,
         ge=0,
         le=256,
@@ -81,7 +81,7 @@ class ServerSettings(BaseSettings):
     prefix_cache_bytes: int = Field(
         1 << 27, ge=0, description="most bytes of a model's recent prompt beginnings, beside the KV cache; 0: none"
     )
-    speculate: int = Field(
+    draft_tokens: int = Field(
         0,
         ge=0,
         le=64,

@@ -55,9 +55,9 @@ class DecodingOptions:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    no_repeat_ngram: int = 0
+    no_repeat_ngram_size: int = 0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    banned: tuple[str, ...] = ()  # texts that must not appear in the answer
+    bad_words: tuple[str, ...] = ()  # texts that must not appear in the answer
 
     # constraints
     prefix: str = ""  # the answer begins so
@@ -163,7 +163,7 @@ RANGES: Mapping[str, Range] = {
     "repetition_penalty": Range(0.1, 10),
     "presence_penalty": Range(-10, 10),
     "frequency_penalty": Range(-10, 10),
-    "no_repeat_ngram": Range(0, 64),
+    "no_repeat_ngram_size": Range(0, 64),
     "prefix_bias": Range(0, 1, below_high=True),
     "min_alternative_probability": Range(0, 1, below_high=True),
     "top_logprobs": Range(0, 20),
@@ -241,7 +241,7 @@ def _check_values(options: DecodingOptions, changed: Iterable[str]) -> None:
     for name in ("prefix_tokens", "allowed_tokens", "alignment_heads"):
         if len(getattr(options, name)) > MAX_TOKEN_LIST:
             raise _refused(name, f"must be at most {MAX_TOKEN_LIST} numbers, got {len(getattr(options, name))}")
-    _check_texts("banned", options.banned, MAX_BANNED)
+    _check_texts("bad_words", options.bad_words, MAX_BANNED)
     _check_texts("phrases", options.phrases, MAX_PHRASES)
     for kind, text in options.grammars:
         if (size := len(text.encode())) > MAX_GRAMMAR_BYTES[kind]:
@@ -356,7 +356,7 @@ def _check_constraints(options: DecodingOptions) -> None:
     if not options.prefix_bias:
         wanted["prefix"] = options.prefix
     for field_name, text in wanted.items():
-        for name in ("banned", "stop"):
+        for name in ("bad_words", "stop"):
             for kept_out in getattr(options, name):
                 if kept_out in text:
                     raise _refused(field_name, f"must not contain {kept_out!r}, which {name} keeps out")

@@ -101,7 +101,7 @@ class HypothesisResult:
 
     tokens: end token included, where there is one.
     score: what answers are ranked by: the sum of scores, normalised by length as the options say.
-    log_probability: the sum of token_logprobs: the model's own log-probability of these tokens. All three are nan or
+    cumulative_logprob: the sum of token_logprobs: the model's own log-probability of these tokens. All three are nan or
         empty where nobody asked for them (`DecodingOptions.returns_hypotheses`) and the search needed none.
     alternatives: for each position the likeliest (id, log-probability) pairs, when asked for.
     attention: float32 (layers, heads, tokens, source), when asked for: with which weights each token was predicted.
@@ -111,7 +111,7 @@ class HypothesisResult:
     tokens: tuple[int, ...]
     reason: FinishReason
     score: float
-    log_probability: float
+    cumulative_logprob: float
     token_logprobs: tuple[float, ...]
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
     attention: np.ndarray | None = None

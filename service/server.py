@@ -31,7 +31,7 @@ from grpc_reflection.v1alpha import reflection
 
 from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
-from service.config import MOST_LONE_THREADS, ServerSettings, effective_cpus
+from service.config import MAX_SINGLE_REQUEST_THREADS, ServerSettings, effective_cpus
 from service.edge import logs
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog, Provider, ServedModel, TextLimits
@@ -106,9 +106,9 @@ def open_model(
             manifest,
             device=settings.device,
             precision=settings.precision,
-            lone_threads=settings.lone_threads or min(cpus, MOST_LONE_THREADS),
-            lone_bytes=0 if settings.lone_threads else LONE_BYTES,
-            lone_at_once=settings.lone_threads > 1,
+            lone_threads=settings.single_request_threads or min(cpus, MAX_SINGLE_REQUEST_THREADS),
+            lone_bytes=0 if settings.single_request_threads else LONE_BYTES,
+            lone_at_once=settings.single_request_threads > 1,
             crowd=crowd,
         )
         choice = model.choice
@@ -122,7 +122,7 @@ def open_model(
         raise StartupError(
             f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
         ) from error
-    draft_tokens = settings.speculate if manifest.limits.max_block != 1 else 0
+    draft_tokens = settings.draft_tokens if manifest.limits.max_block != 1 else 0
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
@@ -218,7 +218,7 @@ class Server:
         self._grpc = grpc.aio.server(options=server_options(settings))
         self.port = self._listen()
         for name, path in settings.models.items():
-            logs.event("loading", {"model": name, "bundle": str(path)})
+            logs.event("loading_model", {"model": name, "bundle": str(path)})
             self._models.append(await asyncio.to_thread(self._open_model, name, path, settings, self._metrics))
         self._servicer = Servicer(
             Catalog(self._models, _text_limits(settings)),
@@ -253,7 +253,7 @@ class Server:
             try:
                 await asyncio.wait_for(self._servicer.idle(), SETTLE_S)
             except TimeoutError:
-                logs.event("handlers left", level=logs.WARNING)
+                logs.event("unfinished_handlers", level=logs.WARNING)
         for model in self._models:
             await asyncio.to_thread(model.pool.close)
         if self._beating is not None:
@@ -300,9 +300,9 @@ class Server:
             provider = model.provider
             if provider.fallback:
                 fields = {"model": model.name, "provider": provider.name, "requested": provider.requested}
-                logs.event("fallback", {**fields, "reason": provider.reason}, level=logs.WARNING)
+                logs.event("provider_fallback", {**fields, "reason": provider.reason}, level=logs.WARNING)
             if not model.is_batch_invariant:
-                logs.event("answers may depend on the batch", {"model": model.name}, level=logs.WARNING)
+                logs.event("not_batch_invariant", {"model": model.name}, level=logs.WARNING)
         logs.event(
             "serving",
             {

@@ -34,7 +34,7 @@ RESULT = HypothesisResult(
     tokens=(5, 6, 7, 8, 2),
     reason=FinishReason.END_OF_SEQUENCE,
     score=-0.375,
-    log_probability=-1.875,
+    cumulative_logprob=-1.875,
     token_logprobs=(-0.5, -0.25, -0.125, -0.5, -0.5),
 )
 ANSWER = (

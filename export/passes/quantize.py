@@ -72,7 +72,7 @@ class Form:
 
     @property
     def is_batch_invariant(self) -> bool:
-        """Unless this processor has another kernel: `verify.keeps_rows_apart` tries it."""
+        """Unless this processor has another kernel: `verify.is_batch_invariant` tries it."""
         return self.block <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
 
     def quantization(self) -> Quantization | None:

@@ -396,7 +396,7 @@ def _dirty(state: StateSpec, sizes: Mapping[str, int]) -> Array:
 
 
 @cache
-def keeps_rows_apart(form: Form) -> bool:
+def is_batch_invariant(form: Form) -> bool:
     """Whether a product in blocks gives a row the same bits alone and among others on this processor; tried, because
     processors without AVX-512 have kernels of their own. The other forms compute exact sums everywhere."""
     if not form.block:

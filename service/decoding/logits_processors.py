@@ -46,10 +46,10 @@ def build_logits_processors(
         rules.append(PrefixBias(options.prefix_bias, prefix))
     if options.min_tokens or options.ignore_eos:
         rules.append(MinLength(eos_ids, before=max_tokens if options.ignore_eos else options.min_tokens))
-    if options.no_repeat_ngram:
-        rules.append(NoRepeatNGram(options.no_repeat_ngram))
-    if options.banned:
-        rules.append(BannedTexts(options.banned, vocabulary))
+    if options.no_repeat_ngram_size:
+        rules.append(NoRepeatNGram(options.no_repeat_ngram_size))
+    if options.bad_words:
+        rules.append(BannedTexts(options.bad_words, vocabulary))
     if options.allowed_tokens:
         rules.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
     return tuple(rules)
@@ -209,7 +209,7 @@ class BannedTexts:
 
     is_mask = True
 
-    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary, *, field: str = "options.banned") -> None:
+    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary, *, field: str = "options.bad_words") -> None:
         for place, text in enumerate(texts):
             if "\ufffd" in text:
                 raise InvalidRequest(

@@ -43,7 +43,7 @@ from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
 
 INLINE_BYTES = 1024  # tokenised on the event loop (0.3 ms); longer text in a thread, by the call that releases the GIL
-SLOW = ("banned", "phrases", "allowed_tokens", "use_shortlist", "grammars")  # made ready in a thread, too
+SLOW = ("bad_words", "phrases", "allowed_tokens", "use_shortlist", "grammars")  # made ready in a thread, too
 MAX_ANSWER_BYTES = 3 << 20  # gRPC clients take messages of 4 MiB unless they are told otherwise
 MAX_ATTENTION_BYTES = 1 << 28  # of the weights of all layers and heads, before they become an alignment
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
@@ -219,24 +219,24 @@ class ServedModel:
         options: DecodingOptions,
         *,
         languages: Languages = NO_LANGUAGES,
-        is_open: bool,
+        omit_eos: bool,
         deadline_s: float,
         limits: TextLimits,
     ) -> Request:
-        """The same for a target that is given, as text or as token ids. is_open: a text gets no end token."""
+        """The same for a target that is given, as text or as token ids. omit_eos: a text gets no end token."""
         check_scoring(options)
         if self.has_source or text:
             _check_text(text, limits)
         if isinstance(target, str):
             _check_text(target, limits, "target")
-        elif is_open:
+        elif omit_eos:
             raise InvalidRequest(
-                "is_open", "must be false with target_tokens: they end with the end token, or are open without it"
+                "omit_eos", "must be false with target_tokens: they end with the end token, or are open without it"
             )
         options = dataclasses.replace(options, token_logprobs=True)
         self._check_abilities(options)
         build = functools.partial(
-            self._build_scoring, request_id, text, target, options, languages, is_open, deadline_s
+            self._build_scoring, request_id, text, target, options, languages, omit_eos, deadline_s
         )
         is_quick = len(text) + len(target) <= INLINE_BYTES
         return build() if is_quick else await asyncio.to_thread(build)
@@ -403,11 +403,11 @@ class ServedModel:
             self.open_attention()
         return source, prompt, reads, 1 if reads else told.target - len(prompt) + 1
 
-    def _target(self, target: str | Sequence[int], prompt: Sequence[int], *, is_open: bool = False) -> tuple[int, ...]:
+    def _target(self, target: str | Sequence[int], prompt: Sequence[int], *, omit_eos: bool = False) -> tuple[int, ...]:
         """The tokens of an answer that is given; of a text the end token is one, unless it is open."""
         if isinstance(target, str):
             name, tokens = "target", tuple(self._encode(target, "target", is_target=True))
-            tokens = tokens if is_open else (*tokens, self.manifest.tokens.eos)
+            tokens = tokens if omit_eos else (*tokens, self.manifest.tokens.eos)
         else:
             name, tokens = "target_tokens", tuple(target)
             self._check_tokens(name, tokens)
@@ -557,11 +557,11 @@ class ServedModel:
         target: str | Sequence[int],
         options: DecodingOptions,
         languages: Languages,
-        is_open: bool,
+        omit_eos: bool,
         deadline_s: float,
     ) -> Request:
         source, prompt = self._framed(text, languages)
-        tokens = self._target(target, prompt, is_open=is_open)
+        tokens = self._target(target, prompt, omit_eos=omit_eos)
         self._check_size(options, len(tokens), len(source))
         return Request(
             request_id=request_id,

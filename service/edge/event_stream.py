@@ -11,7 +11,7 @@ from service.errors import RequestError
 from service.request import Event, Finished, TextDelta
 
 
-class Arrivals:
+class EventStream:
     """The sink of one request: what arrived since it was last asked, as one piece. Event-loop thread only.
 
     Merging is the back-pressure: an engine cannot wait for a slow reader, and a slow reader gets fewer, larger pieces.

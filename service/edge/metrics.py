@@ -47,14 +47,16 @@ CODES = (
 )
 
 # Every way an accepted request can end, and every way one can be refused before.
-ENDS = (
+END_REASONS = (
     *(reason.value for reason in FinishReason),
     *(kind.reason.lower() for kind in (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)),
 )
-REFUSALS = tuple(kind.reason.lower() for kind in (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown))
+REJECT_REASONS = tuple(
+    kind.reason.lower() for kind in (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown)
+)
 
 
-MEMORY_KINDS = ("weights", "states", "outputs")
+MEMORY_KINDS = ("weights", "kv_cache", "outputs")
 
 
 class Rpc(NamedTuple):
@@ -114,7 +116,7 @@ class Metrics:
         build = self._gauge("glossa_build_info", "Always 1; its labels are the running version.", "version", "commit")
         build.labels(version, commit).set(1)
         self._rpcs = {rpc: self._prepare(rpc) for rpc in rpcs}
-        for reason in REFUSALS:
+        for reason in REJECT_REASONS:
             self._rejected.labels(reason)
         self._models = _ModelFamilies(self)
 
@@ -185,22 +187,22 @@ class _ModelFamilies:
             "glossa_time_to_first_token_seconds", "Time from a request's arrival to its first token.", "model"
         )
         self.inter_token = histogram(
-            "glossa_inter_token_seconds", "Time from one token of a request to its next.", "model"
+            "glossa_inter_token_latency_seconds", "Time from one token of a request to its next.", "model"
         )
         self.encode = histogram(
-            "glossa_encode_seconds", "Time of encoding sources or reading prompts, a step.", "model"
+            "glossa_prefill_seconds", "Time of encoding sources or reading prompts, a step.", "model"
         )
-        self.step = histogram("glossa_step_seconds", "Time of one decode step of an engine.", "model")
-        self.rows = histogram("glossa_step_rows", "Rows in a decode step.", "model", buckets=ROW_BUCKETS)
+        self.step = histogram("glossa_decode_step_seconds", "Time of one decode step of an engine.", "model")
+        self.rows = histogram("glossa_decode_step_rows", "Rows in a decode step.", "model", buckets=ROW_BUCKETS)
         self.prompt_tokens = counter("glossa_prompt_tokens", "Tokens read, of sources and prompts.", "model")
         self.looked_up_tokens = counter(
-            "glossa_prefix_looked_up_tokens", "Tokens of prompts that were looked up among recent ones.", "model"
+            "glossa_prefix_cache_queried_tokens", "Tokens of prompts that were looked up among recent ones.", "model"
         )
         self.prefix_hits = counter(
-            "glossa_prefix_hits", "Prompts whose first tokens were copied from a recent one.", "model"
+            "glossa_prefix_cache_hits", "Prompts whose first tokens were copied from a recent one.", "model"
         )
         self.reused_tokens = counter(
-            "glossa_prefix_reused_tokens", "Tokens of prompts copied from recent ones, not read.", "model"
+            "glossa_prefix_cache_hit_tokens", "Tokens of prompts copied from recent ones, not read.", "model"
         )
         self.draft_tokens = counter(
             "glossa_speculation_draft_tokens", "Guesses at next tokens that were read.", "model"
@@ -238,7 +240,7 @@ class ModelMetrics:
         families.kv_cache.labels(name).set_function(self._kv_ratio)
         for kind in MEMORY_KINDS:
             families.memory.labels(name, kind)
-        for reason in ENDS:
+        for reason in END_REASONS:
             families.finished.labels(name, reason)
 
     def memory(self, measure: Callable[[], Mapping[str, int]]) -> None:
@@ -276,7 +278,7 @@ class EngineReport:
         self._accepted = families.accepted_tokens.labels(model)
         self._generated = families.generated_tokens.labels(model)
         self._wasted = families.wasted_tokens.labels(model)
-        self._finished = {reason: families.finished.labels(model, reason) for reason in ENDS}
+        self._finished = {reason: families.finished.labels(model, reason) for reason in END_REASONS}
 
     def admitted(self, queue_s: float, prompt_tokens: int) -> None:
         self._queue.observe(queue_s)

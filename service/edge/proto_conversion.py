@@ -49,7 +49,7 @@ FILLINGS = 5  # of a mask, unless the request says otherwise
 _ENUMS = {field.name: field.enum_type for field in pb.DecodingOptions.DESCRIPTOR.fields if field.enum_type}
 
 
-def options_of(message: pb.DecodingOptions) -> DecodingOptions:
+def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     """The options of a request. What is left out, and an enum's zero, is the default; nothing is checked."""
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
@@ -86,7 +86,7 @@ def details(finished: Finished, request: Request, model: ServedModel, *, text: s
     if options.is_sampling:
         fields["seed"] = request.seed
     if options.returns_hypotheses:
-        told = Telling(model, options, text)
+        told = HypothesisConverter(model, options, text)
         fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
     return fields
 
@@ -94,10 +94,10 @@ def details(finished: Finished, request: Request, model: ServedModel, *, text: s
 def score(finished: Finished, request: Request, model: ServedModel, *, text: str) -> pb.ScoreResponse:
     """The answer to a request whose target was given."""
     (result,) = finished.hypotheses
-    told = Telling(model, request.options, text)
+    told = HypothesisConverter(model, request.options, text)
     return pb.ScoreResponse(
         tokens=told.token_logprobs(result),
-        log_probability=result.log_probability,
+        cumulative_logprob=result.cumulative_logprob,
         score=result.score,
         perplexity=perplexity(result.token_logprobs),
         alignment=told.alignment(result),
@@ -115,7 +115,7 @@ def embedding(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
     return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
 
 
-def pooling_of(request: pb.EmbedRequest) -> Pooling:
+def pooling_from(request: pb.EmbedRequest) -> Pooling:
     """Raises InvalidRequest for a number that is none of the enum's."""
     if request.pooling not in POOLINGS:
         raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
@@ -126,9 +126,9 @@ def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
     """The answer to a text with masks."""
     assert finished.encoder_output is not None
     masks = [
-        pb.FilledMask(
-            fillings=[
-                pb.Filling(token=token, text=model.tokenizer.decode([token]), probability=math.exp(logprob))
+        pb.MaskPrediction(
+            candidates=[
+                pb.TokenCandidate(token=token, text=model.tokenizer.decode([token]), probability=math.exp(logprob))
                 for token, logprob in fillings
             ]
         )
@@ -227,7 +227,7 @@ def attended(
         behind = target_spans(tokens, pieces, answer, drops_first_blank=tokenizer.drops_first_blank)
         spans = [*before, *((start + shift, end + shift) for start, end in behind)]
         all_tokens = (*seen.decoder_tokens[: len(before)], *tokens)
-        fields["answer"] = answer
+        fields["target_text"] = answer
         fields["target"] = told(seen.decoder_tokens, spans[: len(seen.decoder_tokens)])
         fields["predicted"] = told(all_tokens[1:], spans[1:])
     fields["matrices"] = [
@@ -243,7 +243,7 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
     return math.exp(mean) if mean < 709 else math.inf  # above it a float64 overflows
 
 
-class Telling:
+class HypothesisConverter:
     """Hypotheses of one request as messages. text: what the client sent."""
 
     def __init__(self, model: ServedModel, options: DecodingOptions, text: str) -> None:
@@ -257,7 +257,7 @@ class Telling:
             tokens=result.tokens if has_tokens else (),
             finish_reason=FINISH_REASONS[result.reason],
             score=result.score,
-            log_probability=result.log_probability,
+            cumulative_logprob=result.cumulative_logprob,
             token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),
             alignment=self.alignment(result),
         )
@@ -266,7 +266,7 @@ class Telling:
         texts = token_texts(self._tokenizer, result.tokens)
         tops = result.alternatives or ((),) * len(texts)
         return [
-            pb.TokenLogprob(token=token, text=text, logprob=logprob, top=map(self._alternative, top))
+            pb.TokenLogprob(token=token, text=text, logprob=logprob, top_logprobs=map(self._alternative, top))
             for token, text, logprob, top in zip(result.tokens, texts, result.token_logprobs, tops, strict=True)
         ]
 
@@ -345,13 +345,13 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         ),
         bundle_sha256=model.bundle_sha256,
         format_version=manifest.format_version,
-        has_attention=manifest.attention is not None,
-        attention_layers=manifest.attention.layers if manifest.attention else 0,
-        attention_heads=manifest.attention.heads if manifest.attention else 0,
+        has_alignment=manifest.attention is not None,
+        alignment_layers=manifest.attention.layers if manifest.attention else 0,
+        alignment_heads=manifest.attention.heads if manifest.attention else 0,
         has_shortlist=model.shortlist is not None,
         labels=model.encoding.labels if model.encoding else (),
         embedding_size=model.encoding.width if model.encoding else 0,
-        mask=model.mask,
+        mask_token=model.mask,
         multi_label=model.encoding.multi_label if model.encoding else False,
         has_pooler=model.encoding.has_pooler if model.encoding else False,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
@@ -380,9 +380,17 @@ def _timings(timings: Timings) -> pb.Timings:
 def _quantization(quantization: Quantization, figures: FormFigures | None) -> pb.Quantization:
     measured: dict[str, Any] = {}
     if figures is not None:
-        names = ("sentences", "bleu_loss", "exact_match", "nats_loss")
-        measured = {name: getattr(figures, name) for name in names}
-    return pb.Quantization(**dataclasses.asdict(quantization), **measured)
+        measured = {name: getattr(figures, name) for name in ("bleu_loss", "exact_match", "nats_loss")}
+        measured["evaluation_samples"] = figures.sentences
+    return pb.Quantization(
+        scheme=quantization.form,
+        weight_bits=quantization.weight_bits,
+        block_size=quantization.block,
+        activations=quantization.activations,
+        kv_cache=quantization.cache,
+        batch_invariant=quantization.batch_invariant,
+        **measured,
+    )
 
 
 def _parity(report: dict[str, Any]) -> pb.Parity:

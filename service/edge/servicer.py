@@ -26,7 +26,7 @@ from export.bundle import Task
 from glossa.v1 import glossa_pb2 as pb
 from service.edge import logs
 from service.edge.catalog import DECODING, NO_LANGUAGES, READING, Catalog, Languages, ServedModel, Submission
-from service.edge.event_stream import Arrivals
+from service.edge.event_stream import EventStream
 from service.edge.metrics import Metrics, Rpc
 from service.edge.proto_conversion import (
     FILLINGS,
@@ -34,12 +34,12 @@ from service.edge.proto_conversion import (
     attention_choice,
     classification,
     completion,
+    decoding_options,
     describe,
     details,
     embedding,
     filling,
-    options_of,
-    pooling_of,
+    pooling_from,
     score,
 )
 from service.errors import (
@@ -87,7 +87,7 @@ _Message = TypeVar("_Message")
 _IDS = random.Random()  # names, not secrets: to ask the system for random bits takes 0.1 ms
 
 
-def details_of(error: RequestError) -> Iterator[Message]:
+def error_details(error: RequestError) -> Iterator[Message]:
     """The google.rpc details of an error, ErrorInfo first."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
     if isinstance(error, ModelNotFound):
@@ -119,7 +119,7 @@ def _languages(request: Any) -> Languages:
     return Languages(request.source_language, request.target_language)
 
 
-def status_of(error: RequestError) -> grpc.StatusCode:
+def status_code(error: RequestError) -> grpc.StatusCode:
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
@@ -195,9 +195,9 @@ class Servicer:
             call.request_id,
             request.text,
             request.target or tuple(request.target_tokens),
-            options_of(request.options),
+            decoding_options(request.options),
             languages=_languages(request),
-            is_open=request.is_open,
+            omit_eos=request.omit_eos,
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
         )
@@ -213,7 +213,7 @@ class Servicer:
         prepared = await model.embedding(
             call.request_id,
             request.text,
-            pooling_of(request),
+            pooling_from(request),
             languages=_languages(request),
             deadline_s=call.deadline_s,
             limits=self._catalog.limits,
@@ -285,9 +285,9 @@ class Servicer:
     # ---- what they share
 
     @contextlib.contextmanager
-    def _submitted(self, model: ServedModel, request: Request, call: Call) -> Iterator[Arrivals]:
+    def _submitted(self, model: ServedModel, request: Request, call: Call) -> Iterator[EventStream]:
         """The answer to a request in an engine. Leaving early cancels it: its rows are free one step later."""
-        answer = Arrivals()
+        answer = EventStream()
         submission: Submission = model.pool.submit(request, asyncio.get_running_loop(), answer)
         try:
             yield answer
@@ -313,7 +313,7 @@ class Servicer:
             call.texts = {"text": request.text, "answer": ""}
         model = self._catalog.find(request.model, task)
         call.model = model.name
-        options = options_of(request.options)
+        options = decoding_options(request.options)
         if is_streamed:
             _check_streamable(options)
         prepared = await model.request(
@@ -385,7 +385,7 @@ class Servicer:
             raise  # swallowing it leaks memory inside grpc
         except Exception as failure:
             fields = {"request_id": call.request_id, "method": rpc.method}
-            logs.event("failure", fields, level=logs.ERROR, exception=failure)
+            logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
             error = InternalFailure(call.request_id)
         finally:
             self._end(call, error)
@@ -433,7 +433,7 @@ class Servicer:
         self._live.discard(call)
         if not self._live:
             self._idle.set()
-        code = status_of(error) if error else grpc.StatusCode.OK
+        code = status_code(error) if error else grpc.StatusCode.OK
         seconds = time.monotonic() - call.started_s
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, InvalidRequest | ModelNotFound | Unsupported | Overloaded | ShuttingDown):
@@ -448,7 +448,7 @@ class Servicer:
         if error:
             fields["reason"] = error.reason
         if finished := call.finished:
-            fields |= {"tokens_in": finished.prompt_tokens, "tokens_out": finished.generated_tokens}
+            fields |= {"prompt_tokens": finished.prompt_tokens, "generated_tokens": finished.generated_tokens}
             fields |= {
                 "queue_s": round(finished.timings.queue_s, 6),
                 "ttft_s": round(finished.timings.first_token_s, 6),
@@ -574,8 +574,8 @@ def _request_id(context: Any) -> str:
 
 async def _abort(context: Any, error: RequestError, call: Call) -> None:
     """Ends the RPC with the status and details of `error`. Raises, as grpc wants it."""
-    status = status_pb2.Status(code=status_of(error).value[0], message=str(error))
-    for detail in details_of(error):
+    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
+    for detail in error_details(error):
         status.details.add().Pack(detail)
     rich = rpc_status.to_status(status)
     trailers = [*call.trailers, *rich.trailing_metadata]

@@ -139,7 +139,7 @@ class Response:
             tokens=tuple(hypothesis.tokens),
             reason=hypothesis.reason,
             score=hypothesis.normalised,
-            log_probability=sum(hypothesis.logprobs) if hypothesis.logprobs else math.nan,
+            cumulative_logprob=sum(hypothesis.logprobs) if hypothesis.logprobs else math.nan,
             token_logprobs=tuple(hypothesis.logprobs),
             alternatives=tuple(hypothesis.alternatives),
             attention=attention_LHTS,

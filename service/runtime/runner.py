@@ -239,7 +239,7 @@ class OnnxRunner:
         """What this engine has allocated now, by kind. From any thread."""
         scratch = list(self._scratch.values())
         return {
-            "states": sum(buffer.block.size for buffer in self._states.buffers) + self._kept_blocks.size,
+            "kv_cache": sum(buffer.block.size for buffer in self._states.buffers) + self._kept_blocks.size,
             "outputs": self._outputs.size
             + (self._words.size if self._words else 0)
             + sum(block.size for block in scratch),

@@ -117,7 +117,7 @@ def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, 
         sessions = {role: open_session(path / graphs[role].file, [CPU], threads=threads, config=config)}
     except Exception as error:  # ONNX Runtime has no common error class
         raise StartupError(
-            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: lone_threads 1"
+            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: --single-request-threads 1"
         ) from error
     give_back_memory()
     return sessions

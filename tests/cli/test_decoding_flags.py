@@ -25,15 +25,15 @@ def test_each_option_is_read_as_its_field_holds_it():
 
 def test_lists_grow_with_each_mention():
     written = [
-        "banned=a, b",
-        "banned=c=d",
+        "bad_words=a, b",
+        "bad_words=c=d",
         "allowed_tokens=5,6",
         "allowed_tokens=7",
         "logit_bias=5:-1,6:2.5",
         "logit_bias=7:1",
     ]
     assert parse(written) == {
-        "banned": ("a, b", "c=d"),
+        "bad_words": ("a, b", "c=d"),
         "allowed_tokens": (5, 6, 7),
         "logit_bias": {5: -1.0, 6: 2.5, 7: 1.0},
     }

@@ -124,7 +124,7 @@ async def test_flags_become_options(edge, tmp_path):
     schema.write_text('{"type": "null"}')
     flags = ["--beam-size", 4, "--num-hypotheses", 2, "--length-penalty", 0.6, "--min-tokens", 2, "--max-tokens", 9]
     flags += ["--stop", ".", "--stop", "!", "--prefix", "zwei", "--ban", "black cat", "--repetition-penalty", 1.2]
-    flags += ["--logprobs", "--top-logprobs", 3, "--no-repeat-ngram", 3, "--option", "early-stopping=never"]
+    flags += ["--logprobs", "--top-logprobs", 3, "--no-repeat-ngram-size", 3, "--option", "early-stopping=never"]
     await ask(edge, "translate", "a cat", *flags, "--option", "logit_bias=5:-1,6:2")
     assert edge.pool.requests[0].options == DecodingOptions(
         beam_size=4,
@@ -134,11 +134,11 @@ async def test_flags_become_options(edge, tmp_path):
         max_tokens=9,
         stop=(".", "!"),
         prefix="zwei",
-        banned=("black cat",),
+        bad_words=("black cat",),
         repetition_penalty=1.2,
         token_logprobs=True,
         top_logprobs=3,
-        no_repeat_ngram=3,
+        no_repeat_ngram_size=3,
         early_stopping="never",
         logit_bias={5: -1.0, 6: 2.0},
     )
@@ -207,7 +207,7 @@ async def test_targets_are_scored(edge):
     told = await ask(edge, *arguments, "a cat", "zwei rote Häuser", "--option", "length_penalty=0.5")
     assert [line.split() for line in told.splitlines()[:3]] == [
         ["score", "-0.3750"],
-        ["log_probability", "-1.8750"],
+        ["cumulative_logprob", "-1.8750"],
         ["perplexity", "1.4550"],
     ]
     assert len(told.splitlines()) == 3 + len(RESULT.tokens)

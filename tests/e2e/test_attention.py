@@ -57,7 +57,7 @@ def test_every_attention_of_a_translation_is_that_of_pytorch(client, text):
     told = client.attend(text, model="en-de", max_tokens=30)
     answer = client.translate(text, model="en-de", max_tokens=30, include_tokens=True)
     source = [*tiny_tokenizer().encode(text), 2]
-    assert (told.answer, told.finish_reason) == (answer.text, answer.finish_reason)
+    assert (told.target_text, told.finish_reason) == (answer.text, answer.finish_reason)
     assert ids(told.source) == source
     assert ids(told.target) == [1, *answer.tokens[:-1]]
     assert ids(told.predicted) == list(answer.tokens)
@@ -88,7 +88,7 @@ def test_an_encoder_alone_tells_its_attention(client):
 def test_a_text_alone_is_looked_at_without_an_answer(client):
     told = client.attend(TEXTS[1], model="en", text_only=True)
     words = tiny_tokenizer().encode(TEXTS[1])
-    assert (ids(told.target), ids(told.predicted), told.answer) == ([1, *words], words, "")
+    assert (ids(told.target), ids(told.predicted), told.target_text) == ([1, *words], words, "")
     assert told.generated_tokens == 0
     expected = Expected(GENERATOR).every_attention((), (1, *words))["decoder_attention"]
     assert weights(told, "decoder") == pytest.approx(expected, abs=TOLERANCE)
@@ -103,7 +103,7 @@ def test_a_given_answer_is_looked_at_as_text_and_as_tokens(client):
     by_tokens = client.attend(TEXTS[0], model="en-de", target_tokens=tokens)
     assert by_text.matrices == by_tokens.matrices
     assert ids(by_text.predicted) == ids(by_tokens.predicted) == tokens
-    assert by_text.answer == by_tokens.answer == TEXTS[1]
+    assert by_text.target_text == by_tokens.target_text == TEXTS[1]
     source = (*tiny_tokenizer().encode(TEXTS[0]), 2)
     expected = Expected(MODEL).every_attention(source, (1, *tokens[:-1]))
     assert weights(by_text, "cross") == pytest.approx(expected["cross_attention"], abs=TOLERANCE)

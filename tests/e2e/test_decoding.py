@@ -92,7 +92,7 @@ def test_a_target_is_scored_with_its_coverage_as_the_beam_did(client):
     best = client.translate(TEXTS[0], beam_size=4, include_tokens=True, token_logprobs=True, max_tokens=MOST, **options)
     again = client.score(TEXTS[0], target_tokens=best.tokens, model="en-de", **options)
     assert again.score == pytest.approx(best.hypotheses[0].score, abs=1e-6)
-    assert again.log_probability == pytest.approx(best.hypotheses[0].log_probability, abs=1e-6)
+    assert again.cumulative_logprob == pytest.approx(best.hypotheses[0].cumulative_logprob, abs=1e-6)
 
 
 def test_embeddings_are_the_mean_states_of_the_encoder(client):
@@ -162,10 +162,10 @@ def test_scores_are_those_of_the_reference(client, text):
     expected = score(TRANSLATOR, [1], [*TOKENIZER.encode(target), 2], source=source_of(text))
     assert [token.logprob for token in result.tokens] == pytest.approx(expected, abs=1e-4)
     assert "".join(token.text for token in result.tokens) == target
-    assert result.log_probability == pytest.approx(sum(expected), abs=1e-3)
+    assert result.cumulative_logprob == pytest.approx(sum(expected), abs=1e-3)
     assert result.score == pytest.approx(sum(expected) / len(expected) ** 0.5, abs=1e-3)
     assert result.perplexity == pytest.approx(math.exp(-sum(expected) / len(expected)), rel=1e-3)
-    continued = client.score(text, target, model="en", is_open=True)
+    continued = client.score(text, target, model="en", omit_eos=True)
     prompt = [1, *TOKENIZER.encode(text)]
     expected = score(GENERATOR, prompt, TOKENIZER.encode(target))
     assert [token.logprob for token in continued.tokens] == pytest.approx(expected, abs=1e-4)
@@ -178,7 +178,7 @@ def test_an_answer_scores_what_its_log_probability_says(client):
         answer = client.translate(TEXTS[0], include_tokens=True, token_logprobs=True, max_tokens=MOST, **options)
         result = client.score(TEXTS[0], target_tokens=answer.tokens, model="en-de")
         (hypothesis,) = answer.hypotheses
-        assert result.log_probability == pytest.approx(hypothesis.log_probability, abs=1e-4)
+        assert result.cumulative_logprob == pytest.approx(hypothesis.cumulative_logprob, abs=1e-4)
         assert [t.logprob for t in result.tokens] == pytest.approx(
             [t.logprob for t in hypothesis.token_logprobs], abs=1e-5
         )
@@ -188,10 +188,12 @@ def test_likeliest_tokens_are_told_at_each_place(client):
     answer = client.translate(TEXTS[0], top_logprobs=3, include_tokens=True)
     (hypothesis,) = answer.hypotheses
     for token in hypothesis.token_logprobs:
-        assert len(token.top) == 3
-        assert token.top[0].token == token.token  # greedy
-        assert token.top[0].logprob == token.logprob
-        assert [other.logprob for other in token.top] == sorted((o.logprob for o in token.top), reverse=True)
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token  # greedy
+        assert token.top_logprobs[0].logprob == token.logprob
+        assert [other.logprob for other in token.top_logprobs] == sorted(
+            (o.logprob for o in token.top_logprobs), reverse=True
+        )
 
 
 def test_alignments_are_the_references_attention(client):
@@ -215,7 +217,7 @@ def test_alignments_are_the_references_attention(client):
 def test_constraints_hold(client):
     plain = client.translate(TEXTS[0], max_tokens=MOST).text.split()
     banned = max(plain, key=plain.count)
-    assert banned not in client.translate(TEXTS[0], max_tokens=MOST, banned=[banned]).text.split()
+    assert banned not in client.translate(TEXTS[0], max_tokens=MOST, bad_words=[banned]).text.split()
     for options in ({}, {"beam_size": 3}, {"seed": 1}):
         assert client.translate(TEXTS[0], prefix="three birds", **options).text.startswith("three birds")
     phrase = client.translate(TEXTS[0], phrases=["black cat", "garden"], beam_size=6, max_tokens=MOST)
@@ -228,7 +230,7 @@ def test_constraints_hold(client):
     answer = client.translate(TEXTS[0], allowed_tokens=allowed, max_tokens=MOST, include_tokens=True)
     assert set(answer.tokens) <= set(allowed)
     unrepeated = client.generate(
-        TEXTS[0], no_repeat_ngram=2, ignore_eos=True, max_tokens=MOST, include_tokens=True
+        TEXTS[0], no_repeat_ngram_size=2, ignore_eos=True, max_tokens=MOST, include_tokens=True
     ).tokens
     pairs = list(itertools.pairwise(unrepeated))
     assert len(pairs) == len(set(pairs)) == MOST - 1
@@ -236,7 +238,7 @@ def test_constraints_hold(client):
 
 def test_what_cannot_be_met_is_a_failed_precondition(client):
     with pytest.raises(ClientError) as caught:
-        client.translate(TEXTS[0], allowed_tokens=TOKENIZER.encode("cat"), no_repeat_ngram=1, ignore_eos=True)
+        client.translate(TEXTS[0], allowed_tokens=TOKENIZER.encode("cat"), no_repeat_ngram_size=1, ignore_eos=True)
     assert (caught.value.code, caught.value.reason) == ("FAILED_PRECONDITION", "CONSTRAINTS_UNSATISFIABLE")
     with pytest.raises(ClientError) as caught:
         client.generate(TEXTS[0], alignment="hard")
@@ -247,7 +249,7 @@ def asked(rng):
     """Options of a request that fits the tiny models, of any kind."""
     common: dict[str, Any] = {"max_tokens": rng.randint(4, MOST), "include_tokens": True, "token_logprobs": True}
     common |= rng.choice(
-        [{}, {"prefix": "the"}, {"banned": ["the"]}, {"repetition_penalty": 1.3}, {"regex": "(\\w+ ?)+"}]
+        [{}, {"prefix": "the"}, {"bad_words": ["the"]}, {"repetition_penalty": 1.3}, {"regex": "(\\w+ ?)+"}]
     )
     kind = rng.choice(
         [

@@ -156,7 +156,7 @@ def test_a_late_answer_is_not_given(client):
 
 def test_models_say_what_they_can(client):
     told = {model.name: model for model in client.list_models()}
-    assert (told["masked"].mask, list(told["masked"].labels), told["masked"].embedding_size) == ("<mask>", [], 32)
+    assert (told["masked"].mask_token, list(told["masked"].labels), told["masked"].embedding_size) == ("<mask>", [], 32)
     assert list(told["classify"].labels) == list(ENCODERS["classify"]["labels"])
     assert [told[kind].has_pooler for kind in ENCODERS] == [False, True, False]
     assert [told[kind].multi_label for kind in ENCODERS] == [False, False, True]

@@ -105,7 +105,7 @@ def test_scores_and_attention_are_those_of_the_answer(client):
     weights_LHTS = cross_attention(TRANSLATOR, [2, WORDS, *tokens[:-1]], source=source_of(text))
     told = np.array(result.alignment.rows)
     assert told.shape == (len(tokens), len(source_of(text)))
-    layer = client.get_model("many").attention_layers  # the bundle's own choice may be any of them
+    layer = client.get_model("many").alignment_layers  # the bundle's own choice may be any of them
     candidates = [weights_LHTS[at].mean(0)[1:].numpy() for at in range(layer)]
     assert min(np.abs(told - one).max() for one in candidates) < 1e-5
     spans = result.alignment.source_spans

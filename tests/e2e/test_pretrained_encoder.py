@@ -192,6 +192,6 @@ def test_the_pooler_is_that_of_transformers(client, peers):
 
 def test_models_say_how_their_masks_are_written(client):
     told = {model.name: model for model in client.list_models()}
-    assert (told["bert-masked"].mask, told["roberta-masked"].mask) == ("[MASK]", "<mask>")
+    assert (told["bert-masked"].mask_token, told["roberta-masked"].mask_token) == ("[MASK]", "<mask>")
     assert list(told["distilbert-label"].labels) == list(LABELS.values())
     assert told["roberta-masked"].limits.max_prompt_tokens == 64

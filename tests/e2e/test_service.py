@@ -159,9 +159,13 @@ def test_bad_requests_name_the_field(client):
 
 
 def test_metrics_move(server, client):
-    names = ["glossa_generated_tokens_total", "glossa_prompt_tokens_total", "glossa_step_seconds_count"]
-    names += ["glossa_time_to_first_token_seconds_count", "glossa_queue_seconds_count", "glossa_step_rows_sum"]
-    names += ["glossa_encode_seconds_count", "glossa_inter_token_seconds_count", "grpc_server_handling_seconds_count"]
+    names = ["glossa_generated_tokens_total", "glossa_prompt_tokens_total", "glossa_decode_step_seconds_count"]
+    names += ["glossa_time_to_first_token_seconds_count", "glossa_queue_seconds_count", "glossa_decode_step_rows_sum"]
+    names += [
+        "glossa_prefill_seconds_count",
+        "glossa_inter_token_latency_seconds_count",
+        "grpc_server_handling_seconds_count",
+    ]
     before = {name: server.metric(name) for name in names}
     tokens = server.metric("glossa_generated_tokens_total", model="en-de")
     answer = client.translate(TEXTS[0])

@@ -3,8 +3,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from service import errors
-from service.edge.metrics import ENDS, REFUSALS
-from service.edge.servicer import STATUS, details_of, status_of
+from service.edge.metrics import END_REASONS, REJECT_REASONS
+from service.edge.servicer import STATUS, error_details, status_code
 
 EXAMPLES = {
     errors.InvalidRequest: errors.InvalidRequest("text", "must not be empty"),
@@ -31,13 +31,13 @@ ALL = sorted(subclasses(errors.RequestError), key=lambda kind: kind.__name__)
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_has_a_row_in_the_status_table(kind):
     assert kind in STATUS
-    assert status_of(EXAMPLES[kind]) == STATUS[kind]
+    assert status_code(EXAMPLES[kind]) == STATUS[kind]
     assert STATUS[kind] is not grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_carries_an_error_info_first(kind):
-    info, *_ = details_of(EXAMPLES[kind])
+    info, *_ = error_details(EXAMPLES[kind])
     assert isinstance(info, error_details_pb2.ErrorInfo)
     assert (info.reason, info.domain) == (kind.reason, "glossa")
     assert info.reason == info.reason.upper()
@@ -50,7 +50,7 @@ def test_reasons_are_different():
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_is_counted_as_an_end_or_a_refusal(kind):
-    assert kind.reason.lower() in ENDS + REFUSALS
+    assert kind.reason.lower() in END_REASONS + REJECT_REASONS
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_every_error_is_counted_as_an_end_or_a_refusal(kind):
     ],
 )
 def test_details_that_clients_of_google_rpc_expect(kind, detail):
-    assert detail in [type(found) for found in details_of(EXAMPLES[kind])]
+    assert detail in [type(found) for found in error_details(EXAMPLES[kind])]
 
 
 def test_a_more_special_error_has_the_status_of_its_parent():
     special = type("Special", (errors.InvalidRequest,), {})("text", "is odd")
-    assert status_of(special) is grpc.StatusCode.INVALID_ARGUMENT
+    assert status_code(special) is grpc.StatusCode.INVALID_ARGUMENT

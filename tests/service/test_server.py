@@ -67,8 +67,10 @@ async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
     assert "manifest.json" in message
 
 
-@pytest.mark.parametrize(("lone_threads", "checks"), [(1, 1), (2, 2)])
-def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle, monkeypatch, lone_threads, checks):
+@pytest.mark.parametrize(("single_request_threads", "checks"), [(1, 1), (2, 2)])
+def test_the_golden_answer_is_repeated_in_every_session(
+    tiny_translation_bundle, monkeypatch, single_request_threads, checks
+):
     asked = []
 
     def noting(runner, manifest, precision):
@@ -76,7 +78,9 @@ def test_the_golden_answer_is_repeated_in_every_session(tiny_translation_bundle,
         runner.reset()
 
     monkeypatch.setattr("service.server.check_golden_decode", noting)
-    wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=lone_threads, device="cpu")
+    wanted = settings(
+        models={"en-de": tiny_translation_bundle}, single_request_threads=single_request_threads, device="cpu"
+    )
     model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
     model.pool.close()
     assert asked == [True, False][-checks:]
@@ -93,7 +97,7 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.server.LONE_BYTES", least)
     monkeypatch.setattr("service.server.check_golden_decode", lambda runner, *_: opened.append(runner._model))
-    wanted = settings(models={"en-de": tiny_translation_bundle}, lone_threads=asked, device="cpu")
+    wanted = settings(models={"en-de": tiny_translation_bundle}, single_request_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
     assert {(model.divides_steps, bool(model.lone_sessions)) for model in opened} == {(divides, at_once)}
 
@@ -181,7 +185,7 @@ async def test_what_runs_longer_than_the_drain_timeout_is_cut_and_its_row_freed(
 
 async def test_fallback_is_logged_with_its_reason(caplog):
     async with running():
-        record = next(record for record in caplog.records if record.getMessage() == "fallback")
+        record = next(record for record in caplog.records if record.getMessage() == "provider_fallback")
     assert record.levelname == "WARNING"
     assert record.fields["reason"] == "no GPU; add one"
 

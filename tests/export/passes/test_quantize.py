@@ -9,7 +9,7 @@ from export import to_onnx
 from export.passes.calibrate import calibrate
 from export.passes.quantize import FORMS, MOST_WEIGHT, quantize, symmetric_blocks, symmetric_columns
 from export.to_onnx import save_variant, trace_model
-from export.verification.verifier import Served, keeps_rows_apart, limits_of
+from export.verification.verifier import Served, is_batch_invariant, limits_of
 from tests.tiny import tiny_config, tiny_model
 
 SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]
@@ -231,13 +231,13 @@ def test_a_row_is_the_same_alone_and_among_others(architecture, form, tmp_path):
     graphs = served(architecture, form, tmp_path)
     together = logits(graphs, range(4))
     same = [np.array_equal(logits(graphs, [row])[0], together[row]) for row in range(4)]
-    assert all(same) == keeps_rows_apart(FORMS[form]), same
+    assert all(same) == is_batch_invariant(FORMS[form]), same
     assert FORMS[form].weight_bits == 4 or all(same), same
 
 
 @pytest.mark.parametrize(("apart", "told"), [(True, True), (False, False)])
 def test_a_bundle_promises_no_more_than_this_processor_keeps(apart, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(to_onnx, "keeps_rows_apart", lambda form: apart)
+    monkeypatch.setattr(to_onnx, "is_batch_invariant", lambda form: apart)
     variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, FORMS["b32"])
     assert variant.quantization is not None
     assert (variant.quantization.form, variant.quantization.batch_invariant) == ("b32", told)

@@ -151,7 +151,7 @@ def test_no_random_answer_contains_a_banned_text(kind, banned, seed):
 
 
 def test_the_replacement_character_cannot_be_banned():
-    with pytest.raises(InvalidRequest, match=r"options.banned\[1\]: must not contain U\+FFFD"):
+    with pytest.raises(InvalidRequest, match=r"options.bad_words\[1\]: must not contain U\+FFFD"):
         BannedTexts(("a", "b\ufffd"), VOCABULARIES["bpe"])
 
 
@@ -183,8 +183,8 @@ def test_every_option_becomes_its_rule_penalties_first():
         logit_bias={5: 1.0},
         prefix_bias=0.5,
         min_tokens=3,
-        no_repeat_ngram=2,
-        banned=("ab",),
+        no_repeat_ngram_size=2,
+        bad_words=("ab",),
         allowed_tokens=(5, 6),
     )
     kinds = [

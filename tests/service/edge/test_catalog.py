@@ -38,10 +38,10 @@ async def prepare(model, text, *, languages=NO_LANGUAGES, **options):
     )
 
 
-async def target(model, text, target, *, is_open=False, **options):
+async def target(model, text, target, *, omit_eos=False, **options):
     """A request to score a target."""
     return await model.scoring(
-        "r", text, target, DecodingOptions(**options), is_open=is_open, deadline_s=9.0, limits=LIMITS
+        "r", text, target, DecodingOptions(**options), omit_eos=omit_eos, deadline_s=9.0, limits=LIMITS
     )
 
 
@@ -125,7 +125,7 @@ async def test_what_is_exactly_at_a_limit_is_taken():
         ("cat", {"stop": ("äää",)}, "options.stop[0]"),
         ("cat", {"stop": (".", ".", ".")}, "options.stop"),
         ("cat", {"prefix": "cat" + " " * 3998}, "options.prefix"),
-        ("cat", {"prefix": "cat" * 1_000_000, "banned": ("cat",)}, "options.prefix"),
+        ("cat", {"prefix": "cat" * 1_000_000, "bad_words": ("cat",)}, "options.prefix"),
     ],
 )
 async def test_one_more_is_refused(text, options, field):
@@ -158,7 +158,7 @@ async def test_rules_stand_behind_one_another_and_phrases_among_them():
     request = await prepare(
         TRANSLATION,
         "cat",
-        banned=("black",),
+        bad_words=("black",),
         ignore_eos=True,
         repetition_penalty=1.5,
         phrases=("red house",),
@@ -272,7 +272,7 @@ async def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
             "prefix_tokens",
             "must be fewer than the 16 tokens that max_tokens leaves, got 16: all 2 answers",
         ),
-        (TRANSLATION, {"prefix_tokens": (6,), "banned": ("black",)}, "prefix_tokens", "token 0 is ruled out"),
+        (TRANSLATION, {"prefix_tokens": (6,), "bad_words": ("black",)}, "prefix_tokens", "token 0 is ruled out"),
         (
             TRANSLATION,
             {"prefix": "cat", "allowed_tokens": (2,)},
@@ -347,7 +347,7 @@ async def test_a_target_to_score_is_a_prefix_and_nothing_else():
     tokens = tuple(TRANSLATION.tokenizer.encode("zwei Häuser"))
     assert request.prefix == (*tokens, 2)
     assert (request.max_tokens, request.options.token_logprobs, request.options.length_penalty) == (3, True, 0.5)
-    assert (await target(TRANSLATION, "cat", "zwei Häuser", is_open=True)).prefix == tokens
+    assert (await target(TRANSLATION, "cat", "zwei Häuser", omit_eos=True)).prefix == tokens
     assert (await target(TRANSLATION, "cat", (5, 6))).prefix == (5, 6)
     assert (await target(TRANSLATION, "cat", (5, 2))).prefix == (5, 2)
     assert (await target(GENERATION, "", "cat")).prompt == (1,)
@@ -375,8 +375,8 @@ async def test_a_target_that_cannot_be_scored_is_refused(model, text, given, fie
 
 
 async def test_ids_of_a_target_say_themselves_whether_it_goes_on():
-    with pytest.raises(InvalidRequest, match="is_open: must be false with target_tokens"):
-        await target(TRANSLATION, "cat", (5, 6), is_open=True)
+    with pytest.raises(InvalidRequest, match="omit_eos: must be false with target_tokens"):
+        await target(TRANSLATION, "cat", (5, 6), omit_eos=True)
 
 
 async def test_long_text_gives_the_same_request_from_its_thread():

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from service.edge.event_stream import Arrivals
+from service.edge.event_stream import EventStream
 from service.errors import DeadlineExceeded
 from service.request import Finished, FinishReason, TextDelta
 
@@ -10,14 +10,14 @@ END = Finished(FinishReason.LENGTH, "!", (3,))
 
 
 async def test_what_arrived_together_is_one_piece():
-    arrivals = Arrivals()
+    arrivals = EventStream()
     for event in (TextDelta("a", (1,)), TextDelta("b", (2,)), END):
         arrivals(event)
     assert await arrivals.piece() == ("ab!", (1, 2, 3), END)
 
 
 async def test_what_arrives_later_is_another():
-    arrivals = Arrivals()
+    arrivals = EventStream()
     arrivals(TextDelta("a", (1,)))
     assert await arrivals.piece() == ("a", (1,), None)
     waiting = asyncio.ensure_future(arrivals.piece())
@@ -26,7 +26,7 @@ async def test_what_arrives_later_is_another():
 
 
 async def test_text_is_given_out_before_the_error_that_came_with_it():
-    arrivals = Arrivals()
+    arrivals = EventStream()
     arrivals(TextDelta("a", (1,)))
     arrivals(DeadlineExceeded("late"))
     assert await arrivals.piece() == ("a", (1,), None)
@@ -35,7 +35,7 @@ async def test_text_is_given_out_before_the_error_that_came_with_it():
 
 
 async def test_an_error_alone_is_raised():
-    arrivals = Arrivals()
+    arrivals = EventStream()
     arrivals(DeadlineExceeded("late"))
     with pytest.raises(DeadlineExceeded):
         await arrivals.piece()

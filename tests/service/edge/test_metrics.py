@@ -5,11 +5,20 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.edge.metrics import CODES, ENDS, LATENCY_BUCKETS, MEMORY_KINDS, REFUSALS, Metrics, ModelInfo, Rpc
+from service.edge.metrics import (
+    CODES,
+    END_REASONS,
+    LATENCY_BUCKETS,
+    MEMORY_KINDS,
+    REJECT_REASONS,
+    Metrics,
+    ModelInfo,
+    Rpc,
+)
 from service.edge.servicer import RPCS
 from service.errors import Overloaded
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 INFO = ModelInfo("encoder_decoder", "translation", "fp32", "CPUExecutionProvider", "auto", False)
 # Of the process, made by the library; how many of them exist depends on the operating system.
 PROCESS = "process_"
@@ -62,8 +71,8 @@ def test_the_contract_of_names(metrics, report):
     assert names >= {
         *("grpc_server_started_total", "grpc_server_handled_total", "grpc_server_handling_seconds"),
         *("glossa_requests_queued", "glossa_requests_running", "glossa_kv_cache_usage_ratio"),
-        *("glossa_time_to_first_token_seconds", "glossa_inter_token_seconds", "glossa_queue_seconds"),
-        *("glossa_encode_seconds", "glossa_step_seconds", "glossa_step_rows"),
+        *("glossa_time_to_first_token_seconds", "glossa_inter_token_latency_seconds", "glossa_queue_seconds"),
+        *("glossa_prefill_seconds", "glossa_decode_step_seconds", "glossa_decode_step_rows"),
         *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
         *("glossa_requests_finished_total", "glossa_requests_rejected_total"),
         *("glossa_execution_provider_info", "glossa_model_info", "glossa_build_info"),
@@ -124,7 +133,7 @@ def test_an_rpc_moves_its_own_series(metrics):
 def test_refusals_are_counted_by_reason(metrics):
     metrics.request_rejected(Overloaded("full", retry_after_s=1, limit=1))
     assert value(metrics, "glossa_requests_rejected_total", reason="queue_full") == 1
-    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_rejected"].samples} == set(REFUSALS)
+    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_rejected"].samples} == set(REJECT_REASONS)
 
 
 def test_an_engine_reports_to_its_model(metrics, report):
@@ -140,16 +149,16 @@ def test_an_engine_reports_to_its_model(metrics, report):
         name: value(metrics, name, model="en-de")
         for name in (
             *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
-            *("glossa_queue_seconds_sum", "glossa_encode_seconds_sum", "glossa_step_seconds_sum"),
-            *("glossa_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
-            *("glossa_prefix_looked_up_tokens_total", "glossa_prefix_hits_total"),
-            *("glossa_prefix_reused_tokens_total",),
+            *("glossa_queue_seconds_sum", "glossa_prefill_seconds_sum", "glossa_decode_step_seconds_sum"),
+            *("glossa_decode_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
+            *("glossa_prefix_cache_queried_tokens_total", "glossa_prefix_cache_hits_total"),
+            *("glossa_prefix_cache_hit_tokens_total",),
             *("glossa_speculation_draft_tokens_total", "glossa_speculation_accepted_tokens_total"),
         )
     }
     assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 8, 5]
     assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
-    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(ENDS)
+    assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(END_REASONS)
 
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
@@ -158,14 +167,14 @@ def test_many_equal_values_at_once_are_as_many_single_ones(metrics, gap_s):
     for _ in range(5):
         once.next_tokens(gap_s, 1)
     many.next_tokens(gap_s, 5)
-    samples = families(metrics)["glossa_inter_token_seconds"].samples
+    samples = families(metrics)["glossa_inter_token_latency_seconds"].samples
     by_model = {
         name: [(s.name, s.labels.get("le"), pytest.approx(s.value)) for s in samples if s.labels["model"] == name]
         for name in ("once", "many")
     }
     assert [s[:2] for s in by_model["once"]] == [s[:2] for s in by_model["many"]]
     assert [s[2].expected for s in by_model["once"]] == [s[2] for s in by_model["many"]]
-    assert value(metrics, "glossa_inter_token_seconds_count", model="many") == 5
+    assert value(metrics, "glossa_inter_token_latency_seconds_count", model="many") == 5
 
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
@@ -178,10 +187,10 @@ def test_gauges_sum_over_the_engines_of_a_model(metrics):
 
 
 def test_memory_is_measured_at_every_scrape(metrics):
-    sizes = {"weights": 10, "states": 20, "outputs": 30}
+    sizes = {"weights": 10, "kv_cache": 20, "outputs": 30}
     metrics.model("en-de", INFO).memory(lambda: sizes)
-    assert value(metrics, "glossa_memory_bytes", model="en-de", kind="states") == 20
-    sizes["states"] = 25
+    assert value(metrics, "glossa_memory_bytes", model="en-de", kind="kv_cache") == 20
+    sizes["kv_cache"] = 25
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
 
 

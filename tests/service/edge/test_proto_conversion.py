@@ -8,7 +8,7 @@ import pytest
 from export.bundle import Attention, FormFigures, Quantization, Variant
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.catalog import TextLimits
-from service.edge.proto_conversion import describe, details, options_of, perplexity, score, token_texts
+from service.edge.proto_conversion import decoding_options, describe, details, perplexity, score, token_texts
 from service.options import CHOICES, DecodingOptions
 from service.request import Finished, FinishReason, Request
 from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
@@ -35,7 +35,7 @@ def told(result, *, text="", has_tokens=False, **options):
 
 
 def test_an_empty_message_means_the_defaults():
-    assert options_of(pb.DecodingOptions()) == DecodingOptions()
+    assert decoding_options(pb.DecodingOptions()) == DecodingOptions()
 
 
 def test_every_option_comes_through():
@@ -43,13 +43,13 @@ def test_every_option_comes_through():
         **{item.name: 7 for item in dataclasses.fields(DecodingOptions)},
         **dict.fromkeys(("ignore_eos", "echo", "return_alternatives", "use_shortlist", "ordered_phrases"), True),
         **dict.fromkeys(("prefix", "regex", "json_schema", "lark"), "text"),
-        **dict.fromkeys(("stop", "banned", "phrases"), ("a", "b")),
+        **dict.fromkeys(("stop", "bad_words", "phrases"), ("a", "b")),
         **dict.fromkeys(("prefix_tokens", "allowed_tokens", "alignment_heads"), (7, 8)),
         **{"token_logprobs": True, "logit_bias": {7: 0.5}, "seed": 2**64 - 1},
         **{"length_normalization": "gnmt", "early_stopping": "never", "alignment": "both"},
     }
     numbers: dict[str, Any] = {"length_normalization": 2, "early_stopping": 3, "alignment": 4}
-    assert options_of(pb.DecodingOptions(**{**values, **numbers})) == DecodingOptions(**values)
+    assert decoding_options(pb.DecodingOptions(**{**values, **numbers})) == DecodingOptions(**values)
 
 
 def test_a_zero_that_was_given_is_not_the_default():
@@ -61,7 +61,7 @@ def test_a_zero_that_was_given_is_not_the_default():
         "top_p": 0.0,
         "num_sequences": 0,
     }
-    assert options_of(pb.DecodingOptions(**zeros)) == DecodingOptions(**zeros)
+    assert decoding_options(pb.DecodingOptions(**zeros)) == DecodingOptions(**zeros)
 
 
 def test_choices_have_the_names_of_the_options_and_unknown_ones_are_kept_for_the_check():
@@ -70,7 +70,7 @@ def test_choices_have_the_names_of_the_options_and_unknown_ones_are_kept_for_the
         numbers: dict[Any, Any] = {choice: value.number for choice, value in zip(choices, kind.values[1:], strict=True)}
         for choice, number in {**numbers, "99": 99}.items():
             fields: dict[str, Any] = {name: number}
-            assert getattr(options_of(pb.DecodingOptions(**fields)), name) == choice
+            assert getattr(decoding_options(pb.DecodingOptions(**fields)), name) == choice
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_only_what_was_asked_for_is_told(options, keys):
 def test_token_ids_and_log_probabilities_are_told_only_when_asked_for():
     plain = told(RESULT, num_hypotheses=2)
     assert (plain.text, list(plain.tokens), list(plain.token_logprobs)) == (RESULT.text, [], [])
-    assert (plain.score, plain.log_probability, plain.finish_reason) == (-0.375, -1.875, 1)
+    assert (plain.score, plain.cumulative_logprob, plain.finish_reason) == (-0.375, -1.875, 1)
     assert list(told(RESULT, num_hypotheses=2, has_tokens=True).tokens) == list(RESULT.tokens)
 
 
@@ -101,9 +101,11 @@ def test_alternatives_stand_at_each_place():
     tops = tuple(((token, -0.5), (3, -9.0)) for token in RESULT.tokens)
     result = dataclasses.replace(RESULT, alternatives=tops)
     tokens = told(result, top_logprobs=2).token_logprobs
-    assert [[(other.token, other.logprob) for other in token.top] for token in tokens] == [list(top) for top in tops]
-    assert tokens[0].top[0].text == WORDS.decode([5])
-    assert tokens[4].top[0].text == ""  # the end token
+    assert [[(other.token, other.logprob) for other in token.top_logprobs] for token in tokens] == [
+        list(top) for top in tops
+    ]
+    assert tokens[0].top_logprobs[0].text == WORDS.decode([5])
+    assert tokens[4].top_logprobs[0].text == ""  # the end token
 
 
 def test_texts_of_tokens_are_the_whole_text():
@@ -182,12 +184,12 @@ def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
     )
     told = described("int8", comparison=comparison).quantization
     assert told == pb.Quantization(
-        form="static+kv",
+        scheme="static+kv",
         weight_bits=8,
         activations="static",
-        cache="int8",
+        kv_cache="int8",
         batch_invariant=True,
-        sentences=500,
+        evaluation_samples=500,
         bleu_loss=-0.125,
         exact_match=0.875,
     )
@@ -196,7 +198,7 @@ def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
 
 def test_a_quantised_model_that_was_not_measured_says_so():
     told = described("int8").quantization
-    assert (told.form, told.sentences) == ("static+kv", 0)
+    assert (told.scheme, told.evaluation_samples) == ("static+kv", 0)
     assert not told.HasField("exact_match")
 
 

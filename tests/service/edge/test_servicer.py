@@ -132,7 +132,7 @@ async def test_options_reach_the_request_and_what_is_left_out_is_the_default(edg
 
 
 async def test_several_answers_come_best_first(edge, channel):
-    second = dataclasses.replace(RESULT, text="zwei Häuser", tokens=(5, 8, 2), score=-0.5, log_probability=-1.5)
+    second = dataclasses.replace(RESULT, text="zwei Häuser", tokens=(5, 8, 2), score=-0.5, cumulative_logprob=-1.5)
     edge.pool.answer = answered(RESULT, second)
     fields = {"text": TEXT, "options": {"beam_size": 4, "num_hypotheses": 2}, "include_tokens": True}
     response = await method(channel, "Translate")(**fields)
@@ -140,7 +140,7 @@ async def test_several_answers_come_best_first(edge, channel):
         ("zwei rote Häuser", [5, 6, 7, 8, 2], -0.375),
         ("zwei Häuser", [5, 8, 2], -0.5),
     ]
-    assert [h.log_probability for h in response.hypotheses] == [-1.875, -1.5]
+    assert [h.cumulative_logprob for h in response.hypotheses] == [-1.875, -1.5]
     assert list(response.hypotheses[0].token_logprobs) == []
     assert (response.text, response.HasField("seed")) == ("zwei rote Häuser", False)
     *_, last = [m async for m in method(channel, "StreamTranslate")(**fields)]
@@ -220,7 +220,7 @@ async def test_a_target_is_scored(edge, channel):
     assert [(token.token, token.logprob) for token in response.tokens] == list(
         zip(RESULT.tokens, RESULT.token_logprobs, strict=True)
     )
-    assert (response.log_probability, response.score) == (-1.875, -0.375)
+    assert (response.cumulative_logprob, response.score) == (-1.875, -0.375)
     assert response.perplexity == pytest.approx(math.exp(0.375))
     request = edge.pool.requests[0]
     assert (len(request.prefix), request.max_tokens, request.prefix[-1]) == (4, 4, 2)
@@ -443,7 +443,7 @@ async def test_text_of_an_exception_stays_in_the_server(edge, channel, caplog):
     assert "r-1" in error.details()
     assert dict(error.trailing_metadata())["x-request-id"] == "r-1"
     assert details["RequestInfo"].request_id == "r-1"
-    record = next(r for r in caplog.records if r.getMessage() == "failure")
+    record = next(r for r in caplog.records if r.getMessage() == "internal_error")
     assert "/secret/path" in str(record.exc_info[1])
 
 
@@ -498,7 +498,12 @@ async def test_every_request_leaves_one_log_line_without_its_text(edge, channel,
     fields = record.fields
     assert (fields["request_id"], fields["code"], fields["model"]) == ("r-3", "OK", "en-de")
     assert fields["method"] == "glossa.v1.TranslationService/Translate"
-    assert (fields["tokens_in"], fields["tokens_out"], fields["queue_s"], fields["ttft_s"]) == (4, 5, 0.001, 0.004)
+    assert (fields["prompt_tokens"], fields["generated_tokens"], fields["queue_s"], fields["ttft_s"]) == (
+        4,
+        5,
+        0.001,
+        0.004,
+    )
     assert "house" not in str(fields)
     assert "Häuser" not in str(fields)
 

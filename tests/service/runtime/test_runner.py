@@ -631,7 +631,7 @@ def test_what_a_runner_allocated_is_told_to_the_byte(model):
     runner = OnnxRunner(model, memory, max_rows=8)
     logprobs_of(runner, requests_for(model, 20), max_rows=8, block=16, prefix_bytes=1 << 16)
     told = runner.memory_bytes()
-    assert told["states"] > 0
+    assert told["kv_cache"] > 0
     assert sum(told.values()) == sum(block.size for block in memory.blocks)
 
 
@@ -712,7 +712,9 @@ def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, 
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("service.runtime.sessions.open_session", refuse)
-    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: no memory; fix: lone_threads 1"):
+    with pytest.raises(
+        StartupError, match=r"cannot be opened on 2 threads: no memory; fix: --single-request-threads 1"
+    ):
         open_lone_sessions(path, model.manifest, model.choice, threads=2)
 
 

@@ -26,14 +26,14 @@ from glossa.client.types import (
     Answer,
     Attended,
     Classification,
-    Filling,
     Piece,
     Score,
     Stream,
+    TokenCandidate,
     answer_of,
     attended_of,
     classification_of,
-    fillings_of,
+    mask_candidates_of,
     score_of,
 )
 from glossa.v1 import glossa_pb2 as pb
@@ -134,9 +134,9 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
-    no_repeat_ngram: int
+    no_repeat_ngram_size: int
     logit_bias: Mapping[int, float]
-    banned: Sequence[str]
+    bad_words: Sequence[str]
 
     prefix: str
     prefix_tokens: Sequence[int]
@@ -221,13 +221,13 @@ def _chosen(options: Options | ScoreOptions | CallOptions) -> dict[str, Any]:
 
 
 def _score_request(
-    text: str, target: str, target_tokens: Sequence[int], is_open: bool, options: ScoreOptions
+    text: str, target: str, target_tokens: Sequence[int], omit_eos: bool, options: ScoreOptions
 ) -> pb.ScoreRequest:
     return pb.ScoreRequest(
         text=text,
         target=target,
         target_tokens=target_tokens,
-        is_open=is_open,
+        omit_eos=omit_eos,
         options=_decoding(options),
         **_chosen(options),
     )
@@ -344,14 +344,14 @@ class Client:
         target: str = "",
         *,
         target_tokens: Sequence[int] = (),
-        is_open: bool = False,
+        omit_eos: bool = False,
         **options: Unpack[ScoreOptions],
     ) -> Score:
         """How likely a model finds `target`, or the tokens, as the translation or continuation of `text`.
 
-        is_open: the target goes on behind its last word, so no end token is scored.
+        omit_eos: the target goes on behind its last word, so no end token is scored.
         """
-        request = _score_request(text, target, target_tokens, is_open, options)
+        request = _score_request(text, target, target_tokens, omit_eos, options)
         return score_of(self._call(self._stubs.scoring.Score, request, options))
 
     def embed(
@@ -366,10 +366,10 @@ class Client:
 
     def fill_mask(
         self, text: str, *, top_k: int = FILLINGS, **options: Unpack[CallOptions]
-    ) -> list[tuple[Filling, ...]]:
+    ) -> list[tuple[TokenCandidate, ...]]:
         """For each mask of the text the likeliest tokens, best first. A mask is written as the model's `mask`."""
         request = pb.FillMaskRequest(model=options.get("model", ""), text=text, top_k=top_k)
-        return fillings_of(self._call(self._stubs.encoding.FillMask, request, options))
+        return mask_candidates_of(self._call(self._stubs.encoding.FillMask, request, options))
 
     def classify(self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]) -> Classification:
         """All labels of a model with their probabilities. token_weights: also how much each token had to say."""
@@ -473,10 +473,10 @@ class AsyncClient:
         target: str = "",
         *,
         target_tokens: Sequence[int] = (),
-        is_open: bool = False,
+        omit_eos: bool = False,
         **options: Unpack[ScoreOptions],
     ) -> Score:
-        request = _score_request(text, target, target_tokens, is_open, options)
+        request = _score_request(text, target, target_tokens, omit_eos, options)
         return score_of(await self._call(self._stubs.scoring.Score, request, options))
 
     async def embed(
@@ -487,9 +487,9 @@ class AsyncClient:
 
     async def fill_mask(
         self, text: str, *, top_k: int = FILLINGS, **options: Unpack[CallOptions]
-    ) -> list[tuple[Filling, ...]]:
+    ) -> list[tuple[TokenCandidate, ...]]:
         request = pb.FillMaskRequest(model=options.get("model", ""), text=text, top_k=top_k)
-        return fillings_of(await self._call(self._stubs.encoding.FillMask, request, options))
+        return mask_candidates_of(await self._call(self._stubs.encoding.FillMask, request, options))
 
     async def classify(
         self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]

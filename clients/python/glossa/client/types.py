@@ -25,7 +25,7 @@ class TokenLogprob:
     token: int
     text: str
     logprob: float
-    top: tuple[TokenAlternative, ...] = ()  # best first; only when asked for
+    top_logprobs: tuple[TokenAlternative, ...] = ()  # best first; only when asked for
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Hypothesis:
     text: str
     finish_reason: str
     score: float  # what answers are ranked by
-    log_probability: float
+    cumulative_logprob: float
     tokens: tuple[int, ...] = ()  # only when asked for
     token_logprobs: tuple[TokenLogprob, ...] = ()  # only when asked for
     alignment: Alignment | None = None
@@ -82,7 +82,7 @@ class Score:
     """How likely a model finds a target. Times in seconds, measured in the server."""
 
     score: float  # by which beam search would rank it
-    log_probability: float
+    cumulative_logprob: float
     perplexity: float
     tokens: tuple[TokenLogprob, ...]
     alignment: Alignment | None
@@ -94,7 +94,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Filling:
+class TokenCandidate:
     """A token that a mask may stand for."""
 
     token: int
@@ -158,7 +158,7 @@ class Attended:
     source: tuple[AttentionToken, ...]  # what the encoder reads
     target: tuple[AttentionToken, ...]  # what the decoder reads, its start token first
     predicted: tuple[AttentionToken, ...]  # the token behind each of `target`; the last one may have none
-    answer: str
+    target_text: str
     finish_reason: str  # of the model's own answer; "" for one that was given
     matrices: tuple[AttentionMatrix, ...]
     prompt_tokens: int
@@ -208,7 +208,7 @@ def answer_of(text: str, tokens: Iterable[int], end: Any) -> Answer:
 def score_of(message: pb.ScoreResponse) -> Score:
     return Score(
         score=message.score,
-        log_probability=message.log_probability,
+        cumulative_logprob=message.cumulative_logprob,
         perplexity=message.perplexity,
         tokens=tuple(map(_token, message.tokens)),
         alignment=_alignment(message),
@@ -216,9 +216,9 @@ def score_of(message: pb.ScoreResponse) -> Score:
     )
 
 
-def fillings_of(message: pb.FillMaskResponse) -> list[tuple[Filling, ...]]:
+def mask_candidates_of(message: pb.FillMaskResponse) -> list[tuple[TokenCandidate, ...]]:
     return [
-        tuple(Filling(filling.token, filling.text, filling.probability) for filling in mask.fillings)
+        tuple(TokenCandidate(filling.token, filling.text, filling.probability) for filling in mask.candidates)
         for mask in message.masks
     ]
 
@@ -237,7 +237,7 @@ def attended_of(message: pb.AttendResponse) -> Attended:
         source=tuple(map(_attention_token, message.source)),
         target=tuple(map(_attention_token, message.target)),
         predicted=tuple(map(_attention_token, message.predicted)),
-        answer=message.answer,
+        target_text=message.target_text,
         finish_reason="" if reason == "unspecified" else reason,
         matrices=tuple(_matrix(matrix, message) for matrix in message.matrices),
         **_cost(message),
@@ -281,7 +281,7 @@ def _hypothesis(message: pb.Hypothesis) -> Hypothesis:
         text=message.text,
         finish_reason=_finish_reason(message),
         score=message.score,
-        log_probability=message.log_probability,
+        cumulative_logprob=message.cumulative_logprob,
         tokens=tuple(message.tokens),
         token_logprobs=tuple(map(_token, message.token_logprobs)),
         alignment=_alignment(message),
@@ -289,7 +289,7 @@ def _hypothesis(message: pb.Hypothesis) -> Hypothesis:
 
 
 def _token(message: pb.TokenLogprob) -> TokenLogprob:
-    top = tuple(TokenAlternative(other.token, other.text, other.logprob) for other in message.top)
+    top = tuple(TokenAlternative(other.token, other.text, other.logprob) for other in message.top_logprobs)
     return TokenLogprob(message.token, message.text, message.logprob, top)
 
 

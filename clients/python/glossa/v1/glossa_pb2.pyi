@@ -88,7 +88,7 @@ ATTENTION_KIND_DECODER: AttentionKind
 ATTENTION_KIND_CROSS: AttentionKind
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("max_tokens", "stop", "min_tokens", "max_length_ratio", "ignore_eos", "echo", "beam_size", "num_hypotheses", "length_penalty", "length_normalization", "coverage_penalty", "patience", "early_stopping", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram", "logit_bias", "banned", "prefix", "prefix_tokens", "prefix_bias", "return_alternatives", "min_alternative_probability", "allowed_tokens", "use_shortlist", "phrases", "ordered_phrases", "regex", "json_schema", "lark", "token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads")
+    __slots__ = ("max_tokens", "stop", "min_tokens", "max_length_ratio", "ignore_eos", "echo", "beam_size", "num_hypotheses", "length_penalty", "length_normalization", "coverage_penalty", "patience", "early_stopping", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "num_sequences", "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "logit_bias", "bad_words", "prefix", "prefix_tokens", "prefix_bias", "return_alternatives", "min_alternative_probability", "allowed_tokens", "use_shortlist", "phrases", "ordered_phrases", "regex", "json_schema", "lark", "token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,9 +121,9 @@ class DecodingOptions(_message.Message):
     REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
-    NO_REPEAT_NGRAM_FIELD_NUMBER: _ClassVar[int]
+    NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
-    BANNED_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     PREFIX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFIX_BIAS_FIELD_NUMBER: _ClassVar[int]
@@ -166,9 +166,9 @@ class DecodingOptions(_message.Message):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
-    no_repeat_ngram: int
+    no_repeat_ngram_size: int
     logit_bias: _containers.ScalarMap[int, float]
-    banned: _containers.RepeatedScalarFieldContainer[str]
+    bad_words: _containers.RepeatedScalarFieldContainer[str]
     prefix: str
     prefix_tokens: _containers.RepeatedScalarFieldContainer[int]
     prefix_bias: float
@@ -186,7 +186,7 @@ class DecodingOptions(_message.Message):
     alignment: AlignmentKind
     alignment_layer: int
     alignment_heads: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., max_length_ratio: _Optional[float] = ..., ignore_eos: bool = ..., echo: bool = ..., beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., length_normalization: _Optional[_Union[LengthNormalization, str]] = ..., coverage_penalty: _Optional[float] = ..., patience: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., num_beam_groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., seed: _Optional[int] = ..., num_sequences: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., banned: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ..., prefix_tokens: _Optional[_Iterable[int]] = ..., prefix_bias: _Optional[float] = ..., return_alternatives: bool = ..., min_alternative_probability: _Optional[float] = ..., allowed_tokens: _Optional[_Iterable[int]] = ..., use_shortlist: bool = ..., phrases: _Optional[_Iterable[str]] = ..., ordered_phrases: bool = ..., regex: _Optional[str] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., token_logprobs: bool = ..., top_logprobs: _Optional[int] = ..., alignment: _Optional[_Union[AlignmentKind, str]] = ..., alignment_layer: _Optional[int] = ..., alignment_heads: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., min_tokens: _Optional[int] = ..., max_length_ratio: _Optional[float] = ..., ignore_eos: bool = ..., echo: bool = ..., beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., length_normalization: _Optional[_Union[LengthNormalization, str]] = ..., coverage_penalty: _Optional[float] = ..., patience: _Optional[float] = ..., early_stopping: _Optional[_Union[EarlyStopping, str]] = ..., num_beam_groups: _Optional[int] = ..., diversity_penalty: _Optional[float] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., typical_p: _Optional[float] = ..., seed: _Optional[int] = ..., num_sequences: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., no_repeat_ngram_size: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., bad_words: _Optional[_Iterable[str]] = ..., prefix: _Optional[str] = ..., prefix_tokens: _Optional[_Iterable[int]] = ..., prefix_bias: _Optional[float] = ..., return_alternatives: bool = ..., min_alternative_probability: _Optional[float] = ..., allowed_tokens: _Optional[_Iterable[int]] = ..., use_shortlist: bool = ..., phrases: _Optional[_Iterable[str]] = ..., ordered_phrases: bool = ..., regex: _Optional[str] = ..., json_schema: _Optional[str] = ..., lark: _Optional[str] = ..., token_logprobs: bool = ..., top_logprobs: _Optional[int] = ..., alignment: _Optional[_Union[AlignmentKind, str]] = ..., alignment_layer: _Optional[int] = ..., alignment_heads: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TokenAlternative(_message.Message):
     __slots__ = ("token", "text", "logprob")
@@ -199,16 +199,16 @@ class TokenAlternative(_message.Message):
     def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
-    __slots__ = ("token", "text", "logprob", "top")
+    __slots__ = ("token", "text", "logprob", "top_logprobs")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
-    TOP_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     token: int
     text: str
     logprob: float
-    top: _containers.RepeatedCompositeFieldContainer[TokenAlternative]
-    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenAlternative, _Mapping]]] = ...) -> None: ...
+    top_logprobs: _containers.RepeatedCompositeFieldContainer[TokenAlternative]
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., logprob: _Optional[float] = ..., top_logprobs: _Optional[_Iterable[_Union[TokenAlternative, _Mapping]]] = ...) -> None: ...
 
 class Span(_message.Message):
     __slots__ = ("start", "end")
@@ -237,22 +237,22 @@ class Alignment(_message.Message):
     def __init__(self, source_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., target_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[AlignmentRow, _Mapping]]] = ..., positions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "score", "log_probability", "token_logprobs", "alignment")
+    __slots__ = ("text", "tokens", "finish_reason", "score", "cumulative_logprob", "token_logprobs", "alignment")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     score: float
-    log_probability: float
+    cumulative_logprob: float
     token_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     alignment: Alignment
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., log_probability: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "generated_tokens")
@@ -401,12 +401,12 @@ class StreamGenerateResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., final: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "text", "target", "target_tokens", "is_open", "options", "source_language", "target_language")
+    __slots__ = ("model", "text", "target", "target_tokens", "omit_eos", "options", "source_language", "target_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    IS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    OMIT_EOS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
@@ -414,29 +414,29 @@ class ScoreRequest(_message.Message):
     text: str
     target: str
     target_tokens: _containers.RepeatedScalarFieldContainer[int]
-    is_open: bool
+    omit_eos: bool
     options: DecodingOptions
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., is_open: bool = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., omit_eos: bool = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("tokens", "log_probability", "score", "perplexity", "alignment", "usage", "timings")
+    __slots__ = ("tokens", "cumulative_logprob", "score", "perplexity", "alignment", "usage", "timings")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     PERPLEXITY_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
-    log_probability: float
+    cumulative_logprob: float
     score: float
     perplexity: float
     alignment: Alignment
     usage: Usage
     timings: Timings
-    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., log_probability: _Optional[float] = ..., score: _Optional[float] = ..., perplexity: _Optional[float] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ..., perplexity: _Optional[float] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "text", "normalize", "pooling", "source_language", "target_language")
@@ -474,7 +474,7 @@ class FillMaskRequest(_message.Message):
     top_k: int
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., top_k: _Optional[int] = ...) -> None: ...
 
-class Filling(_message.Message):
+class TokenCandidate(_message.Message):
     __slots__ = ("token", "text", "probability")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -484,21 +484,21 @@ class Filling(_message.Message):
     probability: float
     def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
 
-class FilledMask(_message.Message):
-    __slots__ = ("fillings",)
-    FILLINGS_FIELD_NUMBER: _ClassVar[int]
-    fillings: _containers.RepeatedCompositeFieldContainer[Filling]
-    def __init__(self, fillings: _Optional[_Iterable[_Union[Filling, _Mapping]]] = ...) -> None: ...
+class MaskPrediction(_message.Message):
+    __slots__ = ("candidates",)
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedCompositeFieldContainer[TokenCandidate]
+    def __init__(self, candidates: _Optional[_Iterable[_Union[TokenCandidate, _Mapping]]] = ...) -> None: ...
 
 class FillMaskResponse(_message.Message):
     __slots__ = ("masks", "usage", "timings")
     MASKS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
-    masks: _containers.RepeatedCompositeFieldContainer[FilledMask]
+    masks: _containers.RepeatedCompositeFieldContainer[MaskPrediction]
     usage: Usage
     timings: Timings
-    def __init__(self, masks: _Optional[_Iterable[_Union[FilledMask, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    def __init__(self, masks: _Optional[_Iterable[_Union[MaskPrediction, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "text", "include_token_weights")
@@ -599,31 +599,31 @@ class Lineage(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., data_sha256: _Optional[str] = ..., git_commit: _Optional[str] = ...) -> None: ...
 
 class Quantization(_message.Message):
-    __slots__ = ("form", "weight_bits", "block", "activations", "cache", "batch_invariant", "sentences", "bleu_loss", "exact_match", "nats_loss")
-    FORM_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("scheme", "weight_bits", "block_size", "activations", "kv_cache", "batch_invariant", "evaluation_samples", "bleu_loss", "exact_match", "nats_loss")
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BITS_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
-    CACHE_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_FIELD_NUMBER: _ClassVar[int]
     BATCH_INVARIANT_FIELD_NUMBER: _ClassVar[int]
-    SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     BLEU_LOSS_FIELD_NUMBER: _ClassVar[int]
     EXACT_MATCH_FIELD_NUMBER: _ClassVar[int]
     NATS_LOSS_FIELD_NUMBER: _ClassVar[int]
-    form: str
+    scheme: str
     weight_bits: int
-    block: int
+    block_size: int
     activations: str
-    cache: str
+    kv_cache: str
     batch_invariant: bool
-    sentences: int
+    evaluation_samples: int
     bleu_loss: float
     exact_match: float
     nats_loss: float
-    def __init__(self, form: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block: _Optional[int] = ..., activations: _Optional[str] = ..., cache: _Optional[str] = ..., batch_invariant: bool = ..., sentences: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
+    def __init__(self, scheme: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block_size: _Optional[int] = ..., activations: _Optional[str] = ..., kv_cache: _Optional[str] = ..., batch_invariant: bool = ..., evaluation_samples: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_attention", "attention_layers", "attention_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask", "multi_label", "has_pooler", "attention")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -635,16 +635,16 @@ class Model(_message.Message):
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_SHA256_FIELD_NUMBER: _ClassVar[int]
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
-    HAS_ATTENTION_FIELD_NUMBER: _ClassVar[int]
-    ATTENTION_LAYERS_FIELD_NUMBER: _ClassVar[int]
-    ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
+    HAS_ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_HEADS_FIELD_NUMBER: _ClassVar[int]
     HAS_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
-    MASK_FIELD_NUMBER: _ClassVar[int]
+    MASK_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MULTI_LABEL_FIELD_NUMBER: _ClassVar[int]
     HAS_POOLER_FIELD_NUMBER: _ClassVar[int]
     ATTENTION_FIELD_NUMBER: _ClassVar[int]
@@ -659,20 +659,20 @@ class Model(_message.Message):
     lineage: Lineage
     bundle_sha256: str
     format_version: int
-    has_attention: bool
-    attention_layers: int
-    attention_heads: int
+    has_alignment: bool
+    alignment_layers: int
+    alignment_heads: int
     has_shortlist: bool
     quantization: Quantization
     languages: _containers.RepeatedScalarFieldContainer[str]
     draft_tokens: int
     labels: _containers.RepeatedScalarFieldContainer[str]
     embedding_size: int
-    mask: str
+    mask_token: str
     multi_label: bool
     has_pooler: bool
     attention: _containers.RepeatedCompositeFieldContainer[AttentionLayers]
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_attention: bool = ..., attention_layers: _Optional[int] = ..., attention_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -759,11 +759,11 @@ class AttentionMatrix(_message.Message):
     def __init__(self, kind: _Optional[_Union[AttentionKind, str]] = ..., layer: _Optional[int] = ..., head: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class AttendResponse(_message.Message):
-    __slots__ = ("source", "target", "predicted", "answer", "finish_reason", "matrices", "usage", "timings")
+    __slots__ = ("source", "target", "predicted", "target_text", "finish_reason", "matrices", "usage", "timings")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
-    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_TEXT_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     MATRICES_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -771,9 +771,9 @@ class AttendResponse(_message.Message):
     source: _containers.RepeatedCompositeFieldContainer[AttentionToken]
     target: _containers.RepeatedCompositeFieldContainer[AttentionToken]
     predicted: _containers.RepeatedCompositeFieldContainer[AttentionToken]
-    answer: str
+    target_text: str
     finish_reason: FinishReason
     matrices: _containers.RepeatedCompositeFieldContainer[AttentionMatrix]
     usage: Usage
     timings: Timings
-    def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., answer: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target_text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
