@@ -114,7 +114,7 @@ def main() -> None:
         jobs[f"GB/s read, {threads} threads"] = read_job(read, threads)
         for form in forms:
             bundle = model.bundle(form)
-            opened = OnnxModel.open(bundle, load_bundle(bundle), device="cpu", lone_threads=threads)
+            opened = OnnxModel.open(bundle, load_bundle(bundle), device="cpu", single_engine_threads=threads)
             jobs[f"ms a step, {form}, {threads} threads"] = step_job(Rows(opened, 1))
     measured = interleaved(jobs, 3 if options.quick else options.repetitions)
     figures: dict[str, Any] = {"reader": how, "block_mb": BLOCK_MB, **measured}

@@ -40,7 +40,7 @@ from glossa.client import AsyncClient
 from model.architectures import build
 from model.pretrained.import_model import import_model
 from model.tokenizer import SPECIAL, Tokenizer
-from service.encoder_request import Reading
+from service.encoder_request import EncoderRequest
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
@@ -144,7 +144,7 @@ async def in_process(pool: EnginePool, texts: Sequence[Ids]) -> list[np.ndarray]
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in texts]
     for number, (ids, future) in enumerate(zip(texts, futures, strict=True)):
-        reading = Reading(pooling="mean")
+        reading = EncoderRequest(pooling="mean")
         request = Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, encoder_request=reading)
         pool.submit(request, loop, lambda event, future=future: future.set_result(event))
     vectors: list[np.ndarray] = []

@@ -38,7 +38,7 @@ from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.request import Finished, Request
-from service.runtime.busy_engines import Crowd
+from service.runtime.busy_engines import BusyEngines
 from service.runtime.runner import OnnxModel
 
 ROWS = 16
@@ -70,7 +70,9 @@ class Ours:
     def __init__(self, form: str, path: Path, rows: int) -> None:
         self.name, self._rows = f"glossa {form}", rows
         manifest, count = load_bundle(path), effective_cpus()
-        model = OnnxModel.open(path, manifest, device="cpu", lone_threads=count if rows == 1 else 1, crowd=Crowd())
+        model = OnnxModel.open(
+            path, manifest, device="cpu", single_engine_threads=count if rows == 1 else 1, busy_engines=BusyEngines()
+        )
         tokenizer = Tokenizer.load(path / TOKENIZER)
         config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
         self._pool = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, config) for _ in range(count)])

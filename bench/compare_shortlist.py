@@ -31,7 +31,7 @@ from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Event, Finished, Request
-from service.runtime.runner import LONE_BYTES, OnnxModel
+from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel
 from service.runtime.sessions import Precision
 
 ROWS, BATCH = 64, 64
@@ -47,7 +47,12 @@ class Ours:
         self.manifest, self.tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
         processors = machine()["processors"]
         self.model = OnnxModel.open(
-            bundle, self.manifest, device="cpu", precision=precision, lone_threads=processors, lone_bytes=LONE_BYTES
+            bundle,
+            self.manifest,
+            device="cpu",
+            precision=precision,
+            single_engine_threads=processors,
+            single_engine_min_bytes=SINGLE_ENGINE_MIN_BYTES,
         )
         config = EngineConfig(scheduler=SchedulerConfig(max_rows=ROWS), max_queue=10_000)
         engines = [

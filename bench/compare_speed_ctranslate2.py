@@ -117,7 +117,7 @@ class Comparison:
     def ours(self, form: str, processors: int) -> dict[str, Callable[[], float]]:
         """The job for our best number of rows, or of threads for one row, all of them tried once."""
         worker = self._stack.enter_context(Worker("glossa", self._model.bundle(form), self.work, HUGE_PAGES))
-        settings = [{"lone_threads": threads} for threads in sorted({1, processors})]
+        settings = [{"single_engine_threads": threads} for threads in sorted({1, processors})]
         if self._part != "alone":
             settings = [{"rows": rows} for rows in ROWS]
         tried = []

@@ -37,7 +37,7 @@ from service.engine.scheduler import SchedulerConfig
 from service.request import Request, TextDelta
 from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
-from service.runtime.step_outputs import TurnOutputs
+from service.runtime.step_outputs import StepOutputs
 from service.server import Server
 from service.step import StepPlan
 
@@ -113,13 +113,13 @@ class TimedRunner(OnnxRunner):
         self.ends = ()  # random weights end sentences at random; here every row goes on to its length
         self.runs: list[tuple[float, int, bool, float]] = []
 
-    def run(self, plan: StepPlan) -> TurnOutputs:
+    def run(self, plan: StepPlan) -> StepOutputs:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
-        if len(plan.joins) == plan.rows:
+        if len(plan.new_rows) == plan.rows:
             self.runs.clear()
         result = super().run(plan)
         inside_s = sum(session.seconds for session in self._timed) - before_s
-        self.runs.append((began_s, plan.rows, bool(plan.joins or plan.copies), inside_s))
+        self.runs.append((began_s, plan.rows, bool(plan.new_rows or plan.copies), inside_s))
         return result
 
     def report(self, rows: int) -> dict[str, float]:

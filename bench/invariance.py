@@ -96,7 +96,7 @@ def main() -> None:
                 seed=number,
             )
         )
-    model = OnnxModel.open(args.bundle, manifest, device="cpu", precision=args.precision, lone_threads=2)
+    model = OnnxModel.open(args.bundle, manifest, device="cpu", precision=args.precision, single_engine_threads=2)
     alone: dict[str, Any] = {}
     runner = model.runner(max_rows=ROWS)
     for request in requests:

@@ -118,7 +118,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         path = Path(scratch) / "bundle"
         make_bundle(arguments, texts, path)
         manifest = load_bundle(path)
-        opened = OnnxModel.open(path, manifest, device="cpu", lone_threads=arguments.threads)
+        opened = OnnxModel.open(path, manifest, device="cpu", single_engine_threads=arguments.threads)
         tokenizer = Tokenizer.load(path / TOKENIZER)
         return [
             _compared(opened, tokenizer, kind, count, texts, arguments)

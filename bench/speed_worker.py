@@ -5,7 +5,7 @@ A process of its own, because what decides an engine's speed is read once, when 
 answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
 many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
 
-    glossa        rows, engines, lone_threads, max_prefill_tokens, max_idle_prefill_tokens; its graphs, no gRPC
+    glossa        rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens; its graphs, no gRPC
     client, lean  streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
@@ -128,13 +128,13 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     pools: dict[tuple[int, ...], EnginePool] = {}
 
     @functools.cache
-    def model(lone_threads: int) -> OnnxModel:
-        return OnnxModel.open(bundle, manifest, device="cpu", lone_threads=lone_threads)
+    def model(single_engine_threads: int) -> OnnxModel:
+        return OnnxModel.open(bundle, manifest, device="cpu", single_engine_threads=single_engine_threads)
 
     def pool_of(
-        rows: int, engines: int, lone_threads: int, max_prefill_tokens: int, max_idle_prefill_tokens: int
+        rows: int, engines: int, single_engine_threads: int, max_prefill_tokens: int, max_idle_prefill_tokens: int
     ) -> EnginePool:
-        key = rows, engines, lone_threads, max_prefill_tokens, max_idle_prefill_tokens
+        key = rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens
         if key not in pools:
             config = EngineConfig(
                 scheduler=SchedulerConfig(
@@ -145,7 +145,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
                 ),
                 max_queue=1 << 20,
             )
-            runners = [model(lone_threads).runner(max_rows=rows) for _ in range(engines)]
+            runners = [model(single_engine_threads).runner(max_rows=rows) for _ in range(engines)]
             pools[key] = EnginePool([Engine(runner, tokenizer, config) for runner in runners])
             pools[key].start()
         return pools[key]
@@ -176,7 +176,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
         pool = pool_of(
             order.get("rows", 64),
             order.get("engines", 0) or effective_cpus(),
-            order.get("lone_threads", 1),
+            order.get("single_engine_threads", 1),
             order.get("max_prefill_tokens", 1 << 11),
             order.get("max_idle_prefill_tokens", 1 << 14),
         )
@@ -356,7 +356,7 @@ def serve(engine: str, model: str) -> None:
         except Exception as error:
             told = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(told), file=answers, flush=True)
-        if max(order.get(name, 1) for name in ("intra_threads", "lone_threads", "threads")) > 1:
+        if max(order.get(name, 1) for name in ("intra_threads", "single_engine_threads", "threads")) > 1:
             time.sleep(OPENMP_SPINS_S)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from service.runtime.runner import OnnxModel
-from service.step import Join, StepPlan
+from service.step import NewRow, StepPlan
 
 SOURCE_TOKENS, CONTEXT = 20, 16
 
@@ -29,7 +29,7 @@ class Rows:
             return tuple(rng.randrange(4, limits.vocab_size) for _ in range(count))
 
         self._inputs = tokens(rows)
-        joins = tuple(Join(row=row, source=tokens(source_tokens)) for row in range(rows))
+        joins = tuple(NewRow(row=row, source=tokens(source_tokens)) for row in range(rows))
         self.join_s = self._run(0, joins)[0]
         self._context = context
         self.step()
@@ -38,17 +38,17 @@ class Rows:
         """Seconds of one step of all rows."""
         return self._run(self._context)[1]
 
-    def _run(self, position: int, joins: tuple[Join, ...] = ()) -> tuple[float, float]:
+    def _run(self, position: int, joins: tuple[NewRow, ...] = ()) -> tuple[float, float]:
         turn = self._runner.run(
             StepPlan(
                 rows=self._rows,
-                joins=joins,
+                new_rows=joins,
                 tokens=self._inputs,
                 starts=(position,) * self._rows,
-                held=self._rows - len(joins),
-                longest=position + 1,
-                longest_source=self._longest_source,
+                rows_before=self._rows - len(joins),
+                max_target_len=position + 1,
+                max_source_len=self._longest_source,
                 top_k=0,
             )
         )
-        return turn.join_s, turn.step_s
+        return turn.prefill_s, turn.step_s

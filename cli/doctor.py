@@ -126,7 +126,7 @@ def _processor(root: Path) -> Check:
 
 def _cores(root: Path) -> Check:
     try:
-        from service.config import MAX_SINGLE_REQUEST_THREADS, processors  # loads pydantic, which may be missing
+        from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # loads pydantic, which may be missing
     except ImportError as error:
         fix = "pip install 'glossa[serve]', or make setup"
         return Check(name="cores", status="fail", value=f"{os.cpu_count()}; {error}", fix=fix)
@@ -142,7 +142,7 @@ def _cores(root: Path) -> Check:
     value = f"{usable} usable of {present}" + (f" ({'; '.join(limits)})" if limits else "")
     value += f", so {usable} engine{'s' if usable > 1 else ''} of one thread per model by default"
     if usable > 1:
-        value += f"; an engine alone computes on {min(usable, MAX_SINGLE_REQUEST_THREADS)}"
+        value += f"; an engine alone computes on {min(usable, MAX_SINGLE_ENGINE_THREADS)}"
     return Check(name="cores", status="ok", value=value)
 
 

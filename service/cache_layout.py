@@ -30,7 +30,7 @@ def capacity_for(length: int) -> int:
     return power * 3 // 4 if length <= power * 3 // 4 else power
 
 
-def word_capacity_for(words: int) -> int:
+def shortlist_capacity_for(words: int) -> int:
     """The same of a row's own words: 0, 64, 128, 192, 256, 384, 512, … Without any there is no room."""
     return capacity_for(-(-words // WORD_MULTIPLE) * WORD_MULTIPLE) if words else 0
 
@@ -40,26 +40,26 @@ def row_capacity_for(rows: int, most: int) -> int:
     return min(most, 1 << (rows - 1).bit_length() if rows <= 4 else capacity_for(rows))
 
 
-class Extent(NamedTuple):
+class CacheShape(NamedTuple):
     """So many rows, those with most of them with so many target and source positions, and words of their own."""
 
     rows: int = 0
     target_len: int = 0
     source_len: int = 0
-    words: int = 0
+    shortlist_len: int = 0
 
-    def with_more(self, other: Extent) -> Extent:
+    def with_more(self, other: CacheShape) -> CacheShape:
         """What both need side by side."""
-        return Extent(
+        return CacheShape(
             self.rows + other.rows,
             max(self.target_len, other.target_len),
             max(self.source_len, other.source_len),
-            max(self.words, other.words),
+            max(self.shortlist_len, other.shortlist_len),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class StateLayout:
+class CacheLayout:
     """Bytes of state: per row and target position, per row and source position, per row, per row and place of what has
     one place for several target positions: pairs of how many, and the bytes; and per row and word of its own."""
 
@@ -67,14 +67,14 @@ class StateLayout:
     source_bytes: int = 0
     row_bytes: int = 0
     stride_bytes: tuple[tuple[int, int], ...] = ()
-    word_bytes: int = 0
+    shortlist_bytes: int = 0
 
     @classmethod
-    def of(cls, states: Iterable[StateSpec]) -> StateLayout:
+    def of(cls, states: Iterable[StateSpec]) -> CacheLayout:
         totals: dict[str, int] = {}
         strides: dict[int, int] = {}
         for spec in states:
-            axes = StateAxes.of(spec)
+            axes = CacheAxes.of(spec)
             kind, size = spec.kind if axes.grows else "fixed", axes.outer * axes.inner * axes.itemsize
             if spec.stride > 1:
                 strides[spec.stride] = strides.get(spec.stride, 0) + size
@@ -88,16 +88,16 @@ class StateLayout:
         strided = sum(size * -(-positions // stride) for stride, size in self.stride_bytes)
         return self.target_bytes * positions + strided
 
-    def bytes_for(self, rows: int, target_len: int, source_len: int, words: int = 0, *, max_rows: int) -> int:
+    def bytes_for(self, rows: int, target_len: int, source_len: int, shortlist_len: int = 0, *, max_rows: int) -> int:
         """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
         target = self.bytes_per(capacity_for(target_len))
         source = self.source_bytes * capacity_for(source_len)
-        own = self.word_bytes * word_capacity_for(words)
+        own = self.shortlist_bytes * shortlist_capacity_for(shortlist_len)
         return row_capacity_for(rows, max_rows) * (target + source + own + self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class StateAxes:
+class CacheAxes:
     """A state's axes before (`outer`) and behind (`inner`) the one that grows, if one does, and its bytes an item."""
 
     outer: int
@@ -106,7 +106,7 @@ class StateAxes:
     grows: bool
 
     @classmethod
-    def of(cls, spec: StateSpec) -> StateAxes:
+    def of(cls, spec: StateSpec) -> CacheAxes:
         rest = spec.shape[1:]  # the first axis is the batch
         symbols = [place for place, size in enumerate(rest) if isinstance(size, str)]
         assert len(symbols) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"

@@ -29,7 +29,7 @@ from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
 OTHERS = ("GLOSSA_ADDRESS",)  # read by the commands of a client, not by a server
-MAX_SINGLE_REQUEST_THREADS = 8
+MAX_SINGLE_ENGINE_THREADS = 8
 """Of a step, unless it is set: a step is short, and more threads wait for each other longer than they compute."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -65,7 +65,7 @@ class ServerSettings(BaseSettings):
         description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
-    single_request_threads: int = Field(
+    single_engine_threads: int = Field(
         0,
         ge=0,
         le=256,

@@ -1,4 +1,4 @@
-"""What is asked of an encoder about one text (`Reading`), and what it says (`Encoded`).
+"""What is asked of an encoder about one text (`EncoderRequest`), and what it says (`EncoderOutput`).
 
 A reading names outputs of `encode` by the names that a bundle gives them; which of them a model has is in its manifest,
 and checked by `service.edge.catalog`. Nothing here knows text, sessions or threads.
@@ -25,13 +25,13 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class EncoderRequest:
     """pooling: how states become one vector: their mean, the first one, or what the model's pooler makes of that one.
-    places: positions of the text whose likeliest tokens are wanted, `top_k` of each.
+    mask_positions: positions of the text whose likeliest tokens are wanted, `top_k` of each.
     """
 
     pooling: Pooling | None = None
-    places: tuple[int, ...] = ()
+    mask_positions: tuple[int, ...] = ()
     top_k: int = 0
     labels: bool = False
     token_weights: bool = False
@@ -42,7 +42,7 @@ class Reading:
         wanted = {
             STATES: self.pooling in ("mean", "cls"),
             POOLED: self.pooling == "pooler",
-            PLACES: bool(self.places),
+            PLACES: bool(self.mask_positions),
             LABELS: self.labels,
             WEIGHTS: self.token_weights,
         }
@@ -50,15 +50,15 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncoderOutput:
     """What was asked for, and None or nothing for the rest.
 
-    vector: float32 (M,). fillings: of each place the likeliest tokens, best first, of equal ones the lower id, as
-    (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
+    vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
+    as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
     """
 
     vector: np.ndarray | None = None
-    fillings: tuple[tuple[tuple[int, float], ...], ...] = ()
+    mask_predictions: tuple[tuple[tuple[int, float], ...], ...] = ()
     label_logits: np.ndarray | None = None
     token_weights: np.ndarray | None = None
 
@@ -66,7 +66,7 @@ class Encoded:
     def is_finite(self) -> bool:
         """False where a model's numbers have overflowed, or its weights are broken."""
         arrays = [array for array in (self.vector, self.label_logits, self.token_weights) if array is not None]
-        logprobs = [logprob for filling in self.fillings for _, logprob in filling]
+        logprobs = [logprob for filling in self.mask_predictions for _, logprob in filling]
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
 
 
@@ -77,7 +77,7 @@ def vector_of(pooling: Pooling, states_SM: np.ndarray) -> np.ndarray:
 
 
 def likeliest(logprobs_NV: np.ndarray, top_k: int) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """See `Encoded.fillings`."""
+    """See `EncoderOutput.mask_predictions`."""
     return tuple(_likeliest(logprobs_V, min(top_k, len(logprobs_V))) for logprobs_V in logprobs_NV)
 
 

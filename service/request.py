@@ -15,7 +15,7 @@ import numpy as np
 
 from export.bundle import AttentionKind
 from service.decoding.logits_processor import LogitsProcessor
-from service.encoder_request import Encoded, Reading
+from service.encoder_request import EncoderOutput, EncoderRequest
 from service.errors import RequestError
 from service.options import DecodingOptions
 
@@ -47,7 +47,7 @@ class Request:
     rules: what changes the model's distribution, in the order of the masks behind the others.
     lexical_constraints: what must appear in the answer; one of `rules` too.
     seed: of the random numbers, when sampling.
-    words: the only tokens that may be chosen, or given, in ascending order; none: all.
+    shortlist: the only tokens that may be chosen, or given, in ascending order; none: all.
     encoder_request: what is wanted of the encoder, instead of text.
     is_streamed: the answer is told as it grows; otherwise all of it at its end.
     attention_kinds: which attention is wanted of a pass over the source and what the decoder reads.
@@ -66,7 +66,7 @@ class Request:
     lexical_constraints: LexicalConstraints | None = None
     shortlist: tuple[int, ...] = ()
     seed: int = 0
-    encoder_request: Reading | None = None
+    encoder_request: EncoderRequest | None = None
     is_streamed: bool = True
     attention_kinds: tuple[AttentionKind, ...] = ()
     forced_target: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ class AttentionResult:
 class Finished:
     """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first.
 
-    encoded: what the encoder says, when that was asked for, and no hypotheses then. seen: when attention was.
+    encoder_output: what the encoder says, when that was asked for, and no hypotheses then. seen: when attention was.
     """
 
     reason: FinishReason
@@ -140,7 +140,7 @@ class Finished:
     generated_tokens: int = 0  # end token included
     timings: Timings = field(default_factory=Timings)
     hypotheses: tuple[HypothesisResult, ...] = ()
-    encoder_output: Encoded | None = None
+    encoder_output: EncoderOutput | None = None
     attention: AttentionResult | None = None
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from service.cache_layout import Extent
-from service.encoder_request import Encoded
+from service.cache_layout import CacheShape
+from service.encoder_request import EncoderOutput
 from service.errors import RequestError
 from service.request import FinishReason, Request
-from service.step import Distributions
+from service.step import StepOutput
 
 Outcome = FinishReason | RequestError
 
@@ -73,7 +73,7 @@ class Search(Protocol):
         """The hypothesis that has no tokens yet."""
         ...
 
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
         """Replaces the sequence's hypotheses by their continuations, and ends it when that is all.
 
         Raises Unsatisfiable when the request's constraints leave no way to go on.
@@ -121,8 +121,8 @@ class Sequence:
         self.rows: tuple[int, ...] = ()  # in the last plan
         self.num_computed = self.steps = self.num_generated = 0
         self.draft_tokens: tuple[int, ...] = ()
-        self.max_shape = Extent()
-        self.encoder_output: Encoded | None = None
+        self.max_shape = CacheShape()
+        self.encoder_output: EncoderOutput | None = None
         self.outcome: Outcome | None = None
 
     @property

@@ -31,7 +31,7 @@ from grpc_reflection.v1alpha import reflection
 
 from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
-from service.config import MAX_SINGLE_REQUEST_THREADS, ServerSettings, effective_cpus
+from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
 from service.edge import logs
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog, Provider, ServedModel, TextLimits
@@ -45,8 +45,8 @@ from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
 from service.options import MAX_WIDTH
-from service.runtime.busy_engines import Crowd
-from service.runtime.runner import LONE_BYTES, OnnxModel, OnnxRunner
+from service.runtime.busy_engines import BusyEngines
+from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel, OnnxRunner
 from service.runtime.sessions import CPU, give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it turns
@@ -88,11 +88,11 @@ async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
 
 
 def open_model(
-    name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, crowd: Crowd | None = None
+    name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, busy_engines: BusyEngines | None = None
 ) -> ServedModel:
     """A model that answers: files checked, sessions made, golden decode repeated, engines started. Blocks.
 
-    crowd: of all engines that share the processors, when other models have some, too.
+    busy_engines: of all engines that share the processors, when other models have some, too.
     Raises StartupError naming the model and what is wrong with it.
     """
     try:
@@ -106,10 +106,10 @@ def open_model(
             manifest,
             device=settings.device,
             precision=settings.precision,
-            lone_threads=settings.single_request_threads or min(cpus, MAX_SINGLE_REQUEST_THREADS),
-            lone_bytes=0 if settings.single_request_threads else LONE_BYTES,
-            lone_at_once=settings.single_request_threads > 1,
-            crowd=crowd,
+            single_engine_threads=settings.single_engine_threads or min(cpus, MAX_SINGLE_ENGINE_THREADS),
+            single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
+            single_engine_eagerly=settings.single_engine_threads > 1,
+            busy_engines=busy_engines,
         )
         choice = model.choice
         engines = (settings.engines or cpus) if choice.provider == CPU else 1
@@ -186,10 +186,10 @@ def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
     check_golden_decode(
         runner, model.manifest, model.choice.precision
     )  # it is alone, unless other models answer already
-    if model.lone_sessions:
-        model.crowd.enter(model)
+    if model.single_engine_sessions:
+        model.busy_engines.mark_busy(model)
         check_golden_decode(runner, model.manifest, model.choice.precision)
-        model.crowd.leave(model)
+        model.busy_engines.mark_idle(model)
 
 
 class Server:
@@ -198,7 +198,7 @@ class Server:
     def __init__(self, settings: ServerSettings, *, open_model: OpenModel | None = None) -> None:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
-        self._open_model = open_model or partial(_open_model, crowd=Crowd())
+        self._open_model = open_model or partial(_open_model, busy_engines=BusyEngines())
         self._version = version()
         self._metrics = Metrics(RPCS, version=self._version, commit=settings.commit)
         self._models: list[ServedModel] = []

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from export.bundle import Limits
-from service.cache_layout import StateLayout
+from service.cache_layout import CacheLayout
 from service.decoding.search import advance
-from service.encoder_request import Encoded
+from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.scheduler import check_invariants
@@ -83,43 +83,43 @@ def doubtful(source, fed, vocab_size):
 
 
 class ScriptedOutputs:
-    """See service.step.Distributions. Attention looks at one source position after another."""
+    """See service.step.StepOutput. Attention looks at one source position after another."""
 
-    def __init__(self, logprobs_RV, sources, top_k, join_s, step_s, behind=None, taken=(), is_scored=True):
-        self.logprobs_RV, self.sources, self.join_s, self.step_s = logprobs_RV, sources, join_s, step_s
+    def __init__(self, logprobs_RV, sources, top_k, prefill_s, step_s, behind=None, extra=(), is_scored=True):
+        self.logprobs_RV, self.sources, self.prefill_s, self.step_s = logprobs_RV, sources, prefill_s, step_s
         self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts or with steps of their own
-        self.taken = list(taken)
+        self.extra_tokens = list(extra)
         self.is_scored = is_scored
-        self.draft_s = [] if taken else [0.003] * len(self.behind_RTV)
+        self.draft_s = [] if extra else [0.003] * len(self.behind_RTV)
         self.top_k = top_k
         ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
         self.top_ids = ids_RK.tolist()
         self.top_logprobs = np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist()
 
-    def behind(self, row):
+    def after_each_token(self, row):
         """Of the whole turn, as if what follows one token of the draft were all that is known of the row."""
         for said_V in self.behind_RTV[row]:
             logprobs_RV = np.full((row + 1, len(said_V)), np.nan)
             logprobs_RV[row] = said_V
             yield ScriptedOutputs(
-                logprobs_RV, self.sources, self.top_k, self.join_s, self.step_s, is_scored=self.is_scored
+                logprobs_RV, self.sources, self.top_k, self.prefill_s, self.step_s, is_scored=self.is_scored
             )
 
     def logprobs(self, row):
         assert self.is_scored, "nobody wanted log-probabilities in this turn"
         return self.logprobs_RV[row]
 
-    def normaliser(self, row):
+    def logsumexp(self, row):
         assert self.is_scored, "nobody wanted log-probabilities in this turn"
         return 3.0
 
-    def attend(self, row, tokens):
+    def cross_attention(self, row, tokens):
         weights_TS = np.zeros((len(tokens), len(self.sources[row])), np.float32)
         for place in range(len(tokens)):
             weights_TS[place, place % len(self.sources[row])] = 1.0
         return np.stack([weights_TS, weights_TS])[None]
 
-    def see(self, source, tokens, kinds):
+    def attention(self, source, tokens, kinds):
         """Every position attends to the first one alone."""
         lengths = {"encoder": (source, source), "decoder": (tokens, tokens), "cross": (tokens, source)}
         weights = {kind: np.zeros((2, 2, *map(len, lengths[kind])), np.float32) for kind in kinds}
@@ -127,8 +127,8 @@ class ScriptedOutputs:
             one[..., 0] = 1.0
         return weights
 
-    def encoded(self, row):
-        return Encoded(vector=np.array(self.sources[row], np.float32))
+    def encoder_output(self, row):
+        return EncoderOutput(vector=np.array(self.sources[row], np.float32))
 
 
 class ScriptedRunner:
@@ -159,7 +159,7 @@ class ScriptedRunner:
             max_target_len=max_len if has_decoder else 0,
             max_block=max_block,
         )
-        self.layout = layout or StateLayout(target_bytes=10, source_bytes=10 if has_source else 0)
+        self.layout = layout or CacheLayout(target_bytes=10, source_bytes=10 if has_source else 0)
         self.rule = rule
         self.rows: list[Any] = []
         self.words: dict[int, tuple[int, ...]] = {}  # of each row's own
@@ -167,7 +167,7 @@ class ScriptedRunner:
         self.kept: dict[int, list[int]] = {}  # by slot: all tokens up to the end of the block that is kept there
         self.plans: list[Any] = []
         self.keeps_plans = True
-        self.runs = self.rests = 0
+        self.runs = self.idle_marks = 0
         self.fail_on: set[int] = set()
         self.is_broken = False
         self.gate: Any = None
@@ -178,8 +178,8 @@ class ScriptedRunner:
         self.rows, self.is_broken = [], False
         self.guessed.clear()
 
-    def rest(self):
-        self.rests += 1
+    def mark_idle(self):
+        self.idle_marks += 1
 
     def run(self, plan):
         assert not self.is_broken, "a failed run needs a reset"
@@ -194,49 +194,49 @@ class ScriptedRunner:
             self.is_broken = True
             raise RuntimeError(f"scripted failure of run {self.runs}")
         self._copy(plan)
-        assert not {join.row for join in plan.joins} & {copy.target for copy in plan.copies}
-        assert [join.row for join in plan.joins] == sorted({join.row for join in plan.joins})
-        for join in plan.joins:
+        assert not {join.row for join in plan.new_rows} & {copy.target for copy in plan.copies}
+        assert [join.row for join in plan.new_rows] == sorted({join.row for join in plan.new_rows})
+        for join in plan.new_rows:
             assert join.row <= len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
             self.rows[join.row : join.row + 1] = [(join.source, [])]
-            self.words[join.row] = join.words
+            self.words[join.row] = join.shortlist
         assert len(self.rows) == plan.rows
         own = {row: self.words[row] for row in range(plan.rows) if self.words.get(row)}
-        assert (plan.narrow, plan.most_words) == (own.keys(), max(map(len, own.values()), default=0))
+        assert (plan.shortlist_rows, plan.max_shortlist_len) == (own.keys(), max(map(len, own.values()), default=0))
         self._read(plan)
-        steps = self.limits.max_target_len > 0 and len(plan.reading) + len(plan.drafts) < plan.rows
+        steps = self.limits.max_target_len > 0 and len(plan.prefilling_rows) + len(plan.drafts) < plan.rows
         assert len(plan.tokens) == len(plan.starts) == (plan.rows if steps else 0)
         for row, (token, start) in enumerate(zip(plan.tokens, plan.starts, strict=True)):
             fed = self._rewound(row, start)
-            if row not in plan.reading:
+            if row not in plan.prefilling_rows:
                 fed.append(token)
-        assert plan.longest_source == max(len(source) for source, _ in self.rows)
+        assert plan.max_source_len == max(len(source) for source, _ in self.rows)
         words = self.limits.vocab_size
         said = [
-            words - 1 if row in plan.reading else self.rule(source, fed, words)
+            words - 1 if row in plan.prefilling_rows else self.rule(source, fed, words)
             for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
         ]
         behind = self._draft(plan)
-        assert plan.longest >= max(len(fed) for _, fed in self.rows)
+        assert plan.max_target_len >= max(len(fed) for _, fed in self.rows)
         taken = self._further(plan, said, behind)
         logprobs_RV = np.array([certain(what, words) if isinstance(what, int) else what for what in said])
         logprobs_RV = logprobs_RV.reshape(len(said), words)
         sources = [source for source, _ in self.rows]
-        join_s, step_s = 0.001 if plan.joins or plan.blocks else 0.0, 0.002 if plan.tokens else 0.0
+        join_s, step_s = 0.001 if plan.new_rows or plan.prefill_chunks else 0.0, 0.002 if plan.tokens else 0.0
         top_k = plan.top_k if plan.is_scored else 1
         return ScriptedOutputs(logprobs_RV, sources, top_k, join_s, step_s, behind, taken, plan.is_scored)
 
     def _further(self, plan, said, behind):
         """The only row goes on by itself: the inputs of its steps, and what follows each of them, into `behind`."""
-        if not plan.further:
+        if not plan.extra_greedy_steps:
             return []
         assert plan.rows == len(said) == 1
         assert not plan.drafts
         ((source, fed),), words = self.rows, self.limits.vocab_size
         taken: list[int] = []
         heard = [certain(said[0], words) if isinstance(said[0], int) else said[0]]
-        while len(taken) < plan.further and (token := int(np.argmax(heard[-1]))) not in self.ends:
+        while len(taken) < plan.extra_greedy_steps and (token := int(np.argmax(heard[-1]))) not in self.ends:
             taken.append(token)
             fed.append(token)
             what = self.rule(source, fed, words)
@@ -269,29 +269,29 @@ class ScriptedRunner:
         return behind
 
     def _read(self, plan):
-        for load in plan.loads:
+        for load in plan.prefix_loads:
             _, fed = self.rows[load.row]
             kept = self.kept[load.slot]
             assert (len(fed), len(kept)) == (load.start, load.start + load.count)
             assert kept[: load.start] == fed, "what is kept followed something else"
             fed += kept[load.start :]
-        for block in plan.blocks:
+        for block in plan.prefill_chunks:
             assert self.limits.max_block != 1
             assert 0 < len(block.tokens) <= (self.limits.max_block or 10**6)
             fed = self._rewound(block.row, block.start)
             fed += block.tokens
-        for save in plan.saves:
-            assert save.slot < plan.slots
+        for save in plan.prefix_stores:
+            assert save.slot < plan.prefix_slots
             _, fed = self.rows[save.row]
             assert len(fed) >= save.start + save.count
             self.kept[save.slot] = fed[: save.start + save.count]
 
     def _copy(self, plan):
-        assert plan.held <= len(self.rows)
-        del self.rows[plan.held :]  # a turn without rows is not run
+        assert plan.rows_before <= len(self.rows)
+        del self.rows[plan.rows_before :]  # a turn without rows is not run
         assert not {copy.source for copy in plan.copies} & {copy.target for copy in plan.copies}
         assert len({copy.target for copy in plan.copies}) == len(plan.copies)
-        kept = plan.kept
+        kept = plan.rows_after_copies
         rows = [*self.rows, *[((), []) for _ in range(kept - len(self.rows))]]
         for copy in plan.copies:
             source, fed = self.rows[copy.source]
@@ -301,7 +301,7 @@ class ScriptedRunner:
             assert copy.source_len == len(source) or (copy.source_len == 0 and source == old_source)
             rows[copy.target] = (source, fed[: copy.stop])
             own = self.words.get(copy.source, ())
-            assert copy.words == (len(own) if copy.source_len else 0)
+            assert copy.shortlist_len == (len(own) if copy.source_len else 0)
             if copy.source_len:
                 self.words[copy.target] = own
             assert self.words.get(copy.target, ()) == own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 
 class AttentionOnly:
@@ -17,7 +17,7 @@ class AttentionOnly:
     def start(self) -> Hypothesis:
         return Hypothesis()
 
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
         sequence.steps += 1
         sequence.hypotheses = []
         sequence.finish(FinishReason.ATTENTION)

@@ -22,7 +22,7 @@ from service.decoding.lexical_constraints import ConstraintState, allocate
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 Candidate = tuple[float, int, int, float]
 """Negated score, rank of the hypothesis it continues, token, and its score alone: sorted, the best comes first, and
@@ -60,14 +60,14 @@ class BeamSearch:
         self._groups = [_Group(root) for _ in range(self._options.num_beam_groups)]
         return root
 
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
         sequence.steps += 1
         sequence.num_generated += 1
         is_free = sequence.steps > len(sequence.request.prefix)
         taken: Counter[int] = Counter()  # by earlier groups in this step
         for group in self._groups:
             if not group.is_done:
-                self._advance(group, model, taken)
+                self._advance(group, output, taken)
                 if is_free and len(self._groups) > 1:  # nobody can avoid a forced token
                     taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
                 group.is_done = self._is_done(group, sequence.steps)
@@ -88,9 +88,9 @@ class BeamSearch:
         finished = [hypothesis for group in self._groups for hypothesis in group.pool]
         return sorted(finished, key=lambda hypothesis: -hypothesis.normalised)
 
-    def _advance(self, group: _Group, model: Distributions, taken: Counter[int]) -> None:
+    def _advance(self, group: _Group, output: StepOutput, taken: Counter[int]) -> None:
         """One step of one group. `taken`: how often earlier groups chose a token."""
-        candidates = self._candidates(group, model, taken)
+        candidates = self._candidates(group, output, taken)
         phrases, progress = self._phrases, self._progress(group, candidates)
         going: list[Candidate] = []
         ending: list[tuple[Candidate, FinishReason]] = []
@@ -109,12 +109,12 @@ class BeamSearch:
             banks = [(-candidate[0], phrases.met(progress[candidate])) for candidate in going]
             going = [going[place] for place in sorted(allocate(banks, width))]
         for candidate, reason in ending:
-            hypothesis = self._child(group, candidate, model)
+            hypothesis = self._child(group, candidate, output)
             hypothesis.reason = reason
-            self._finish(group, hypothesis, model)
-        group.live = [self._child(group, candidate, model) for candidate in going[:width]]
+            self._finish(group, hypothesis, output)
+        group.live = [self._child(group, candidate, output) for candidate in going[:width]]
 
-    def _candidates(self, group: _Group, model: Distributions, taken: Counter[int]) -> list[Candidate]:
+    def _candidates(self, group: _Group, output: StepOutput, taken: Counter[int]) -> list[Candidate]:
         """The best continuations of all live hypotheses, best first. With phrases, each hypothesis's best one too,
         and all that bring it closer to having them."""
         penalty, count = self._options.diversity_penalty, self._looked_at * self._width
@@ -123,11 +123,11 @@ class BeamSearch:
             candidates = [
                 (penalty * taken[token] - score - hypothesis.score, rank, token, score)
                 for rank, hypothesis in enumerate(group.live)
-                for token, score in self._selector.best(hypothesis, model, count + len(taken), helpful[rank])
+                for token, score in self._selector.best(hypothesis, output, count + len(taken), helpful[rank])
             ]
             candidates.sort()
         else:
-            candidates = self._likeliest(group, model, count)
+            candidates = self._likeliest(group, output, count)
         if self._phrases is None:
             return candidates[:count]
         kept, seen = list[Candidate](), set[int]()
@@ -138,14 +138,14 @@ class BeamSearch:
             seen.add(rank)
         return kept
 
-    def _likeliest(self, group: _Group, model: Distributions, count: int) -> list[Candidate]:
+    def _likeliest(self, group: _Group, output: StepOutput, count: int) -> list[Candidate]:
         """The `count` best continuations by their scores alone, and perhaps others behind them. Each hypothesis's come
         best first, so most of those of later ones are left out after one look."""
         candidates: list[Candidate] = []
         worst = math.inf  # negated score of the last one that would be wanted of the first hypothesis alone
         for rank, hypothesis in enumerate(group.live):
             so_far = hypothesis.score
-            for token, score in self._selector.best(hypothesis, model, count):
+            for token, score in self._selector.best(hypothesis, output, count):
                 negated = -score - so_far
                 if negated > worst:
                     break
@@ -166,15 +166,15 @@ class BeamSearch:
         states = [hypothesis.processor_states[self._place] for hypothesis in group.live]
         return {candidate: self._phrases.next_state(states[candidate[1]], candidate[2]) for candidate in candidates}
 
-    def _child(self, group: _Group, candidate: Candidate, model: Distributions) -> Hypothesis:
+    def _child(self, group: _Group, candidate: Candidate, output: StepOutput) -> Hypothesis:
         negated, rank, token, score = candidate
         child = group.live[rank].fork()
-        self._selector.append(child, token, model, score)
+        self._selector.append(child, token, output, score)
         child.score = -negated
         return child
 
-    def _finish(self, group: _Group, hypothesis: Hypothesis, model: Distributions) -> None:
-        self._selector.normalise(hypothesis, hypothesis.row, model)
+    def _finish(self, group: _Group, hypothesis: Hypothesis, output: StepOutput) -> None:
+        self._selector.normalise(hypothesis, hypothesis.row, output)
         group.pool.append(hypothesis)
         group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
         del group.pool[self._places :]

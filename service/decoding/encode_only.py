@@ -5,7 +5,7 @@ from __future__ import annotations
 from service.decoding.token_selection import NotFinite
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 
 class EncodeOnly:
@@ -18,9 +18,9 @@ class EncodeOnly:
     def start(self) -> Hypothesis:
         return Hypothesis()
 
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
         sequence.steps += 1
-        sequence.encoder_output = model.encoded(sequence.rows[0])
+        sequence.encoder_output = output.encoder_output(sequence.rows[0])
         if not sequence.encoder_output.is_finite:
             raise NotFinite("what the encoder says is not finite")
         sequence.hypotheses = []

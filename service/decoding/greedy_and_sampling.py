@@ -13,7 +13,7 @@ from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 
 class GreedyAndSampling:
@@ -35,29 +35,29 @@ class GreedyAndSampling:
     def start(self) -> Hypothesis:
         return self._selector.start()
 
-    def advance(self, sequence: Sequence, model: Distributions) -> None:
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
         sequence.steps += 1
         if self._is_plain and self._count == 1:
-            self._advance_plain(sequence, model)
+            self._advance_plain(sequence, output)
             return
         if not self._all and sequence.steps > len(sequence.request.prefix):
-            self._branch(sequence, model)
+            self._branch(sequence, output)
         else:
             for hypothesis in sequence.hypotheses:
-                self._extend(hypothesis, model)
+                self._extend(hypothesis, output)
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
             sequence.committed_tokens = sequence.hypotheses[0].tokens
-        self._retire(sequence, model)
+        self._retire(sequence, output)
 
-    def _advance_plain(self, sequence: Sequence, model: Distributions) -> None:
+    def _advance_plain(self, sequence: Sequence, output: StepOutput) -> None:
         """Greedy search without anything else."""
         (hypothesis,) = sequence.hypotheses
         row = hypothesis.row
-        token = model.top_ids[row][0]
+        token = output.top_ids[row][0]
         hypothesis.tokens.append(token)
         if self.is_scored:
-            hypothesis.logprobs.append(model.top_logprobs[row][0])
+            hypothesis.logprobs.append(output.top_logprobs[row][0])
         sequence.committed_tokens = hypothesis.tokens
         sequence.num_generated += 1
         if token in self._selector.eos_ids:
@@ -66,9 +66,9 @@ class GreedyAndSampling:
             hypothesis.reason = FinishReason.LENGTH
         else:
             return
-        self._retire(sequence, model)
+        self._retire(sequence, output)
 
-    def _branch(self, sequence: Sequence, model: Distributions) -> None:
+    def _branch(self, sequence: Sequence, output: StepOutput) -> None:
         """The prefix is behind: one hypothesis becomes as many as were asked for."""
         (root,) = sequence.hypotheses
         options = self._selector.options
@@ -77,36 +77,36 @@ class GreedyAndSampling:
             seed = sequence.request.seed
             self._samplers = {twin: Sampler(options, seed, index) for index, twin in enumerate(self._all)}
             for hypothesis in self._all:
-                self._extend(hypothesis, model)
+                self._extend(hypothesis, output)
         else:
             least = options.min_alternative_probability
             least = math.log(least) if least else -math.inf
-            found = self._selector.best(root, model, self._count)
+            found = self._selector.best(root, output, self._count)
             if not found:
                 raise unsatisfiable(sequence.steps - 1)
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
             self._all = [root, *(root.fork() for _ in found[1:])]
             for hypothesis, (token, _) in zip(self._all, found, strict=True):
-                self._selector.extend(hypothesis, token, model)
+                self._selector.extend(hypothesis, token, output)
         sequence.hypotheses = self._all
 
-    def _extend(self, hypothesis: Hypothesis, model: Distributions) -> None:
+    def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
         selector = self._selector
         sampler = self._samplers.get(hypothesis)
         if sampler is None or selector.forced(hypothesis) is not None:
-            found = selector.best(hypothesis, model, 1)
+            found = selector.best(hypothesis, output, 1)
             if not found:
                 raise unsatisfiable(len(hypothesis.tokens))
             token = found[0][0]
         else:
-            row, scores_V = hypothesis.row, selector.scores(hypothesis, model)
+            row, scores_V = hypothesis.row, selector.scores(hypothesis, output)
             if scores_V is None:
-                token = sampler.draw(model.logprobs(row), (model.top_ids[row], model.top_logprobs[row]))
+                token = sampler.draw(output.logprobs(row), (output.top_ids[row], output.top_logprobs[row]))
             else:
                 token = sampler.draw(scores_V)
-        selector.extend(hypothesis, token, model)
+        selector.extend(hypothesis, token, output)
 
-    def _retire(self, sequence: Sequence, model: Distributions) -> None:
+    def _retire(self, sequence: Sequence, output: StepOutput) -> None:
         """Gives the rows of finished hypotheses back, and ends the sequence with the last of them. Nothing was
         compared: the score of an answer is the model's own log-probability."""
         live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
@@ -119,6 +119,6 @@ class GreedyAndSampling:
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
             hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
-            self._selector.normalise(hypothesis, sequence.rows[0], model)
+            self._selector.normalise(hypothesis, sequence.rows[0], output)
         sequence.hypotheses = []
         sequence.answer(answers)

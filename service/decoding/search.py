@@ -16,7 +16,7 @@ from service.decoding.token_selection import Stops, TokenSelector, check_finite
 from service.errors import InternalFailure, RequestError
 from service.request import Request
 from service.sequence import Search, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +34,16 @@ def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | Non
     return GreedyAndSampling(selector)
 
 
-def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
+def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
     """Extends every sequence by one token, and by those behind it that it would have chosen too: of its draft, or that
     its row took by itself. One that cannot go on ends with its error, and costs the others nothing.
 
     Raises NotFinite, before anything is changed.
     """
-    check_finite(model)
+    check_finite(output)
     for sequence in sequences:
         try:
-            _extend(sequence, model)
+            _extend(sequence, output)
         except RequestError as error:
             sequence.finish(error)
         except Exception:  # a defect in one request's rules must not cost others their answers
@@ -51,12 +51,12 @@ def advance(sequences: Iterable[Sequence], model: Distributions) -> None:
             sequence.finish(InternalFailure(sequence.request.request_id))
 
 
-def _extend(sequence: Sequence, model: Distributions) -> None:
-    guesses = sequence.draft_tokens or model.taken
+def _extend(sequence: Sequence, output: StepOutput) -> None:
+    guesses = sequence.draft_tokens or output.extra_tokens
     if not guesses:
-        sequence.search.advance(sequence, model)
+        sequence.search.advance(sequence, output)
         return
-    behind = model.behind(sequence.rows[0])
+    behind = output.after_each_token(sequence.rows[0])
     sequence.search.advance(sequence, next(behind))
     for guess, said in zip(guesses, behind, strict=True):
         if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:

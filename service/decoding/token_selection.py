@@ -17,7 +17,7 @@ import numpy as np
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
-from service.step import Distributions, Scored
+from service.step import Scored, StepOutput
 
 
 class NotFinite(ArithmeticError):
@@ -32,9 +32,9 @@ class Stops(Protocol):
     def is_stopped(self, state: Any) -> bool: ...
 
 
-def check_finite(model: Distributions) -> None:
+def check_finite(output: StepOutput) -> None:
     """Raises NotFinite when a row is not a distribution."""
-    rows = [row for row, top in enumerate(model.top_logprobs) if not math.isfinite(top[0])]
+    rows = [row for row, top in enumerate(output.top_logprobs) if not math.isfinite(top[0])]
     if rows:
         raise NotFinite(f"log-probabilities of rows {rows} are not finite")
 
@@ -56,7 +56,7 @@ class TokenSelector:
         states = tuple([rule.initial_state() for rule in self.rules])
         return Hypothesis(states, self.stops.initial_state() if self.stops else None)
 
-    def scores(self, hypothesis: Hypothesis, model: Distributions) -> np.ndarray | None:
+    def scores(self, hypothesis: Hypothesis, output: StepOutput) -> np.ndarray | None:
         """The distribution after all rules, float32 (V,); None: no rule changes it. Raises Unsatisfiable."""
         tokens = hypothesis.tokens
         active = [
@@ -66,9 +66,9 @@ class TokenSelector:
         ]
         if not active:
             return None
-        scores_V = model.logprobs(hypothesis.row).copy()
+        scores_V = output.logprobs(hypothesis.row).copy()
         if not active[0][0].is_mask:
-            scores_V += np.float32(model.normaliser(hypothesis.row))
+            scores_V += np.float32(output.logsumexp(hypothesis.row))
             for rule, state in active:
                 if not rule.is_mask:
                     rule.apply(scores_V, state, tokens)
@@ -83,9 +83,7 @@ class TokenSelector:
         place = len(hypothesis.tokens)
         return self.request.prefix[place] if place < len(self.request.prefix) else None
 
-    def best(
-        self, hypothesis: Hypothesis, model: Distributions, count: int, also: Collection[int] = ()
-    ) -> list[Scored]:
+    def best(self, hypothesis: Hypothesis, output: StepOutput, count: int, also: Collection[int] = ()) -> list[Scored]:
         """At most `count` possible tokens, best first; of equal ones the lowest id first. Empty: there is none.
 
         also: tokens that are listed behind them if they are possible, however unlikely.
@@ -94,12 +92,12 @@ class TokenSelector:
         if not self.is_plain:
             token = self.forced(hypothesis)
             if token is not None:
-                return [(token, float(model.logprobs(row)[token]) if self.is_scored else math.nan)]
-            scores_V = self.scores(hypothesis, model)
+                return [(token, float(output.logprobs(row)[token]) if self.is_scored else math.nan)]
+            scores_V = self.scores(hypothesis, output)
         if scores_V is None and not also:
-            return list(zip(model.top_ids[row][:count], model.top_logprobs[row][:count], strict=True))
+            return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
         if scores_V is None:
-            scores_V = model.logprobs(row)
+            scores_V = output.logprobs(row)
         found = best_of(scores_V, count)
         more = set(also).difference(token for token, _ in found)
         return found + [(token, float(scores_V[token])) for token in sorted(more) if scores_V[token] > -np.inf]
@@ -112,20 +110,20 @@ class TokenSelector:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, model: Distributions) -> None:
+    def extend(self, hypothesis: Hypothesis, token: int, output: StepOutput) -> None:
         """Appends a token to the hypothesis, which may end with it. Its score is left to the search."""
         hypothesis.reason = self.end(hypothesis, token)
-        self.append(hypothesis, token, model)
+        self.append(hypothesis, token, output)
 
-    def append(self, hypothesis: Hypothesis, token: int, model: Distributions, score: float | None = None) -> None:
+    def append(self, hypothesis: Hypothesis, token: int, output: StepOutput, score: float | None = None) -> None:
         """Appends a token of which it is known whether it ends the hypothesis. score: of the token, as `best` told."""
         row = hypothesis.row
         if self.is_scored:
             if score is None or not self.is_plain:
-                score = float(model.logprobs(row)[token])
+                score = float(output.logprobs(row)[token])
             hypothesis.logprobs.append(score)
         if self._told:
-            told = zip(model.top_ids[row][: self._told], model.top_logprobs[row][: self._told], strict=True)
+            told = zip(output.top_ids[row][: self._told], output.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))
         if token not in self.eos_ids:
             if self.rules:
@@ -140,26 +138,26 @@ class TokenSelector:
         base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
         return float(base**self.options.length_penalty)
 
-    def normalise(self, hypothesis: Hypothesis, row: int, model: Distributions) -> None:
+    def normalise(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> None:
         """Sets by what a finished hypothesis is ranked. row: one with the request's source."""
         hypothesis.normalised = hypothesis.score / self.norm(len(hypothesis.tokens))
-        hypothesis.normalised += self.coverage(hypothesis, row, model)
+        hypothesis.normalised += self.coverage(hypothesis, row, output)
 
-    def coverage(self, hypothesis: Hypothesis, row: int, model: Distributions) -> float:
+    def coverage(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> float:
         """The coverage penalty of Wu et al. 2016, equation 14: Σ_i log(min(Σ_j a_ij, 1)) over source positions i,
         with the mean of all layers and heads as a. 0 when it is not asked for. row: one with the request's source."""
         if not self.options.coverage_penalty:
             return 0.0
-        attention_LHTS = attention_of(self.request, hypothesis, row, model)
+        attention_LHTS = attention_of(self.request, hypothesis, row, output)
         covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
         return self.options.coverage_penalty * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
 
 
-def attention_of(request: Request, hypothesis: Hypothesis, row: int, model: Distributions) -> np.ndarray:
+def attention_of(request: Request, hypothesis: Hypothesis, row: int, output: StepOutput) -> np.ndarray:
     """With which weights each token of a finished hypothesis was predicted, float32 (layers, heads, tokens, source).
     row: one with the request's source."""
     inputs = (*request.prompt, *hypothesis.tokens[:-1])
-    return model.attend(row, inputs)[:, :, len(request.prompt) - 1 :]
+    return output.cross_attention(row, inputs)[:, :, len(request.prompt) - 1 :]
 
 
 def unsatisfiable(steps: int) -> Unsatisfiable:

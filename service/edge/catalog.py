@@ -37,7 +37,7 @@ from service.decoding.lexical_constraints import LexicalConstraints, phrase_vari
 from service.decoding.logits_processor import LogitsProcessor
 from service.decoding.logits_processors import AllowedTokens, BannedTexts, build_logits_processors
 from service.decoding.vocabulary import Vocabulary
-from service.encoder_request import Pooling, Reading
+from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
 from service.request import EventSink, Request
@@ -254,7 +254,7 @@ class ServedModel:
         """The same for a text that is only to be embedded. Its answer is there after one step, of whatever token."""
         if pooling == "pooler" and not (self.encoding and self.encoding.has_pooler):
             raise Unsupported(f"model {self.name!r} has no pooler; ask for pooling mean or cls")
-        return await self._reading(request_id, text, Reading(pooling=pooling), languages, deadline_s, limits)
+        return await self._reading(request_id, text, EncoderRequest(pooling=pooling), languages, deadline_s, limits)
 
     async def filling(
         self, request_id: str, text: str, top_k: int, *, deadline_s: float, limits: TextLimits
@@ -264,7 +264,7 @@ class ServedModel:
             raise Unsupported(f"model {self.name!r} fills no masks; name one that was trained with a masked head")
         if not 1 <= top_k <= MAX_FILLINGS:
             raise InvalidRequest("top_k", f"must be 1..{MAX_FILLINGS}, got {top_k}")
-        return await self._reading(request_id, text, Reading(top_k=top_k), NO_LANGUAGES, deadline_s, limits)
+        return await self._reading(request_id, text, EncoderRequest(top_k=top_k), NO_LANGUAGES, deadline_s, limits)
 
     async def classification(
         self, request_id: str, text: str, *, token_weights: bool, deadline_s: float, limits: TextLimits
@@ -276,14 +276,14 @@ class ServedModel:
             raise Unsupported(
                 f"model {self.name!r} has no weights of tokens: it does not classify by attention pooling"
             )
-        reading = Reading(labels=True, token_weights=token_weights)
+        reading = EncoderRequest(labels=True, token_weights=token_weights)
         return await self._reading(request_id, text, reading, NO_LANGUAGES, deadline_s, limits)
 
     async def _reading(
         self,
         request_id: str,
         text: str,
-        reading: Reading,
+        reading: EncoderRequest,
         languages: Languages,
         deadline_s: float,
         limits: TextLimits,
@@ -294,11 +294,11 @@ class ServedModel:
         return build() if len(text) <= INLINE_BYTES else await asyncio.to_thread(build)
 
     def _build_reading(
-        self, request_id: str, text: str, reading: Reading, languages: Mapping[str, int], deadline_s: float
+        self, request_id: str, text: str, reading: EncoderRequest, languages: Mapping[str, int], deadline_s: float
     ) -> Request:
         source = self._source(text, languages, has_masks=reading.top_k > 0)
         if reading.top_k:
-            reading = dataclasses.replace(reading, places=self._places(source))
+            reading = dataclasses.replace(reading, mask_positions=self._places(source))
         prompt = (self.manifest.tokens.bos,) if self.manifest.limits.max_target_len else ()
         return Request(
             request_id=request_id,
@@ -360,7 +360,7 @@ class ServedModel:
             max_tokens=most if prompt else 0,
             deadline_s=deadline_s,
             # without a decoder, it is the encoder's turn alone
-            encoder_request=None if prompt else Reading(pooling="cls"),
+            encoder_request=None if prompt else EncoderRequest(pooling="cls"),
             is_streamed=False,
             attention_kinds=choice.kinds,
             forced_target=reads,

@@ -132,7 +132,7 @@ def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
                 for token, logprob in fillings
             ]
         )
-        for fillings in finished.encoder_output.fillings
+        for fillings in finished.encoder_output.mask_predictions
     ]
     return pb.FillMaskResponse(masks=masks, **_cost(finished))
 

@@ -25,7 +25,7 @@ from service.engine.scheduler import Plan, Scheduler, SchedulerConfig, check_inv
 from service.errors import InternalFailure, Overloaded, RequestError, ShuttingDown, Unsupported
 from service.request import Event, EventSink, Finished, Request, TextDelta
 from service.sequence import Sequence
-from service.step import Distributions, Runner, StepPlan
+from service.step import Runner, StepOutput, StepPlan
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class Engine:
                 self._is_dead = True
                 self._answer_all(_internal)
             finally:
-                self._runner.rest()
+                self._runner.mark_idle()
 
     def _answer_all(self, error: Callable[[Sequence], RequestError]) -> None:
         """The end of the engine: nothing is accepted any more, and what was is answered."""
@@ -247,7 +247,7 @@ class Engine:
         self._send()
 
     def _sleep(self) -> None:
-        self._runner.rest()
+        self._runner.mark_idle()
         with self._wake:
             if not (self._arrivals or self._cancels or self._is_closing):
                 self._wake.wait(IDLE_TURN_S)
@@ -265,34 +265,34 @@ class Engine:
 
     def _run(self, plan: Plan) -> None:
         try:
-            model = self._compute(plan.step)
+            output = self._compute(plan.step)
             advanced = self._scheduler.commit(plan)
             produced = sum([sequence.num_generated for sequence in advanced])
-            advance(advanced, model)
+            advance(advanced, output)
             produced = sum([sequence.num_generated for sequence in advanced]) - produced
-            drafted, right = self._scheduler.learn(plan, model)
+            drafted, right = self._scheduler.learn(plan, output)
         except Exception:
             self._fail(plan)
             return
         self._failures_in_a_row = 0
-        if plan.step.joins or plan.step.blocks:
-            self._metrics.prefilled(model.join_s)
+        if plan.step.new_rows or plan.step.prefill_chunks:
+            self._metrics.prefilled(output.prefill_s)
             for sequence in {*plan.admitted, *plan.readers}:
-                self._answers[sequence].join_s += model.join_s
+                self._answers[sequence].join_s += output.prefill_s
         if plan.looked_up:
-            hits = len({load.row for load in plan.step.loads})
+            hits = len({load.row for load in plan.step.prefix_loads})
             self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
-        steps = 1 + len(model.taken)
+        steps = 1 + len(output.extra_tokens)
         if plan.step.tokens:
-            self._metrics.stepped(model.step_s, len(plan.step.tokens), steps)
+            self._metrics.stepped(output.step_s, len(plan.step.tokens), steps)
         if drafted:
             self._metrics.speculated(drafted, right)
             self._metrics.next_tokens(0.0, right)  # they came with others
         self._metrics.generated(produced)
-        self._emit(advanced, model)
+        self._emit(advanced, output)
         self._steps, self._tokens = self._steps + steps, self._tokens + produced
 
-    def _compute(self, step: StepPlan) -> Distributions:
+    def _compute(self, step: StepPlan) -> StepOutput:
         """The only blocking call. `close` may take over meanwhile, if it does not come back."""
         self._ownership.release()
         try:
@@ -302,7 +302,7 @@ class Engine:
             if self._is_abandoned:
                 raise _Abandoned
 
-    def _emit(self, advanced: Items[Sequence], model: Distributions) -> None:
+    def _emit(self, advanced: Items[Sequence], output: StepOutput) -> None:
         """Turns what has become certain of each sequence into text and events."""
         now_s = self._clock()
         metrics = self._metrics
@@ -310,10 +310,10 @@ class Engine:
         for sequence in advanced:
             answer = self._answers[sequence]
             if answer.first_s is None:
-                answer.first_s = now_s - len(model.taken) * model.step_s
+                answer.first_s = now_s - len(output.extra_tokens) * output.step_s
                 metrics.first_token(answer.first_s - answer.arrived_s)
-                if model.taken:
-                    metrics.next_tokens(model.step_s, len(model.taken))
+                if output.extra_tokens:
+                    metrics.next_tokens(output.step_s, len(output.extra_tokens))
             else:
                 repeated += 1
             if isinstance(sequence.outcome, RequestError):
@@ -323,7 +323,7 @@ class Engine:
                 continue
             events: list[TextDelta | Finished] | list[InternalFailure]
             try:
-                events = answer.extend(now_s, model)
+                events = answer.extend(now_s, output)
             except Exception:  # one answer's text must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.request_id)
                 sequence.outcome = _internal(sequence)
@@ -334,7 +334,7 @@ class Engine:
                 else:
                     self._answer(sequence, event)
         if repeated:
-            steps = 1 + len(model.taken)
+            steps = 1 + len(output.extra_tokens)
             metrics.next_tokens((now_s - self._last_tokens_s) / steps, repeated * steps)
         self._last_tokens_s = now_s
 

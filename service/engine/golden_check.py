@@ -9,7 +9,7 @@ import numpy as np
 
 from export.bundle import GoldenVector, Manifest
 from service.decoding.search import advance, search_for
-from service.encoder_request import Encoded, Reading
+from service.encoder_request import EncoderOutput, EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import RequestError, StartupError
 from service.options import DecodingOptions
@@ -27,7 +27,7 @@ def decode_single(runner: Runner, request: Request) -> list[int]:
     return _answered(runner, request)[0].answers[0].tokens
 
 
-def encode_single(runner: Runner, request: Request) -> Encoded:
+def encode_alone(runner: Runner, request: Request) -> EncoderOutput:
     """What the encoder says of one request, in the same way."""
     encoded = _answered(runner, request)[0].encoder_output
     assert encoded is not None
@@ -63,8 +63,8 @@ def _answered(runner: Runner, *requests: Request) -> list[Sequence]:
         scheduler.submit(sequence)
     while any(sequence.outcome is None for sequence in sequences):
         plan = scheduler.plan(0.0)
-        model = runner.run(plan.step)
-        advance(scheduler.commit(plan), model)
+        output = runner.run(plan.step)
+        advance(scheduler.commit(plan), output)
     runner.reset()
     for sequence in sequences:
         if isinstance(sequence.outcome, RequestError):
@@ -92,9 +92,13 @@ def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp
 
 def _check_vector(runner: Runner, source: Items[int], golden: GoldenVector) -> None:
     request = Request(
-        request_id="golden", source=tuple(source), prompt=(), max_tokens=0, encoder_request=Reading(pooling="mean")
+        request_id="golden",
+        source=tuple(source),
+        prompt=(),
+        max_tokens=0,
+        encoder_request=EncoderRequest(pooling="mean"),
     )
-    vector, expected = encode_single(runner, request).vector, np.array(golden.values)
+    vector, expected = encode_alone(runner, request).vector, np.array(golden.values)
     assert vector is not None
     off = float(np.abs(vector - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
     if not off <= golden.tolerance:

@@ -14,7 +14,7 @@ from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
 from service.request import AttentionResult, EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
-from service.step import Distributions
+from service.step import StepOutput
 
 
 class Response:
@@ -60,7 +60,7 @@ class Response:
     def prompt_tokens(self) -> int:
         return len(self.sequence.request.source) + len(self.sequence.request.prompt)
 
-    def extend(self, now_s: float, model: Distributions) -> list[TextDelta | Finished]:
+    def extend(self, now_s: float, output: StepOutput) -> list[TextDelta | Finished]:
         """Takes the tokens that have become certain. []: there is nothing to tell yet. Those of a draft are told as if
         they had come one by one."""
         sequence = self.sequence
@@ -73,7 +73,7 @@ class Response:
             new = new[-1:]
         if isinstance(sequence.outcome, FinishReason):
             self._unsent += new
-            return [*events, self._finished(sequence.outcome, new, now_s, model)]
+            return [*events, self._finished(sequence.outcome, new, now_s, output)]
         return events + self._told(new)
 
     def _told(self, new: list[int]) -> list[TextDelta | Finished]:
@@ -87,7 +87,7 @@ class Response:
         self._unsent.clear()
         return [delta]
 
-    def _finished(self, reason: FinishReason, new: list[int], now_s: float, model: Distributions) -> Finished:
+    def _finished(self, reason: FinishReason, new: list[int], now_s: float, output: StepOutput) -> Finished:
         assert self.first_s is not None
         timings = Timings(
             queue_s=self.admitted_s - self.arrived_s,
@@ -98,16 +98,18 @@ class Response:
         if self.sequence.encoder_output is not None:
             encoded, count = self.sequence.encoder_output, len(self.sequence.request.source)
             return Finished(
-                reason, prompt_tokens=count, timings=timings, encoder_output=encoded, attention=self._attention(model)
+                reason, prompt_tokens=count, timings=timings, encoder_output=encoded, attention=self._attention(output)
             )
         if self.sequence.request.forced_target:
             count = len(self.sequence.request.source) + len(self.sequence.request.forced_target)
-            return Finished(reason, prompt_tokens=count, timings=timings, attention=self._attention(model))
+            return Finished(reason, prompt_tokens=count, timings=timings, attention=self._attention(output))
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
-        results = [self._result(best, whole, model)]
-        results += [self._result(other, _end_of_text(self._new_text(), other, other.tokens), model) for other in others]
+        results = [self._result(best, whole, output)]
+        results += [
+            self._result(other, _end_of_text(self._new_text(), other, other.tokens), output) for other in others
+        ]
         return Finished(
             reason=reason,
             text=text,
@@ -116,10 +118,10 @@ class Response:
             generated_tokens=sum(len(result.tokens) for result in results),
             timings=timings,
             hypotheses=tuple(results),
-            attention=self._attention(model),
+            attention=self._attention(output),
         )
 
-    def _attention(self, model: Distributions) -> AttentionResult | None:
+    def _attention(self, output: StepOutput) -> AttentionResult | None:
         """A pass of its own over what was read, if attention is asked for: the last token of an answer is not."""
         request = self.sequence.request
         if not request.attention_kinds:
@@ -127,13 +129,13 @@ class Response:
         reads = request.forced_target
         if self.sequence.answers:
             reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
-        return AttentionResult(reads, model.see(request.source, reads, request.attention_kinds))
+        return AttentionResult(reads, output.attention(request.source, reads, request.attention_kinds))
 
-    def _result(self, hypothesis: Hypothesis, text: str, model: Distributions) -> HypothesisResult:
+    def _result(self, hypothesis: Hypothesis, text: str, output: StepOutput) -> HypothesisResult:
         assert hypothesis.reason is not None
         request, attention_LHTS = self.sequence.request, None
         if request.options.alignment != "none":
-            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], model)
+            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], output)
         return HypothesisResult(
             text=text,
             tokens=tuple(hypothesis.tokens),

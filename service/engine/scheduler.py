@@ -32,13 +32,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from export.bundle import PAD_MULTIPLE, Limits
-from service.cache_layout import Extent, StateLayout
+from service.cache_layout import CacheLayout, CacheShape
 from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
 from service.sequence import Hypothesis, Sequence
-from service.step import Copy, Distributions, Draft, Join, Keep, PromptBlock, StepPlan, padded
+from service.step import Copy, Draft, NewRow, PrefillChunk, PrefixBlock, StepOutput, StepPlan, padded
 
 DEADLINES = 256
 """How many deadlines of requests that have ended may wait to be forgotten, beside as many as there are others."""
@@ -59,8 +59,8 @@ class SchedulerConfig:
     draft_tokens: int = 0  # of a draft at most, for decoders that read blocks; 0: nothing is drafted
     # Steps of a turn, and about how long they may take together, for one greedy row whose answer is not streamed, with
     # nobody waiting for its turn. Whoever comes meanwhile waits for them.
-    single_request_steps: int = 16
-    single_request_s: float = 0.01
+    greedy_steps_per_turn: int = 16
+    greedy_turn_s: float = 0.01
 
     def __post_init__(self) -> None:
         for name in (
@@ -69,13 +69,13 @@ class SchedulerConfig:
             "max_prefill_tokens",
             "max_idle_prefill_tokens",
             "block",
-            "single_request_steps",
+            "greedy_steps_per_turn",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.block % PAD_MULTIPLE:
             raise ValueError(f"block: must be a multiple of {PAD_MULTIPLE}, got {self.block}")
-        for name in ("prefix_bytes", "draft_tokens", "single_request_s"):
+        for name in ("prefix_bytes", "draft_tokens", "greedy_turn_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 
@@ -104,7 +104,7 @@ class Scheduler:
     live: in the order of admission. rows: whose hypothesis was in which row in the last plan, and which.
     """
 
-    def __init__(self, config: SchedulerConfig, limits: Limits, layout: StateLayout) -> None:
+    def __init__(self, config: SchedulerConfig, limits: Limits, layout: CacheLayout) -> None:
         self.config, self.limits, self.layout = config, limits, layout
         self._bytes_for = functools.lru_cache(maxsize=1024)(self._bytes_of)
         self.waiting: deque[Sequence] = deque()
@@ -113,7 +113,7 @@ class Scheduler:
         self._submitted = 0
         self.live: list[Sequence] = []
         self.rows: list[tuple[Sequence, Hypothesis]] = []
-        self.reserved = Extent()  # the worst case of the live sequences
+        self.reserved = CacheShape()  # the worst case of the live sequences
         self.block = min(config.block, limits.max_block) if limits.max_block else config.block
         self.prefixes = PrefixCache(self._slots(), self.block)
         drafts = config.draft_tokens if self.has_prefill else 0
@@ -199,8 +199,8 @@ class Scheduler:
         readers = self._readers()
         admitted = self._admit(readers)
         copies = [] if is_settled and not admitted else self._lay_out(admitted)
-        loads: list[Keep] = []
-        blocks: list[PromptBlock] = []
+        loads: list[PrefixBlock] = []
+        blocks: list[PrefillChunk] = []
         reading: frozenset[Sequence] = frozenset()
         if self.has_prefill and (readers or admitted):
             loads = self._load(admitted)
@@ -220,21 +220,21 @@ class Scheduler:
     def commit(self, plan: Plan) -> list[Sequence]:
         """The inputs of `plan`, the last one made, are cached. Returns the sequences that have read their prompts: the
         distribution behind each of their rows is about a new token, if there is a decoder."""
-        for block in plan.step.blocks:
+        for block in plan.step.prefill_chunks:
             self.rows[block.row][0].num_computed += len(block.tokens)
         for sequence in plan.live:
             sequence.num_computed += sequence not in plan.reading
         return [sequence for sequence in plan.live if sequence.is_prefilled]
 
-    def learn(self, plan: Plan, model: Distributions) -> tuple[int, int]:
+    def learn(self, plan: Plan, output: StepOutput) -> tuple[int, int]:
         """What `plan`, the last one made, took, and what its drafts were worth, after its sequences were extended.
         Returns how many tokens were drafted, and how many of them were right."""
         if self.draft_proposer is None:
             return 0, 0
-        if plan.step.tokens and not plan.step.reading:
-            self.draft_proposer.stepped(plan.step.rows, model.step_s)
+        if plan.step.tokens and not plan.step.prefilling_rows:
+            self.draft_proposer.stepped(plan.step.rows, output.step_s)
         drafted = right = 0
-        for draft, seconds in zip(plan.step.drafts, model.draft_s, strict=True):
+        for draft, seconds in zip(plan.step.drafts, output.draft_s, strict=True):
             sequence, size = self.rows[draft.row][0], len(draft.tokens)
             accepted = sequence.num_computed - draft.start - 1
             self.draft_proposer.verified(sequence, size, accepted, seconds)
@@ -244,7 +244,7 @@ class Scheduler:
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences, after a turn failed. The caller finishes them."""
         dropped, self.live, self.rows = self.live, [], []
-        self.reserved = Extent()
+        self.reserved = CacheShape()
         self.prefixes.clear()
         for sequence in dropped:
             sequence.rows = ()
@@ -341,7 +341,7 @@ class Scheduler:
         for sequence, own in taken.items():
             sequence.rows = tuple(own)
 
-    def _readers(self, blocks: Iterable[PromptBlock] = ()) -> list[Sequence]:
+    def _readers(self, blocks: Iterable[PrefillChunk] = ()) -> list[Sequence]:
         """Live sequences with prompts that are not read but for the last token, when `blocks` are; oldest first."""
         if not self.has_prefill:
             return []
@@ -382,16 +382,16 @@ class Scheduler:
         admitted.sort(key=lambda new: (len(new.request.source), padded(self._next_block(new))))
         return admitted
 
-    def _load(self, admitted: list[Sequence]) -> list[Keep]:
+    def _load(self, admitted: list[Sequence]) -> list[PrefixBlock]:
         """What of the new prompts was kept and is only copied."""
         loads = []
         for sequence in admitted:
             for slot in self.prefixes.find(sequence.request.prompt):
-                loads.append(Keep(sequence.rows[0], sequence.num_computed, self.block, slot))
+                loads.append(PrefixBlock(sequence.rows[0], sequence.num_computed, self.block, slot))
                 sequence.num_computed += self.block
         return loads
 
-    def _read(self, readers: list[Sequence], admitted: list[Sequence]) -> list[PromptBlock]:
+    def _read(self, readers: list[Sequence], admitted: list[Sequence]) -> list[PrefillChunk]:
         """The blocks of this turn, ordered so that equal first ones are neighbours."""
         counts = self._share(readers, admitted)
         blocks = [block for sequence, count in counts.items() for block in self._blocks(sequence, count)]
@@ -424,20 +424,20 @@ class Scheduler:
         rest = len(sequence.request.prompt) - 1 - sequence.num_computed - after * self.block
         return max(0, min(self.block, rest))
 
-    def _blocks(self, sequence: Sequence, count: int) -> list[PromptBlock]:
+    def _blocks(self, sequence: Sequence, count: int) -> list[PrefillChunk]:
         """The next `count` blocks of a prompt; the last token of all is left to a step."""
         prompt, (row,) = sequence.request.prompt[:-1], sequence.rows
         starts = range(sequence.num_computed, len(prompt), self.block)[:count]
-        return [PromptBlock(row, start, prompt[start : start + self.block]) for start in starts]
+        return [PrefillChunk(row, start, prompt[start : start + self.block]) for start in starts]
 
-    def _save(self, blocks: Iterable[PromptBlock]) -> list[Keep]:
+    def _save(self, blocks: Iterable[PrefillChunk]) -> list[PrefixBlock]:
         """Whole blocks that are worth keeping, and where."""
         saves = []
         for block in blocks:
             if len(block.tokens) == self.block:
                 slot = self.prefixes.keep(self.rows[block.row][0].request.prompt, block.start)
                 if slot is not None:
-                    saves.append(Keep(block.row, block.start, self.block, slot))
+                    saves.append(PrefixBlock(block.row, block.start, self.block, slot))
         return saves
 
     def _step(
@@ -445,8 +445,8 @@ class Scheduler:
         held: int,
         copies: list[Copy],
         admitted: list[Sequence],
-        loads: list[Keep],
-        blocks: list[PromptBlock],
+        loads: list[PrefixBlock],
+        blocks: list[PrefillChunk],
         reading: frozenset[Sequence],
     ) -> StepPlan:
         drafts = self._drafts(reading)
@@ -463,23 +463,23 @@ class Scheduler:
         return StepPlan(
             rows=len(self.rows),
             copies=tuple(copies),
-            joins=tuple([self._join(sequence) for sequence in admitted]),
-            loads=tuple(loads),
-            blocks=tuple(blocks),
-            saves=tuple(self._save(blocks)),
-            slots=self.prefixes.slots,
+            new_rows=tuple([self._join(sequence) for sequence in admitted]),
+            prefix_loads=tuple(loads),
+            prefill_chunks=tuple(blocks),
+            prefix_stores=tuple(self._save(blocks)),
+            prefix_slots=self.prefixes.slots,
             tokens=tuple(tokens),
             starts=tuple(starts if steps else ()),
-            reading=frozenset([row for sequence in reading for row in sequence.rows]),
+            prefilling_rows=frozenset([row for sequence in reading for row in sequence.rows]),
             drafts=tuple(drafts),
-            further=further,
-            further_s=self.config.single_request_s,
-            held=held,
-            longest=max([start + 1 + further for start in starts] + ends, default=0),
-            longest_source=max([len(sequence.request.source) for sequence in self.live], default=0),
-            most_words=max([len(sequence.request.shortlist) for sequence in narrow], default=0),
-            narrow=frozenset([row for sequence in narrow for row in sequence.rows]),
-            room=self._room(),
+            extra_greedy_steps=further,
+            extra_greedy_s=self.config.greedy_turn_s,
+            rows_before=held,
+            max_target_len=max([start + 1 + further for start in starts] + ends, default=0),
+            max_source_len=max([len(sequence.request.source) for sequence in self.live], default=0),
+            max_shortlist_len=max([len(sequence.request.shortlist) for sequence in narrow], default=0),
+            shortlist_rows=frozenset([row for sequence in narrow for row in sequence.rows]),
+            allocation_shape=self._room(),
             top_k=max([sequence.search.top_k for sequence in self.live], default=1),
             is_scored=any(sequence.search.is_scored for sequence in self.live),
         )
@@ -510,38 +510,38 @@ class Scheduler:
         is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
         if request.is_streamed or not (is_free and sequence.search.is_greedy):
             return 0
-        return max(0, min(self.config.single_request_steps - 1, request.max_tokens - sequence.steps - 1))
+        return max(0, min(self.config.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1))
 
-    def _join(self, sequence: Sequence) -> Join:
+    def _join(self, sequence: Sequence) -> NewRow:
         (row,) = sequence.rows
         request = sequence.request
-        return Join(row, request.source, request.encoder_request, request.shortlist)
+        return NewRow(row, request.source, request.encoder_request, request.shortlist)
 
-    def _worst(self) -> Extent:
+    def _worst(self) -> CacheShape:
         """What the live sequences need at most."""
         extents = [sequence.max_shape for sequence in self.live]
-        return Extent(
+        return CacheShape(
             sum([sequence.width for sequence in self.live]),
             max([extent.target_len for extent in extents], default=0),
             max([extent.source_len for extent in extents], default=0),
-            max([extent.words for extent in extents], default=0),
+            max([extent.shortlist_len for extent in extents], default=0),
         )
 
-    def _extent_of(self, request: Request, width: int) -> Extent:
+    def _extent_of(self, request: Request, width: int) -> CacheShape:
         """What a request with so many hypotheses needs at most. The very last token is never an input."""
         longest = len(request.prompt) + request.max_tokens - 1
         if self.has_prefill:
             last = max(0, len(request.prompt) - 2) // self.block * self.block  # where the last block begins
             longest = max(longest, last + padded(len(request.prompt) - 1 - last))
-        return Extent(width, max(0, longest), len(request.source), len(request.shortlist))
+        return CacheShape(width, max(0, longest), len(request.source), len(request.shortlist))
 
-    def _bytes_of(self, extent: Extent) -> int:
+    def _bytes_of(self, extent: CacheShape) -> int:
         """Bytes of the buffers that hold so much."""
         if not extent.rows:
             return 0
         return self.layout.bytes_for(*extent, max_rows=self.config.max_rows)
 
-    def _room(self) -> Extent:
+    def _room(self) -> CacheShape:
         """What memory is taken for, when more of it is needed: for all rows, if that is allowed, so that rows that come
         later find their place."""
         everything = self.reserved._replace(rows=self.config.max_rows)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from service.encoder_request import LABELS, PLACES, POOLED, STATES, WEIGHTS, Encoded, likeliest, vector_of
-from service.step import Join, PromptBlock, padded
+from service.encoder_request import LABELS, PLACES, POOLED, STATES, WEIGHTS, EncoderOutput, likeliest, vector_of
+from service.step import NewRow, PrefillChunk, padded
 
 READ_BATCH = 8
 """First blocks of prompts that are read at once."""
@@ -26,10 +26,10 @@ PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 """How much padding a batch may have beside its own tokens: a run of its own costs a small model more than that."""
 
 
-def blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]]:
+def blocks_together(blocks: Sequence[PrefillChunk]) -> Iterator[list[PrefillChunk]]:
     """First blocks of one padded length in neighbouring rows come together; a block with a past comes alone, because
     the operator takes no others."""
-    together: list[PromptBlock] = []
+    together: list[PrefillChunk] = []
     for block in blocks:
         if together and not (
             block.start == 0
@@ -44,7 +44,7 @@ def blocks_together(blocks: Sequence[PromptBlock]) -> Iterator[list[PromptBlock]
         yield together
 
 
-def neighbours(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The places [first, stop) of rows that follow each other without a gap."""
     first = 0
     for stop in range(1, len(rows) + 1):
@@ -53,13 +53,13 @@ def neighbours(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = stop
 
 
-def source_width(join: Join) -> int:
+def source_width(join: NewRow) -> int:
     return padded(len(join.source), SOURCE_MULTIPLE)
 
 
-def source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:
+def source_batches(joins: Iterable[NewRow]) -> Iterator[list[NewRow]]:
     """Joins with a source, which come ordered by its length, in batches of bounded size and padding."""
-    batch: list[Join] = []
+    batch: list[NewRow] = []
     own = 0  # tokens, each source padded for itself
     for join in joins:
         width = source_width(join)
@@ -74,27 +74,32 @@ def source_batches(joins: Iterable[Join]) -> Iterator[list[Join]]:
         yield batch
 
 
-def places_in(joins: Iterable[Join], width: int) -> np.ndarray:
+def mask_positions(joins: Iterable[NewRow], width: int) -> np.ndarray:
     """All places that are to be told, as `encode` counts them in a batch of this width; the first one, if there are
     none: the graph wants one."""
-    pairs = [(row, place) for row, join in enumerate(joins) if join.reading for place in join.reading.places]
+    pairs = [
+        (row, place)
+        for row, join in enumerate(joins)
+        if join.encoder_request
+        for place in join.encoder_request.mask_positions
+    ]
     return np.array([row * width + place for row, place in pairs] or [0], np.int64)
 
 
-def encoded_by_row(joins: Iterable[Join], outputs: Mapping[str, np.ndarray]) -> dict[int, Encoded]:
+def encoder_outputs_by_row(joins: Iterable[NewRow], outputs: Mapping[str, np.ndarray]) -> dict[int, EncoderOutput]:
     """What each of the joins that have a reading was to be told, by row. outputs: those that any of them wanted."""
     encoded, first = {}, 0
     for place, join in enumerate(joins):
-        reading, length = join.reading, len(join.source)
+        reading, length = join.encoder_request, len(join.source)
         if reading is None:
             continue
-        wanted, count = reading.outputs, len(reading.places)
+        wanted, count = reading.outputs, len(reading.mask_positions)
         vector = outputs[POOLED][place].copy() if POOLED in wanted else None
         if STATES in wanted and reading.pooling is not None:
             vector = vector_of(reading.pooling, outputs[STATES][place, :length])
-        encoded[join.row] = Encoded(
+        encoded[join.row] = EncoderOutput(
             vector=vector,
-            fillings=likeliest(outputs[PLACES][first : first + count], reading.top_k) if count else (),
+            mask_predictions=likeliest(outputs[PLACES][first : first + count], reading.top_k) if count else (),
             label_logits=outputs[LABELS][place].copy() if LABELS in wanted else None,
             token_weights=outputs[WEIGHTS][place, :length].copy() if WEIGHTS in wanted else None,
         )
@@ -102,7 +107,7 @@ def encoded_by_row(joins: Iterable[Join], outputs: Mapping[str, np.ndarray]) -> 
     return encoded
 
 
-def filled(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
+def pad(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray:
     """Tokens of rows, padded with 0 behind: int64 (rows, width)."""
     block = np.zeros((len(rows), width), np.int64)
     for place, tokens in enumerate(rows):

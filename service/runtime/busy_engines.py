@@ -8,20 +8,20 @@ from __future__ import annotations
 import threading
 
 
-class Crowd:
+class BusyEngines:
     """Those that have work now. Shared by the runners of a server; every method from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: set[object] = set()
 
-    def enter(self, who: object) -> bool:
+    def mark_busy(self, who: object) -> bool:
         """`who` has work from now on, if it had none. Returns whether it is the only one."""
         with self._lock:
             self._busy.add(who)
             return len(self._busy) == 1
 
-    def leave(self, who: object) -> None:
+    def mark_idle(self, who: object) -> None:
         """`who` has no work for now; again: nothing happens."""
         with self._lock:
             self._busy.discard(who)

@@ -19,23 +19,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from export.bundle import StateKind, StateSpec, Variant
-from service.cache_layout import Extent, StateAxes, capacity_for, row_capacity_for, word_capacity_for
+from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
 from service.runtime.memory import Block, Memory
-from service.step import Copy, Keep
+from service.step import Copy, PrefixBlock
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
 """So few rows pay nothing for a roomy cache, but something for growing it, as bindings are made anew: 3 ms in a
 sentence of 30 tokens at 1.4 ms a step."""
 
 
-class StateBuffer:
+class CacheBuffer:
     """States of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: what is done with a row is
     done in all of them at once."""
 
     def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
         self.names = [spec.name for spec in specs]
         self.spec, self.memory = specs[0], memory
-        self.axes = StateAxes.of(self.spec)
+        self.axes = CacheAxes.of(self.spec)
         self.dtype: np.dtype[np.generic] = np.dtype(self.spec.dtype)
         self.rows = self.capacity = 0
         self.block: Block = memory.allocate(0)
@@ -153,7 +153,7 @@ class StateBuffer:
         )
 
     def copy_to(
-        self, other: StateBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
+        self, other: CacheBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
     ) -> None:
         """Copies `count` positions of row `source`, from `source_start` on, into row `target` of another buffer of the
         same states, from `target_start` on."""
@@ -216,15 +216,15 @@ _Strided = tuple[Block, int]
 """A block, and how many bytes lie between its states."""
 
 
-def _buffers(specs: Iterable[StateSpec], memory: Memory) -> list[StateBuffer]:
+def _buffers(specs: Iterable[StateSpec], memory: Memory) -> list[CacheBuffer]:
     """Buffers of these states: one for all that are alike."""
     alike: dict[tuple[object, ...], list[StateSpec]] = {}
     for spec in specs:
         alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
-    return [StateBuffer(group, memory) for group in alike.values()]
+    return [CacheBuffer(group, memory) for group in alike.values()]
 
 
-class StateBuffers:
+class CacheBuffers:
     """All states of an engine's rows, resized together."""
 
     def __init__(self, specs: Sequence[StateSpec], memory: Memory, *, max_rows: int) -> None:
@@ -233,20 +233,20 @@ class StateBuffers:
         self.rows = 0
         self.capacities: dict[StateKind, int] = {}
 
-    def of_kind(self, kind: StateKind) -> list[StateBuffer]:
+    def of_kind(self, kind: StateKind) -> list[CacheBuffer]:
         return [buffer for buffer in self.buffers if buffer.kind == kind]
 
-    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: Extent | None = None) -> bool:
+    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: CacheShape | None = None) -> bool:
         """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
 
         With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
         is needed. Few rows take at once what they can come to need, within reason. All this in the memory they have,
         unless it is too little or more than four times too much. New memory is for `most`, what rows can come to need,
-        and for no more than StateLayout.bytes_for says of that: what is reserved at admission is enough. (While a state
+        and for no more than CacheLayout.bytes_for says of that: what is reserved at admission is enough. (While a state
         is copied, its old and its new block exist side by side.)
         """
         room = row_capacity_for(rows, self.max_rows)
-        most = most or Extent()
+        most = most or CacheShape()
         wanted = {kind: _capacity(kind, length) for kind, length in lengths.items()}
         if room <= FEW_ROWS:
             roomy = capacity_for(min(most.target_len, FEW_ROWS_CAPACITY))
@@ -256,7 +256,7 @@ class StateBuffers:
         if (room, wanted) == (self.rows, self.capacities):
             return False
         most_rows = row_capacity_for(max(rows, most.rows), self.max_rows)
-        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len, "words": most.words}
+        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len, "words": most.shortlist_len}
         shapes = [(buffer, wanted.get(buffer.kind, 0)) for buffer in self.buffers]
         sizes = [
             buffer.size_for(most_rows, max(capacity, _capacity(buffer.kind, longest.get(buffer.kind, 0))))
@@ -286,7 +286,7 @@ class StateBuffers:
         """Makes rows copies of other ones. A copy never reads what another one writes."""
         own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
         strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
-        words = [(copy.source, copy.target, 0, copy.words) for copy in copies if copy.words]
+        words = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
         by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "words": words}
         for buffer in self.buffers:
             if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
@@ -294,10 +294,10 @@ class StateBuffers:
 
 
 def _capacity(kind: StateKind, length: int) -> int:
-    return word_capacity_for(length) if kind == "words" else capacity_for(length)
+    return shortlist_capacity_for(length) if kind == "words" else capacity_for(length)
 
 
-class KeptBlocks:
+class PrefixStore:
     """Blocks of `self_kv` that were copied out of rows, one in each of some slots."""
 
     def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
@@ -308,14 +308,14 @@ class KeptBlocks:
         """Bytes."""
         return sum(buffer.block.size for buffer in self.buffers)
 
-    def save(self, rows: StateBuffers, keep: Keep, *, slots: int) -> None:
+    def save(self, rows: CacheBuffers, keep: PrefixBlock, *, slots: int) -> None:
         """Copies a block of a row into its slot. Memory for all `slots` is taken once; it costs what is written."""
         for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
             if (kept.rows, kept.capacity) != (slots, keep.count):
                 kept.resize(slots, keep.count, live=0)
             buffer.copy_to(kept, keep.row, keep.slot, source_start=keep.start, target_start=0, count=keep.count)
 
-    def load(self, rows: StateBuffers, keep: Keep) -> None:
+    def load(self, rows: CacheBuffers, keep: PrefixBlock) -> None:
         """Copies a kept block into its row."""
         for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
             kept.copy_to(buffer, keep.slot, keep.row, source_start=0, target_start=keep.start, count=keep.count)

@@ -12,20 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.kv_cache import StateBuffers
+from service.runtime.kv_cache import CacheBuffers
 from service.runtime.memory import Memory
 from service.runtime.step_inputs import RowInputs
-from service.runtime.step_outputs import DTYPES, FLOAT, RANKED, Lines, top_k_for
-from service.step import Join, Scored
+from service.runtime.step_outputs import DTYPES, FLOAT, RANKED, OutputBlocks, top_k_for
+from service.step import NewRow, Scored
 
 STATES, IDS = "states", "word_ids"
 
 
-class OwnWords(Lines):
+class RowShortlist(OutputBlocks):
     """One engine's sessions of `words` and `rank_words`, and their outputs for all lines of a turn."""
 
     def __init__(
-        self, words: Any, ranking: Any, memory: Memory, rows: RowInputs, states: StateBuffers, vocab_size: int
+        self, words: Any, ranking: Any, memory: Memory, rows: RowInputs, states: CacheBuffers, vocab_size: int
     ) -> None:
         """words, ranking: sessions. states: of all rows; whoever replaces them says so here."""
         self.states = states
@@ -45,12 +45,12 @@ class OwnWords(Lines):
         self._bindings.clear()
         self._fillings.clear()
 
-    def fill(self, join: Join) -> None:
+    def fill(self, join: NewRow) -> None:
         """Has what is kept of a row's words computed, in its place; behind them that of the first word there is."""
-        count = self._counts[join.row] = len(join.words)
+        count = self._counts[join.row] = len(join.shortlist)
         if not count:
             return
-        self._ids[0, :count], self._ids[0, count:] = join.words, 0
+        self._ids[0, :count], self._ids[0, count:] = join.shortlist, 0
         binding = self._fillings.get(join.row)
         if binding is None or self._memory.device != "cpu":  # others copy what is bound when it is bound
             binding = self._fillings[join.row] = self._words.io_binding()
@@ -128,7 +128,7 @@ class OwnWords(Lines):
         logprobs_V[self._ids_of(row, count)] = self._read("logprobs", line, 1)[0, :count]
         return logprobs_V
 
-    def normaliser(self, line: int) -> float:
+    def logsumexp(self, line: int) -> float:
         return float(self._read("normaliser", line, 1)[0, 0])
 
     def _ids_of(self, row: int, count: int) -> np.ndarray:

@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 
 from export.bundle import AttentionKind, BundleError, Limits, Manifest, StateKind, Variant, verify_files
-from service.cache_layout import StateLayout
-from service.encoder_request import Encoded
+from service.cache_layout import CacheLayout
+from service.encoder_request import EncoderOutput
 from service.errors import StartupError
 from service.runtime.batching import (
     blocks_together,
-    encoded_by_row,
-    filled,
-    neighbours,
-    places_in,
+    contiguous_runs,
+    encoder_outputs_by_row,
+    mask_positions,
+    pad,
     source_batches,
     source_width,
 )
-from service.runtime.busy_engines import Crowd
-from service.runtime.kv_cache import KeptBlocks, StateBuffer, StateBuffers, outputs_by_state
+from service.runtime.busy_engines import BusyEngines
+from service.runtime.kv_cache import CacheBuffer, CacheBuffers, PrefixStore, outputs_by_state
 from service.runtime.memory import Block, CudaMemory, HostMemory, Memory
-from service.runtime.row_shortlist import OwnWords
+from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import (
     CPU,
     CUDA,
@@ -43,16 +43,16 @@ from service.runtime.sessions import (
     Open,
     Precision,
     Sessions,
-    lone_role,
-    open_lone_sessions,
     open_session,
     open_sessions,
+    open_single_engine_sessions,
     providers_of,
     run_options,
+    single_engine_role,
 )
 from service.runtime.step_inputs import RowInputs
-from service.runtime.step_outputs import OutputBuffers, TurnOutputs
-from service.step import Draft, Join, PromptBlock, Scored, StepPlan, padded
+from service.runtime.step_outputs import LogitsBlocks, StepOutputs
+from service.step import Draft, NewRow, PrefillChunk, Scored, StepPlan, padded
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
@@ -61,17 +61,17 @@ STEPS_UNTIL_CAPTURE, MOST_GRAPHS = 8, 64
 """A step is captured as a CUDA graph when it has come so often with the same rows and capacities, and no more of them
 than this in all: ONNX Runtime forgets none."""
 
-LONE_ROWS = 16
+SINGLE_ENGINE_ROWS = 16
 """Rows of a step that may run on all processors. More are a load that other engines share as soon as it lasts, and a
 step that keeps their processors from them for long."""
 
-LONE_BYTES = 1 << 24
+SINGLE_ENGINE_MIN_BYTES = 1 << 24
 """Least weights of a decoder whose steps are worth dividing, unless threads are asked for. Smaller ones wait longer for
 their threads than they compute: one sentence at a time, static int8 on two Zen 4 cores, two threads instead of one make
 131 sentences of 159 a second with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
 
-LONE_STEPS = 128
+SINGLE_ENGINE_STEPS = 128
 """Steps of engines that were alone, until a model is worth a second copy of its weights."""
 
 log = logging.getLogger(__name__)
@@ -86,20 +86,20 @@ class OnnxModel:
         choice: ExecutionChoice,
         sessions: Sessions,
         *,
-        lone_sessions: Sessions | None = None,
-        crowd: Crowd | None = None,
+        single_engine_sessions: Sessions | None = None,
+        busy_engines: BusyEngines | None = None,
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
-        self.lone_sessions: Sessions = lone_sessions or {}
+        self.single_engine_sessions: Sessions = single_engine_sessions or {}
         self._open_lone: Callable[[], Sessions] | None = None
         self._lone_steps = 0
         self._open_attend: Callable[[], Any] | None = None
         self._attend_session: Any = None
         self._opening = threading.Lock()
-        self.crowd = crowd or Crowd()
+        self.busy_engines = busy_engines or BusyEngines()
         self.graph_ids = itertools.count(1)  # of all runners: they share the session
         self.variant: Variant = manifest.variant(choice.precision)
-        self.layout = StateLayout.of(self.variant.states)
+        self.layout = CacheLayout.of(self.variant.states)
 
     @classmethod
     def open(
@@ -109,62 +109,67 @@ class OnnxModel:
         *,
         device: Device = "auto",
         precision: Precision = "auto",
-        lone_threads: int = 1,
-        lone_bytes: int = 0,
-        lone_at_once: bool = True,
-        crowd: Crowd | None = None,
+        single_engine_threads: int = 1,
+        single_engine_min_bytes: int = 0,
+        single_engine_eagerly: bool = True,
+        busy_engines: BusyEngines | None = None,
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
     ) -> OnnxModel:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-        lone_threads: of a step, or of an encoder alone, when no other runner of `crowd` has rows; more than 1 cost its
-            weights once more. lone_bytes: a graph with less in its files gets no more than one. lone_at_once: not only
-            when it turns out that engines are alone.
+        single_engine_threads: intra-op threads of a step, or of an encoder alone, while no other runner of
+            `busy_engines` has rows; more than 1 load its weights a second time. single_engine_min_bytes: smallest
+            graph files that are worth it. single_engine_eagerly: open the second session now, not on demand.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
             path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
         )
-        model = cls(manifest, choice, sessions, crowd=crowd)
+        model = cls(manifest, choice, sessions, busy_engines=busy_engines)
         if "attend" in model.variant.graphs:
             file = path / model.variant.graphs["attend"].file
             model._open_attend = partial(open_graph or open_session, file, providers_of(choice.provider))
-        is_large = model.bytes_of(lone_role(model.variant.graphs)) >= lone_bytes
-        if choice.provider == CPU and lone_threads > 1 and is_large:
-            if lone_at_once:
-                model.lone_sessions = open_lone_sessions(path, manifest, choice, threads=lone_threads)
+        is_large = model.bytes_of(single_engine_role(model.variant.graphs)) >= single_engine_min_bytes
+        if choice.provider == CPU and single_engine_threads > 1 and is_large:
+            if single_engine_eagerly:
+                model.single_engine_sessions = open_single_engine_sessions(
+                    path, manifest, choice, threads=single_engine_threads
+                )
             else:
-                model._open_lone = partial(_open_lone_late, path, manifest, choice, threads=lone_threads)
+                model._open_lone = partial(_open_lone_late, path, manifest, choice, threads=single_engine_threads)
         return model
 
     @property
-    def divides_steps(self) -> bool:
+    def has_single_engine_mode(self) -> bool:
         """Steps of an engine alone are computed by several threads, or will be when that has come often enough."""
-        return bool(self.lone_sessions) or self._open_lone is not None
+        return bool(self.single_engine_sessions) or self._open_lone is not None
 
     def lone(self, steps: int) -> Sessions:
-        """The sessions for so many steps of an engine alone; {}: it uses those that all share. Asked for LONE_STEPS
-        steps, it opens them in a thread of their own: a server that always has many requests never pays for them."""
+        """The sessions for so many steps of an engine alone; {}: it uses those that all share. Asked for so many
+        as SINGLE_ENGINE_STEPS, it opens them in a thread of their own: a server that always has many requests never
+        pays for them."""
         if self._open_lone is not None:
             self._lone_steps += steps
-            if self._lone_steps >= LONE_STEPS:
+            if self._lone_steps >= SINGLE_ENGINE_STEPS:
                 with self._opening:
                     opening, self._open_lone = self._open_lone, None
                 if opening is not None:
                     threading.Thread(target=self._make_lone, args=(opening,), name="lone-sessions", daemon=True).start()
-        return self.lone_sessions
+        return self.single_engine_sessions
 
     def _make_lone(self, opening: Callable[[], Sessions]) -> None:
         try:
-            self.lone_sessions = opening()
+            self.single_engine_sessions = opening()
         except (BundleError, StartupError) as error:
             log.warning("steps go on with one thread each: %s", error)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
-        total = sum(self.bytes_of(role) for sessions in (self.sessions, self.lone_sessions) for role in sessions)
+        total = sum(
+            self.bytes_of(role) for sessions in (self.sessions, self.single_engine_sessions) for role in sessions
+        )
         return total if self._attend_session is None else total + self.bytes_of("attend")
 
     def open_attend(self) -> Any:
@@ -192,9 +197,9 @@ class OnnxModel:
 
 
 def _open_lone_late(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
-    """See `open_lone_sessions`. Raises BundleError if the files have changed since the others were opened."""
+    """See `open_single_engine_sessions`. Raises BundleError if the files have changed since the others were opened."""
     verify_files(path, manifest)
-    return open_lone_sessions(path, manifest, choice, threads=threads)
+    return open_single_engine_sessions(path, manifest, choice, threads=threads)
 
 
 class OnnxRunner:
@@ -207,7 +212,9 @@ class OnnxRunner:
         self.max_rows = max_rows
         self._model, self._memory = model, memory
         self._shared = self._computing = _Computing(model.sessions)
-        self._lone = _Computing({**model.sessions, **model.lone_sessions}) if model.lone_sessions else None
+        self._lone = (
+            _Computing({**model.sessions, **model.single_engine_sessions}) if model.single_engine_sessions else None
+        )
         self._ranking: Any = model.sessions.get("rank")
         self._align = model.sessions.get("align")
         self._rankings: dict[tuple[int, int], Any] = {}  # bindings by lines; void when a buffer moves
@@ -215,21 +222,21 @@ class OnnxRunner:
         self._inputs = inputs.get("decode", frozenset())
         self._has_places = "places" in inputs.get("encode", ())
         self._kept = outputs_by_state(model.variant)
-        self._states = StateBuffers(model.variant.states, memory, max_rows=max_rows)
+        self._states = CacheBuffers(model.variant.states, memory, max_rows=max_rows)
         self._crosses = self._states.of_kind("cross_kv")
-        self._kept_blocks = KeptBlocks(model.variant.states, memory)
-        self._outputs = OutputBuffers(memory, self.limits.vocab_size)
+        self._kept_blocks = PrefixStore(model.variant.states, memory)
+        self._outputs = LogitsBlocks(memory, self.limits.vocab_size)
         self._rows = RowInputs(memory, max_rows)
         self._source_lengths = self._rows["source_lengths"]
-        self._words: OwnWords | None = None
+        self._words: RowShortlist | None = None
         if "words" in inputs:
             sessions = model.sessions["words"], model.sessions["rank_words"]
-            self._words = OwnWords(*sessions, memory, self._rows, self._states, self.limits.vocab_size)
+            self._words = RowShortlist(*sessions, memory, self._rows, self._states, self.limits.vocab_size)
         self._total_length = np.zeros((), np.int32)
         self._graphs = 0  # steps that were captured
         self._uncaptured = run_options(None) if model.choice.captures else None
         self._scratch: dict[str, Block] = {}
-        self._encoded: dict[int, Encoded] = {}  # by row, of those that joined in the last run
+        self._encoded: dict[int, EncoderOutput] = {}  # by row, of those that joined in the last run
 
     @property
     def has_attention(self) -> bool:
@@ -247,60 +254,60 @@ class OnnxRunner:
 
     def reset(self) -> None:
         """Forgets all rows. Nothing that a failed run may have left half written is used again."""
-        self._states = StateBuffers(self._model.variant.states, self._memory, max_rows=self.max_rows)
+        self._states = CacheBuffers(self._model.variant.states, self._memory, max_rows=self.max_rows)
         self._crosses = self._states.of_kind("cross_kv")
         if self._words is not None:
             self._words.states = self._states
         self._forget_bindings()
-        self.rest()
+        self.mark_idle()
 
-    def rest(self) -> None:
-        self._model.crowd.leave(self)
+    def mark_idle(self) -> None:
+        self._model.busy_engines.mark_idle(self)
 
-    def run(self, plan: StepPlan) -> TurnOutputs:
+    def run(self, plan: StepPlan) -> StepOutputs:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         self._computing = self._computing_for(plan)
         started_s = time.perf_counter()
-        kept = plan.kept
-        if kept <= plan.held:  # rows leave before the others may grow: never more memory than was reserved
+        kept = plan.rows_after_copies
+        if kept <= plan.rows_before:  # rows leave before the others may grow: never more memory than was reserved
             self._copy(plan)
             self._make_room(plan, live=kept)
         else:
-            self._make_room(plan, live=plan.held)
+            self._make_room(plan, live=plan.rows_before)
             self._copy(plan)
         self._memory.settle()
         self._encoded.clear()
-        for joins in source_batches(plan.joins):
+        for joins in source_batches(plan.new_rows):
             self._encode_sources(joins)
         if self._words is not None:
-            for join in plan.joins:
+            for join in plan.new_rows:
                 self._words.fill(join)
-        for load in plan.loads:
+        for load in plan.prefix_loads:
             self._kept_blocks.load(self._states, load)
         self._memory.settle()
-        for blocks in blocks_together(plan.blocks):
+        for blocks in blocks_together(plan.prefill_chunks):
             self._read(blocks)
-        for save in plan.saves:
-            self._kept_blocks.save(self._states, save, slots=plan.slots)
+        for save in plan.prefix_stores:
+            self._kept_blocks.save(self._states, save, slots=plan.prefix_slots)
         joined_s = time.perf_counter()
         taken = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
         if self._outputs.is_ranked and self._asked(plan):
             self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
-        return TurnOutputs(
+        return StepOutputs(
             self._outputs,
             len(plan.tokens),
             attend=self._attend,
             see=self._see,
             encoded=self._encoded,
-            join_s=joined_s - started_s,
+            prefill_s=joined_s - started_s,
             step_s=(stepped_s - joined_s) / (1 + len(taken)),
             drafts=plan.drafts,
             draft_s=draft_s,
-            taken=taken,
+            extra=taken,
             words=self._words,
-            narrow=plan.narrow,
+            narrow=plan.shortlist_rows,
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -312,14 +319,14 @@ class OnnxRunner:
                     self._words.copy(copy.source, copy.target)
 
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
-        lengths: dict[StateKind, int] = {"self_kv": plan.longest, "cross_kv": plan.longest_source}
+        lengths: dict[StateKind, int] = {"self_kv": plan.max_target_len, "cross_kv": plan.max_source_len}
         if self._words is not None:
-            lengths["words"] = plan.most_words
-        moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.room)
+            lengths["words"] = plan.max_shortlist_len
+        moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.allocation_shape)
         lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
         if self._outputs.must_rank(is_scored=plan.is_scored):
-            lines += plan.further
-        is_decoding = bool(lines or plan.blocks)
+            lines += plan.extra_greedy_steps
+        is_decoding = bool(lines or plan.prefill_chunks)
         lines = max(self._states.rows, lines) if is_decoding else 0
         if self._words is not None:
             moved |= self._words.ensure(max(self._states.rows, lines), plan.top_k)
@@ -336,28 +343,30 @@ class OnnxRunner:
 
     def _computing_for(self, plan: StepPlan) -> _Computing:
         """Decided for every turn: one step on threads that others need is soon over, and so is one on too few."""
-        is_alone = self._model.crowd.enter(self)
-        if not is_alone or plan.rows > LONE_ROWS:
+        is_alone = self._model.busy_engines.mark_busy(self)
+        if not is_alone or plan.rows > SINGLE_ENGINE_ROWS:
             return self._shared
-        if self._lone is None and (sessions := self._model.lone(1 + plan.further)):
+        if self._lone is None and (sessions := self._model.lone(1 + plan.extra_greedy_steps)):
             self._lone = _Computing({**self._model.sessions, **sessions})
         return self._lone or self._shared
 
-    def _encode_sources(self, joins: Sequence[Join]) -> None:
+    def _encode_sources(self, joins: Sequence[NewRow]) -> None:
         """Runs the encoder over sources, the longest of them last, copies what it wrote to their rows, and keeps what
         it was asked to tell."""
         width, count = source_width(joins[-1]), len(joins)
-        told = sorted({name for join in joins if join.reading for name in join.reading.outputs})
-        encoding = self._encoding_for(count, width, told, places_in(joins, width) if self._has_places else None)
+        told = sorted({name for join in joins if join.encoder_request for name in join.encoder_request.outputs})
+        encoding = self._encoding_for(count, width, told, mask_positions(joins, width) if self._has_places else None)
         rows = [join.row for join in joins]
-        encoding.source[:] = filled([join.source for join in joins], width)
+        encoding.source[:] = pad([join.source for join in joins], width)
         encoding.lengths[:] = self._source_lengths[rows] = [len(join.source) for join in joins]
         if self._memory.device != "cpu":
             encoding.bind_sources()  # other devices copy what is bound when it is bound
         encoding.session.run_with_iobinding(encoding.binding)
         outputs = encoding.binding.get_outputs()[-len(told) :] if told else ()
-        self._encoded |= encoded_by_row(joins, dict(zip(told, (value.numpy() for value in outputs), strict=True)))
-        for first, stop in neighbours(rows):
+        self._encoded |= encoder_outputs_by_row(
+            joins, dict(zip(told, (value.numpy() for value in outputs), strict=True))
+        )
+        for first, stop in contiguous_runs(rows):
             valid = len(joins[stop - 1].source)
             for state in self._crosses:
                 state.take(
@@ -428,7 +437,7 @@ class OnnxRunner:
         told = session.run([f"{kind}_attention" for kind in kinds], {name: feeds[name] for name in wanted})
         return {kind: weights_LBHQK[:, 0] for kind, weights_LBHQK in zip(kinds, told, strict=True)}
 
-    def _make_scratch(self, state: StateBuffer, size: int) -> Block:
+    def _make_scratch(self, state: CacheBuffer, size: int) -> Block:
         """Memory the encoder writes states to; kept, so that hardly any run allocates what an earlier one had."""
         block = self._scratch.get(state.names[0])
         if block is None or block.size < size:
@@ -438,14 +447,14 @@ class OnnxRunner:
                     computing.encodings.clear()
         return block
 
-    def _read(self, blocks: Sequence[PromptBlock]) -> None:
+    def _read(self, blocks: Sequence[PrefillChunk]) -> None:
         """Reads blocks of prompts straight into their rows: one, or first ones of one padded length in rows that are
         neighbours. Right padding is written behind a row's end, where whatever comes next is written over it."""
         first, width = blocks[0], padded(len(blocks[0].tokens))
         # The operator takes a block that has a past to be as long as it is wide: its padding counts.
         ends = [len(block.tokens) if block.start == 0 else block.start + width for block in blocks]
         feeds: dict[str, np.ndarray] = {
-            "tokens": filled([block.tokens for block in blocks], width),
+            "tokens": pad([block.tokens for block in blocks], width),
             "starts": np.array([block.start for block in blocks], np.int64),
             "lengths": np.array(ends, np.int32),
             "total_length": np.array(self._states.capacities["self_kv"] if first.start else width, np.int32),
@@ -485,15 +494,15 @@ class OnnxRunner:
         inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
         self._total_length[...] = self._states.capacities["self_kv"]
         self._memory.settle()
-        until_s = time.perf_counter() + plan.further_s
-        asked, own = self._asked(plan), self._words if plan.narrow else None
+        until_s = time.perf_counter() + plan.extra_greedy_s
+        asked, own = self._asked(plan), self._words if plan.shortlist_rows else None
         step = self._step_for(rows, 0, asked)
         self._compute(step)
         taken: list[Scored] = []
         line = 0
         if own is not None:
             own.rank(rows, line)
-        while len(taken) < plan.further and time.perf_counter() < until_s:
+        while len(taken) < plan.extra_greedy_steps and time.perf_counter() < until_s:
             if own is None and self._memory.device != "cpu":
                 self._rank(line, rows)
             token, score = self._outputs.likeliest(line) if own is None else own.likeliest(line)
@@ -512,7 +521,7 @@ class OnnxRunner:
 
     def _asked(self, plan: StepPlan) -> int:
         """Of how many rows the logits are wanted: of all, unless each has words of its own."""
-        return 0 if len(plan.narrow) == plan.rows else plan.rows
+        return 0 if len(plan.shortlist_rows) == plan.rows else plan.rows
 
     def _step_for(self, rows: int, line: int, asked: int) -> _Step:
         """What is bound for a step of the first rows; what it says of those that it is asked for is written to lines

@@ -33,11 +33,11 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
 
-LONE_ROLES = ("decode", "encode")
+SINGLE_ENGINE_ROLES = ("decode", "encode")
 """The first one there is. Not the encoder beside a decoder: it runs once, and its second copy costs 35 MB of memory to
 save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two Zen 4 cores)."""
 
-LONE_SPIN_US = 1000
+SPIN_US = 1000
 """How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up: a
 step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
 2.7 with 20 to 5,000 microseconds. What lies between two steps must not be longer: on two Zen 3 cores 100 microseconds
@@ -103,7 +103,7 @@ def open_sessions(
     return ExecutionChoice(CPU, device, bool(obstacle), reason, taken), sessions
 
 
-def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
+def open_single_engine_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
     """The graph of a step, or of an encoder alone, again, run on `threads` threads: for an engine that has the
     processors to itself.
 
@@ -111,21 +111,21 @@ def open_lone_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, 
     never a sum, so the bits are the same.
     """
     graphs = manifest.variant(choice.precision).graphs
-    config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(LONE_SPIN_US)}
-    role = lone_role(graphs)
+    config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(SPIN_US)}
+    role = single_engine_role(graphs)
     try:
         sessions = {role: open_session(path / graphs[role].file, [CPU], threads=threads, config=config)}
     except Exception as error:  # ONNX Runtime has no common error class
         raise StartupError(
-            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: --single-request-threads 1"
+            f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: single_engine_threads 1"
         ) from error
     give_back_memory()
     return sessions
 
 
-def lone_role(graphs: Container[str]) -> str:
+def single_engine_role(graphs: Container[str]) -> str:
     """The graph that is worth a second session."""
-    return next(role for role in LONE_ROLES if role in graphs)
+    return next(role for role in SINGLE_ENGINE_ROLES if role in graphs)
 
 
 def available_providers() -> list[str]:

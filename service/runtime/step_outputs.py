@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.encoder_request import Encoded
+from service.encoder_request import EncoderOutput
 from service.runtime.memory import Block, Memory
-from service.step import Distributions, Draft, Scored
+from service.step import Draft, Scored, StepOutput
 
 FEW_LINES = 8
 """They are looked at one by one. Behind a step that read many megabytes of weights no instruction is in a cache any
@@ -39,7 +39,7 @@ def top_k_for(wanted: int) -> int:
     return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
 
 
-class Lines:
+class OutputBlocks:
     """Outputs of graphs by name, each a block of memory with lines of one width."""
 
     def __init__(self, memory: Memory, widths: dict[str, int]) -> None:
@@ -63,7 +63,7 @@ class Lines:
         return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
 
 
-class OutputBuffers(Lines):
+class LogitsBlocks(OutputBlocks):
     """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
     it. `is_ranked`: this turn's lines are, or will be."""
 
@@ -146,22 +146,22 @@ class OutputBuffers(Lines):
         row_V: np.ndarray = self._read("logprobs", line, 1)[0]
         return row_V
 
-    def normaliser(self, line: int) -> float:
+    def logsumexp(self, line: int) -> float:
         assert self.is_ranked, "nobody wanted log-probabilities in this turn"
         return float(self._read("normaliser", line, 1)[0, 0])
 
 
 class WordOutputs(Protocol):
     """What `rank_words` says of rows that choose among words of their own, each in a line:
-    `service.runtime.row_shortlist.OwnWords`."""
+    `service.runtime.row_shortlist.RowShortlist`."""
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...
     def distribution(self, row: int, line: int) -> np.ndarray: ...
-    def normaliser(self, line: int) -> float: ...
+    def logsumexp(self, line: int) -> float: ...
 
 
-class TurnOutputs:
-    """What one turn says of its rows. See `service.step.Distributions`.
+class StepOutputs:
+    """What one turn says of its rows. See `service.step.StepOutput`.
 
     rows: of the step, 0 if there was none. drafts: whose lines follow. taken: as there, each with its score. In a turn
     that is ranked every step has a line; otherwise the last one, and of the others no more is known than that.
@@ -171,32 +171,32 @@ class TurnOutputs:
 
     def __init__(
         self,
-        outputs: OutputBuffers,
+        outputs: LogitsBlocks,
         rows: int,
         *,
         attend: Callable[[int, Sequence[int]], np.ndarray],
         see: See,
-        encoded: Mapping[int, Encoded],
-        join_s: float,
+        encoded: Mapping[int, EncoderOutput],
+        prefill_s: float,
         step_s: float,
         drafts: Sequence[Draft] = (),
         draft_s: list[float] | None = None,
-        taken: Sequence[Scored] = (),
+        extra: Sequence[Scored] = (),
         narrow: frozenset[int] = frozenset(),
         words: WordOutputs | None = None,
     ) -> None:
         self._outputs, self._drafts = outputs, drafts
         self._attend, self._see, self._encoded = attend, see, encoded
         self._narrow, self._words = narrow, words
-        self.join_s, self.step_s, self.draft_s = join_s, step_s, draft_s or []
-        self.taken = [token for token, _ in taken]
+        self.prefill_s, self.step_s, self.draft_s = prefill_s, step_s, draft_s or []
+        self.extra_tokens = [token for token, _ in extra]
         self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
         if outputs.is_ranked:
-            self._lines += len(taken)
+            self._lines += len(extra)
         self.top_ids, self.top_logprobs = self._best()
-        if taken and not outputs.is_ranked:
-            self.top_ids = [[token] for token, _ in taken] + self.top_ids
-            self.top_logprobs = [[score] for _, score in taken] + self.top_logprobs
+        if extra and not outputs.is_ranked:
+            self.top_ids = [[token] for token, _ in extra] + self.top_ids
+            self.top_logprobs = [[score] for _, score in extra] + self.top_logprobs
 
     def _best(self) -> tuple[list[list[int]], list[list[float]]]:
         """Of all lines."""
@@ -210,20 +210,20 @@ class TurnOutputs:
             ids[row], logprobs[row] = own_ids[row], own_logprobs[row]
         return ids, logprobs
 
-    def behind(self, row: int) -> Iterator[Distributions]:
-        if self.taken:
+    def after_each_token(self, row: int) -> Iterator[StepOutput]:
+        if self.extra_tokens:
             yield self
-            yield from (Behind(self, row, line) for line in range(1, len(self.top_ids)))
+            yield from (DraftView(self, row, line) for line in range(1, len(self.top_ids)))
         line = self._rows
         for draft in self._drafts:
             if draft.row == row:
                 for place in range(len(draft.tokens)):
-                    yield Behind(self, row, line + place)
+                    yield DraftView(self, row, line + place)
             line += len(draft.tokens)
 
     def _row_of(self, line: int) -> int:
         """All lines are of the only row, if it made steps by itself."""
-        return 0 if self.taken else line
+        return 0 if self.extra_tokens else line
 
     def logprobs(self, row: int) -> np.ndarray:
         assert 0 <= row < self._lines, row
@@ -231,52 +231,57 @@ class TurnOutputs:
             return self._words.distribution(own, row)
         return self._outputs.distribution(row)
 
-    def normaliser(self, row: int) -> float:
+    def logsumexp(self, row: int) -> float:
         assert 0 <= row < self._lines, row
         if self._words is not None and self._row_of(row) in self._narrow:
-            return self._words.normaliser(row)
-        return self._outputs.normaliser(row)
+            return self._words.logsumexp(row)
+        return self._outputs.logsumexp(row)
 
-    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         assert 0 <= row < self._lines, row
         return self._attend(row, tokens)
 
-    def encoded(self, row: int) -> Encoded:
+    def encoder_output(self, row: int) -> EncoderOutput:
         return self._encoded[row]
 
-    def see(
+    def attention(
         self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
     ) -> dict[AttentionKind, np.ndarray]:
         return self._see(source, tokens, kinds)
 
 
-class Behind:
-    """What a turn says of one row, which stands in a line of its own. See `service.step.Distributions`."""
+class DraftView:
+    """What a turn says of one row, which stands in a line of its own. See `service.step.StepOutput`."""
 
-    def __init__(self, turn: Distributions, row: int, line: int) -> None:
+    def __init__(self, turn: StepOutput, row: int, line: int) -> None:
         self._turn, self._row, self._line = turn, row, line
-        self.taken, self.join_s, self.step_s, self.draft_s = turn.taken, turn.join_s, turn.step_s, turn.draft_s
+        self.extra_tokens, self.prefill_s, self.step_s, self.draft_s = (
+            turn.extra_tokens,
+            turn.prefill_s,
+            turn.step_s,
+            turn.draft_s,
+        )
         self.top_ids = [turn.top_ids[line]] * (row + 1)  # drafts are for few rows: shorter than a mapping
         self.top_logprobs = [turn.top_logprobs[line]] * (row + 1)
 
-    def behind(self, row: int) -> Iterator[Distributions]:
-        return self._turn.behind(row)
+    def after_each_token(self, row: int) -> Iterator[StepOutput]:
+        return self._turn.after_each_token(row)
 
     def logprobs(self, row: int) -> np.ndarray:
         assert row == self._row, (row, self._row)
         return self._turn.logprobs(self._line)
 
-    def normaliser(self, row: int) -> float:
+    def logsumexp(self, row: int) -> float:
         assert row == self._row, (row, self._row)
-        return self._turn.normaliser(self._line)
+        return self._turn.logsumexp(self._line)
 
-    def attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        return self._turn.attend(row, tokens)
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+        return self._turn.cross_attention(row, tokens)
 
-    def encoded(self, row: int) -> Encoded:
-        return self._turn.encoded(row)
+    def encoder_output(self, row: int) -> EncoderOutput:
+        return self._turn.encoder_output(row)
 
-    def see(
+    def attention(
         self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
     ) -> dict[AttentionKind, np.ndarray]:
-        return self._turn.see(source, tokens, kinds)
+        return self._turn.attention(source, tokens, kinds)

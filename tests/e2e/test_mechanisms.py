@@ -13,7 +13,7 @@ from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
 from model.training.data import copy_examples
 from model.training.train import train
-from service.cache_layout import StateLayout
+from service.cache_layout import CacheLayout
 from service.engine.golden_check import decode_single
 from service.request import Request
 from service.runtime.runner import OnnxModel
@@ -75,7 +75,7 @@ def test_an_answer_over_compressed_keys_is_the_same_bits_in_company(client):
 
 def test_compressed_keys_take_their_share_of_the_memory(bundles):
     states = load_bundle(bundles["compressed"]).variant("fp32").states
-    layout, kv_bytes = StateLayout.of(states), 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 numbers of 4 bytes
+    layout, kv_bytes = CacheLayout.of(states), 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 numbers of 4 bytes
     assert (layout.target_bytes, layout.stride_bytes, layout.row_bytes) == (kv_bytes, ((3, kv_bytes),), 2 * kv_bytes)
     assert layout.bytes_per(64) == 64 * kv_bytes + 22 * kv_bytes
 

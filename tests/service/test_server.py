@@ -67,9 +67,9 @@ async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
     assert "manifest.json" in message
 
 
-@pytest.mark.parametrize(("single_request_threads", "checks"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("single_engine_threads", "checks"), [(1, 1), (2, 2)])
 def test_the_golden_answer_is_repeated_in_every_session(
-    tiny_translation_bundle, monkeypatch, single_request_threads, checks
+    tiny_translation_bundle, monkeypatch, single_engine_threads, checks
 ):
     asked = []
 
@@ -79,7 +79,7 @@ def test_the_golden_answer_is_repeated_in_every_session(
 
     monkeypatch.setattr("service.server.check_golden_decode", noting)
     wanted = settings(
-        models={"en-de": tiny_translation_bundle}, single_request_threads=single_request_threads, device="cpu"
+        models={"en-de": tiny_translation_bundle}, single_engine_threads=single_engine_threads, device="cpu"
     )
     model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
     model.pool.close()
@@ -95,11 +95,13 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
 ):
     opened = []
     monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
-    monkeypatch.setattr("service.server.LONE_BYTES", least)
+    monkeypatch.setattr("service.server.SINGLE_ENGINE_MIN_BYTES", least)
     monkeypatch.setattr("service.server.check_golden_decode", lambda runner, *_: opened.append(runner._model))
-    wanted = settings(models={"en-de": tiny_translation_bundle}, single_request_threads=asked, device="cpu")
+    wanted = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
-    assert {(model.divides_steps, bool(model.lone_sessions)) for model in opened} == {(divides, at_once)}
+    assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {
+        (divides, at_once)
+    }
 
 
 async def test_alive_but_not_ready_while_models_are_opened():

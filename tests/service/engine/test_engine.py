@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.encoder_request import Reading
+from service.encoder_request import EncoderRequest
 from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
@@ -116,7 +116,7 @@ def test_attention_of_a_model_without_it_is_refused(manual):
 
 async def test_an_embedding_is_the_answer_of_its_own(start):
     (embedded, answered) = await ask(
-        start(), request("embed", encoder_request=Reading(pooling="mean")), request("text")
+        start(), request("embed", encoder_request=EncoderRequest(pooling="mean")), request("text")
     )
     assert embedded.finals[0].encoder_output.vector.tolist() == [5.0, 6.0, 2.0]
     assert embedded.finals[0].reason is FinishReason.ENCODED
@@ -273,9 +273,9 @@ async def test_an_idle_engine_lets_its_runner_rest(start, monkeypatch):
     monkeypatch.setattr("service.engine.engine.IDLE_TURN_S", 0.001)
     runner = ScriptedRunner()
     await ask(start(runner), request())
-    before = runner.rests
+    before = runner.idle_marks
     async with asyncio.timeout(10):
-        while runner.rests == before:
+        while runner.idle_marks == before:
             await asyncio.sleep(0)
 
 
@@ -363,7 +363,7 @@ async def test_the_death_of_the_thread_answers_everything(start, caplog):
         engine.submit(request(), asyncio.get_running_loop(), Sink())
     assert "the engine's thread died" in caplog.text
     await asyncio.to_thread(engine.close)
-    assert runner.rests, "it keeps nothing from others"
+    assert runner.idle_marks, "it keeps nothing from others"
 
 
 async def test_a_closed_event_loop_does_not_stop_the_engine(start):
@@ -593,7 +593,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
 def test_steps_of_one_turn_are_counted_one_by_one(manual):
     metrics = RecordingMetrics()
     runner = ScriptedRunner(rule=never_ends)
-    scheduler = SchedulerConfig(max_rows=4, single_request_steps=4)
+    scheduler = SchedulerConfig(max_rows=4, greedy_steps_per_turn=4)
     engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
     runner.before_run = lambda: engine._clock.advance(0.25)
     sink = Sink()

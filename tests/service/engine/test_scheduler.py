@@ -2,14 +2,14 @@ import random
 
 import pytest
 
-from service.cache_layout import StateLayout
+from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, InvalidRequest, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.sequence import Sequence
-from service.step import Copy, Join, PromptBlock
+from service.step import Copy, NewRow, PrefillChunk
 from tests.fakes import EOS, EveryDraft, RandomDrafts, ScriptedRunner, scripted_answer
 
 
@@ -66,7 +66,7 @@ def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole()
     a, b, c = bench.submit(request("a"), request("b", max_tokens=1), request("c"))
     plan = bench.turn()
     assert [sequence.rows for sequence in (a, b, c)] == [(0,), (1,), (2,)]
-    assert plan.step.joins == tuple(Join(row, (5, 6, 2)) for row in range(3))
+    assert plan.step.new_rows == tuple(NewRow(row, (5, 6, 2)) for row in range(3))
     plan = bench.turn()
     assert plan.step.copies == (Copy(source=2, target=1, start=0, stop=1, source_len=3),)
     assert (a.rows, c.rows) == ((0,), (1,))
@@ -77,11 +77,11 @@ def test_words_of_a_row_come_with_it_and_move_with_it():
     own = (2, 3, 9)
     bench.submit(request("a"), request("b", max_tokens=1), request("c", shortlist=own))
     step = bench.turn().step
-    assert [join.words for join in step.joins] == [(), (), own]
-    assert (step.narrow, step.most_words) == ({2}, 3)
+    assert [join.shortlist for join in step.new_rows] == [(), (), own]
+    assert (step.shortlist_rows, step.max_shortlist_len) == ({2}, 3)
     step = bench.turn().step
-    assert step.copies == (Copy(source=2, target=1, start=0, stop=1, source_len=3, words=3),)
-    assert (step.narrow, step.most_words) == ({1}, 3)
+    assert step.copies == (Copy(source=2, target=1, start=0, stop=1, source_len=3, shortlist_len=3),)
+    assert (step.shortlist_rows, step.max_shortlist_len) == ({1}, 3)
 
 
 def test_every_hypothesis_of_a_request_with_words_has_them():
@@ -90,12 +90,12 @@ def test_every_hypothesis_of_a_request_with_words_has_them():
     bench.turn()
     step = bench.turn().step
     assert step.rows == 4
-    assert len(step.narrow) == 3
+    assert len(step.shortlist_rows) == 3
     bench.drain()
 
 
 def test_words_are_reserved_for_and_must_be_in_the_vocabulary():
-    layout = StateLayout(target_bytes=1, word_bytes=10)
+    layout = CacheLayout(target_bytes=1, shortlist_bytes=10)
     bench = Bench(ScriptedRunner(layout=layout), kv_cache_bytes=64 * 10 + 8)
     with pytest.raises(InvalidRequest, match="up to 1288 bytes of state, the server allows 648"):
         bench.submit(request(shortlist=tuple(range(24)) * 3))
@@ -129,9 +129,9 @@ def test_a_row_is_taken_over_in_the_turn_in_which_it_is_left():
     bench.turn()
     plan = bench.turn()
     assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == ["c", "b"]
-    assert plan.step.joins == (Join(0, (5, 6, 2)),)
+    assert plan.step.new_rows == (NewRow(0, (5, 6, 2)),)
     assert plan.step.copies == (), "nobody moves for it"
-    assert plan.step.kept == 2
+    assert plan.step.rows_after_copies == 2
 
 
 def test_new_requests_take_the_rows_of_those_that_left_and_others_behind_them():
@@ -141,9 +141,9 @@ def test_new_requests_take_the_rows_of_those_that_left_and_others_behind_them():
     bench.submit(request("f", source=(5, 2)), request("g", source=(2,)), request("h"))
     plan = bench.turn()
     assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == list("agcfeh")
-    assert [join.row for join in plan.step.joins] == [1, 3, 5]
+    assert [join.row for join in plan.step.new_rows] == [1, 3, 5]
     assert plan.step.copies == ()
-    assert plan.step.kept == 5
+    assert plan.step.rows_after_copies == 5
 
 
 def test_what_new_requests_do_not_fill_is_filled_from_behind():
@@ -154,7 +154,7 @@ def test_what_new_requests_do_not_fill_is_filled_from_behind():
     plan = bench.turn()
     assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == list("efcg")
     assert sorted(copy[:2] for copy in plan.step.copies) == [(4, 0), (5, 1)]
-    assert [join.row for join in plan.step.joins] == [3]
+    assert [join.row for join in plan.step.new_rows] == [3]
 
 
 def test_an_idle_scheduler_plans_nothing():
@@ -181,16 +181,16 @@ def reader(runner=None, **config):
 
 def read(plan):
     """(row, start, length) of the blocks of a turn."""
-    return [(block.row, block.start, len(block.tokens)) for block in plan.step.blocks]
+    return [(block.row, block.start, len(block.tokens)) for block in plan.step.prefill_chunks]
 
 
 def test_a_prompt_is_read_as_a_block_but_for_its_last_token_which_is_a_step():
     bench = reader()
     (row,) = bench.submit(generation(prompt=(1, 7, 8)))
     plan = bench.turn()
-    assert plan.step.blocks == (PromptBlock(0, 0, (1, 7)),)
+    assert plan.step.prefill_chunks == (PrefillChunk(0, 0, (1, 7)),)
     assert (plan.step.tokens, plan.step.starts) == ((8,), (2,))
-    assert plan.step.longest == 16, "a block is padded"
+    assert plan.step.max_target_len == 16, "a block is padded"
     assert len(tokens_of(row)) == 1
     assert bench.turn().step.starts == (3,)
 
@@ -199,7 +199,7 @@ def test_a_prompt_of_one_token_is_a_step():
     bench = reader()
     bench.submit(generation(prompt=(1,)))
     plan = bench.turn()
-    assert (plan.step.blocks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
+    assert (plan.step.prefill_chunks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
 
 
 def test_first_blocks_are_ordered_by_padded_length():
@@ -219,7 +219,7 @@ def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
         blocks = []
         while row.outcome is None:
             plan = bench.turn()
-            blocks += [one for one in plan.step.blocks if one.row in row.rows]
+            blocks += [one for one in plan.step.prefill_chunks if one.row in row.rows]
         splits.add(tuple((block.start, len(block.tokens)) for block in blocks))
         bench.drain()
     expected = [(start, min(32, length - 1 - start)) for start in range(0, length - 1, 32)]
@@ -283,12 +283,12 @@ def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
     bench.submit(generation("first", prompt=prompt))
     first = bench.turn()
     assert (first.looked_up, first.reused) == (60, 0)
-    assert [(keep.start, keep.count) for keep in first.step.saves] == [(0, 16), (16, 16), (32, 16)]
+    assert [(keep.start, keep.count) for keep in first.step.prefix_stores] == [(0, 16), (16, 16), (32, 16)]
     bench.drain()
     bench.submit(generation("second", prompt=(*prompt[:40], 4, 4, 4, 4)))
     second = bench.turn()
     assert (second.looked_up, second.reused) == (44, 32)
-    assert [(keep.start, keep.slot) for keep in second.step.loads] == [(0, 0), (16, 1)]
+    assert [(keep.start, keep.slot) for keep in second.step.prefix_loads] == [(0, 0), (16, 1)]
     assert read(second) == [(0, 32, 11)]
     bench.drain()
 
@@ -304,14 +304,14 @@ def test_the_last_token_of_a_prompt_is_never_copied():
 
 
 def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_of_the_prompt():
-    layouts = [StateLayout(target_bytes=10, row_bytes=4), StateLayout(target_bytes=10, source_bytes=4)]
+    layouts = [CacheLayout(target_bytes=10, row_bytes=4), CacheLayout(target_bytes=10, source_bytes=4)]
     for layout, prefix_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
         runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
         bench = reader(runner, block=16, prefix_bytes=prefix_bytes)
         for _ in range(2):
             bench.submit(generation(prompt=(1,) * 40))
             plan = bench.turn()
-            assert (plan.looked_up, plan.reused, plan.step.saves) == (0, 0, ())
+            assert (plan.looked_up, plan.reused, plan.step.prefix_stores) == (0, 0, ())
             bench.drain()
 
 
@@ -364,7 +364,7 @@ def test_more_is_read_while_nothing_runs():
 
 
 def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
-    layout = StateLayout(target_bytes=1, source_bytes=1)  # 16 target positions + 8 source ones = 24 bytes a row
+    layout = CacheLayout(target_bytes=1, source_bytes=1)  # 16 target positions + 8 source ones = 24 bytes a row
     bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), kv_cache_bytes=50)
     first, second, third = bench.submit(*(request(n, max_tokens=9) for n in "abc"))
     bench.turn()
@@ -375,7 +375,7 @@ def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
 
 
 def test_one_long_row_makes_all_rows_wide():
-    layout = StateLayout(target_bytes=1)
+    layout = CacheLayout(target_bytes=1)
     runner = ScriptedRunner(has_source=False, rule=never_ends, layout=layout)
     bench = Bench(runner, kv_cache_bytes=100)
     bench.submit(
@@ -403,7 +403,7 @@ def test_what_can_never_run_is_refused_at_once(bad, problem):
 def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
     bench = Bench(ScriptedRunner(has_source=False, max_block=16, rule=never_ends))
     (row,) = bench.submit(generation(prompt=(1,) * 40))
-    assert [len(block.tokens) for block in bench.turn().step.blocks] == [16, 16, 7]
+    assert [len(block.tokens) for block in bench.turn().step.prefill_chunks] == [16, 16, 7]
     bench.drain()
     assert len(tokens_of(row)) == 5
 
@@ -426,8 +426,8 @@ def test_limits_below_one_are_refused(field):
 def test_blocks_are_of_a_length_that_does_not_change_bits():
     with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
         SchedulerConfig(block=40)
-    with pytest.raises(ValueError, match=r"single_request_s: must be at least 0, got -0\.5"):
-        SchedulerConfig(single_request_s=-0.5)
+    with pytest.raises(ValueError, match=r"greedy_turn_s: must be at least 0, got -0\.5"):
+        SchedulerConfig(greedy_turn_s=-0.5)
     with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
         SchedulerConfig(prefix_bytes=-1)
 
@@ -511,17 +511,17 @@ def whole(name="r", **more):
 
 def further(bench):
     bench.drain()
-    return [plan.further for plan in bench.runner.plans]
+    return [plan.extra_greedy_steps for plan in bench.runner.plans]
 
 
 def test_an_answer_alone_that_nobody_streams_goes_several_steps_in_a_turn():
-    bench = Bench(ScriptedRunner(rule=never_ends), single_request_steps=4, single_request_s=0.25)
+    bench = Bench(ScriptedRunner(rule=never_ends), greedy_steps_per_turn=4, greedy_turn_s=0.25)
     (row,) = bench.submit(whole(max_tokens=10))
     assert further(bench) == [3, 3, 1]
     assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
     assert row.num_generated == row.steps == 10
-    assert all(plan.longest == plan.starts[0] + 1 + plan.further for plan in bench.runner.plans)
-    assert {plan.further_s for plan in bench.runner.plans} == {0.25}
+    assert all(plan.max_target_len == plan.starts[0] + 1 + plan.extra_greedy_steps for plan in bench.runner.plans)
+    assert {plan.extra_greedy_s for plan in bench.runner.plans} == {0.25}
 
 
 def test_an_end_token_ends_the_steps_of_a_turn():
@@ -601,7 +601,7 @@ def test_what_repeats_itself_is_read_ahead_and_kept_as_far_as_it_is_right():
     assert tokens_of(row) == [5]
     plan = bench.turn()
     assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
-    assert (plan.step.tokens, plan.step.longest) == ((), 11)
+    assert (plan.step.tokens, plan.step.max_target_len) == ((), 11)
     assert (tokens_of(row), row.num_computed) == ([5, 6, 3, 4, 5, 6], 11)
     bench.drain()
     assert tokens_of(row) == [3 + place % 4 for place in range(6, 36)]
@@ -645,7 +645,7 @@ def test_an_answer_is_never_longer_than_it_may_be(max_tokens):
     (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=max_tokens))
     while not bench.scheduler.is_idle:
         plan = bench.turn()
-        assert plan.step.longest <= max(16, 6 + max_tokens - 1)
+        assert plan.step.max_target_len <= max(16, 6 + max_tokens - 1)
     assert (row.outcome, len(tokens_of(row))) == (FinishReason.LENGTH, max_tokens)
 
 

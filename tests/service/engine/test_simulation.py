@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.cache_layout import StateLayout
+from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
-from service.encoder_request import Reading
+from service.encoder_request import EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
 from service.errors import InternalFailure, RequestError
 from service.options import DecodingOptions
@@ -74,7 +74,7 @@ def draw_reading(rng, number, now_s):
         source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))),
         prompt=(),
         max_tokens=0,
-        encoder_request=Reading(pooling="mean"),
+        encoder_request=EncoderRequest(pooling="mean"),
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
     )
 
@@ -92,7 +92,7 @@ def draw_request(rng, number, now_s, has_source):
         logits_processors=(Few(),) if kind.startswith("constrained") else (),
         options=DecodingOptions(**KINDS[kind]),
         seed=number,
-        encoder_request=Reading(pooling="mean") if kind == "embed" else None,
+        encoder_request=EncoderRequest(pooling="mean") if kind == "embed" else None,
         deadline_s=rng.choice([None, None, None, now_s + rng.randrange(60)]),
         is_streamed=rng.random() < 0.5,
     )
@@ -130,7 +130,7 @@ def alone(request):
 @pytest.mark.parametrize("turns", [2_000])
 def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
     rng = random.Random(turns)
-    runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=StateLayout(0))
+    runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=CacheLayout(0))
     config = SchedulerConfig(max_rows=24, kv_cache_bytes=1, max_prefill_tokens=96, max_idle_prefill_tokens=96)
     scheduler = Scheduler(config, runner.limits, runner.layout)
     sequences: list[Sequence] = []
@@ -144,7 +144,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
             scheduler.cancel(rng.choice(sequences[-20:]))
         plan = scheduler.plan(float(turn))
         assert len(plan.live) == len(plan.admitted) > 0
-        assert sum(len(join.source) for join in plan.step.joins) <= 96
+        assert sum(len(join.source) for join in plan.step.new_rows) <= 96
         advance(scheduler.commit(plan), runner.run(plan.step))
         assert check_invariants(scheduler) == []
         assert all(sequence.outcome is FinishReason.ENCODED for sequence in plan.live)
@@ -189,7 +189,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         planned = scheduler.reserved
         reused += plan.reused
         steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.reading}
-        assert sum(padded(len(block.tokens)) for block in plan.step.blocks) <= 96
+        assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
         assert not plan.reading or plan.readers, "somebody waits to be read, and nobody is"
         try:
             model = runner.run(plan.step)

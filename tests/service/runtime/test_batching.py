@@ -3,29 +3,29 @@ import random
 import numpy as np
 import pytest
 
-from service.encoder_request import PLACES, POOLED, STATES, Reading
+from service.encoder_request import PLACES, POOLED, STATES, EncoderRequest
 from service.runtime.batching import (
     ENCODER_TOKENS,
     PADDING_SHARE,
     PADDING_TOKENS,
     READ_BATCH,
     blocks_together,
-    encoded_by_row,
-    filled,
-    neighbours,
-    places_in,
+    contiguous_runs,
+    encoder_outputs_by_row,
+    mask_positions,
+    pad,
     source_batches,
     source_width,
 )
-from service.step import Join, PromptBlock, padded
+from service.step import NewRow, PrefillChunk, padded
 
 
 def joins(lengths):
-    return [Join(row, (5,) * length) for row, length in enumerate(lengths)]
+    return [NewRow(row, (5,) * length) for row, length in enumerate(lengths)]
 
 
 def first(row, length):
-    return PromptBlock(row, 0, (5,) * length)
+    return PrefillChunk(row, 0, (5,) * length)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -51,7 +51,7 @@ def test_first_blocks_of_neighbours_with_one_padded_length_are_read_together():
 
 
 def test_a_block_with_a_past_is_read_alone():
-    later = [PromptBlock(row, 16, (5,) * 4) for row in range(2)]
+    later = [PrefillChunk(row, 16, (5,) * 4) for row in range(2)]
     assert [len(some) for some in blocks_together([first(0, 4), *later])] == [1, 1, 1]
     assert list(blocks_together([])) == []
 
@@ -60,31 +60,31 @@ def test_a_block_with_a_past_is_read_alone():
     ("rows", "expected"), [([], []), ([3], [(0, 1)]), ([1, 2, 3, 7, 9, 10], [(0, 3), (3, 4), (4, 6)])]
 )
 def test_neighbours_are_rows_without_a_gap(rows, expected):
-    assert list(neighbours(rows)) == expected
+    assert list(contiguous_runs(rows)) == expected
 
 
 def test_rows_are_filled_with_padding_behind():
-    assert filled([(5, 6), (7,)], 4).tolist() == [[5, 6, 0, 0], [7, 0, 0, 0]]
+    assert pad([(5, 6), (7,)], 4).tolist() == [[5, 6, 0, 0], [7, 0, 0, 0]]
 
 
 def test_what_was_told_is_given_to_the_rows_that_asked():
     some = [
-        Join(3, (5, 6), Reading(pooling="mean")),
-        Join(4, (5, 6, 7)),
-        Join(6, (5, 6, 7, 8), Reading(places=(1, 3), top_k=2)),
+        NewRow(3, (5, 6), EncoderRequest(pooling="mean")),
+        NewRow(4, (5, 6, 7)),
+        NewRow(6, (5, 6, 7, 8), EncoderRequest(mask_positions=(1, 3), top_k=2)),
     ]
-    assert places_in(some, 4).tolist() == [9, 11]
-    assert places_in(some[1:2], 4).tolist() == [0], "the graph wants one"
+    assert mask_positions(some, 4).tolist() == [9, 11]
+    assert mask_positions(some[1:2], 4).tolist() == [0], "the graph wants one"
     told = {
         STATES: np.arange(12, dtype=np.float32).reshape(3, 4, 1),
         PLACES: np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], np.float32)),
         POOLED: np.zeros((3, 1), np.float32),
     }
-    found = encoded_by_row(some, told)
+    found = encoder_outputs_by_row(some, told)
     assert list(found) == [3, 6]
     assert found[3].vector is not None
     assert found[3].vector.tolist() == [0.5], "of its own tokens"
-    assert [[token for token, *_ in filling] for filling in found[6].fillings] == [[0, 1], [2, 1]]
+    assert [[token for token, *_ in filling] for filling in found[6].mask_predictions] == [[0, 1], [2, 1]]
 
 
 def test_widths_are_those_of_padded_sources():

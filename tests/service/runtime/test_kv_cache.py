@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from export.bundle import StateKind, StateSpec
-from service.cache_layout import Extent, StateLayout, capacity_for, row_capacity_for, word_capacity_for
-from service.runtime.kv_cache import StateBuffer, StateBuffers
+from service.cache_layout import CacheLayout, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
+from service.runtime.kv_cache import CacheBuffer, CacheBuffers
 from service.runtime.memory import CudaMemory, HostMemory
 from service.step import Copy
 from tests.fakes import FakeCuda, bytes_of
@@ -55,26 +55,26 @@ def test_row_capacities_grow_in_small_steps_up_to_the_most():
 
 
 def test_a_layout_counts_bytes_by_what_they_grow_with():
-    layout = StateLayout.of([SELF, SELF, CROSS, RECURRENT])
-    assert layout == StateLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
+    layout = CacheLayout.of([SELF, SELF, CROSS, RECURRENT])
+    assert layout == CacheLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
     first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
-    assert StateLayout.of([first, CROSS]) == StateLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
+    assert CacheLayout.of([first, CROSS]) == CacheLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
     assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
 
 
 def test_words_take_room_only_where_a_row_has_its_own():
-    assert [word_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
+    assert [shortlist_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
         *(0, 64, 64, 128, 192, 256, 384, 768)
     ]
-    assert all(word_capacity_for(count) % 64 == 0 for count in range(5000))
-    layout = StateLayout.of([SELF, WORDS])
-    assert layout == StateLayout(target_bytes=2 * 4 * 4, word_bytes=6)
+    assert all(shortlist_capacity_for(count) % 64 == 0 for count in range(5000))
+    layout = CacheLayout.of([SELF, WORDS])
+    assert layout == CacheLayout(target_bytes=2 * 4 * 4, shortlist_bytes=6)
     plain = layout.bytes_for(3, target_len=9, source_len=0, max_rows=8)
-    assert layout.bytes_for(3, target_len=9, source_len=0, words=70, max_rows=8) == plain + 4 * 128 * 6
+    assert layout.bytes_for(3, target_len=9, source_len=0, shortlist_len=70, max_rows=8) == plain + 4 * 128 * 6
 
 
 def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
-    states = StateBuffers([SELF, WORDS], HostMemory(), max_rows=4)
+    states = CacheBuffers([SELF, WORDS], HostMemory(), max_rows=4)
     lengths: dict[StateKind, int] = {"self_kv": 8, "words": 70}
     states.ensure(3, live=0, lengths=lengths)
     (buffer,) = states.of_kind("words")
@@ -93,14 +93,14 @@ def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
 
 
 def test_what_has_one_place_for_several_positions_is_counted_by_places():
-    layout = StateLayout.of([SELF, STRIDED])
-    assert layout == StateLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
+    layout = CacheLayout.of([SELF, STRIDED])
+    assert layout == CacheLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
     assert layout.bytes_per(7) == 7 * 32 + 3 * 32
     assert layout.bytes_for(1, target_len=7, source_len=0, max_rows=8) == 8 * 32 + 3 * 32
 
 
 def test_places_of_several_positions_grow_and_are_copied_whole():
-    buffer = StateBuffer([STRIDED], HostMemory())
+    buffer = CacheBuffer([STRIDED], HostMemory())
     buffer.resize(2, 8, live=0)
     assert buffer.shape(2) == (2, 2, 3, 4)
     array(buffer)[:] = np.arange(48).reshape(2, 2, 3, 4)
@@ -117,7 +117,7 @@ def test_places_of_several_positions_grow_and_are_copied_whole():
 @pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_resizing_keeps_live_rows(make, spec, count):
-    buffer = StateBuffer([spec] * count, make())
+    buffer = CacheBuffer([spec] * count, make())
     buffer.resize(3, 8, live=0)
     fill(buffer)
     before = stacked(buffer, 2)
@@ -135,7 +135,7 @@ def test_resizing_keeps_live_rows(make, spec, count):
 @pytest.mark.parametrize("live", [0, 1, 5, 40])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
-    buffer = StateBuffer([spec] * count, make())
+    buffer = CacheBuffer([spec] * count, make())
     buffer.resize(40, 8, live=0, size=buffer.size_for(64, 128))
     addresses = list(buffer.addresses(0))
     fill(buffer)
@@ -152,7 +152,7 @@ def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
 
 @memories
 def test_a_copy_touches_the_positions_that_it_names(make):
-    buffer = StateBuffer([SELF], make())
+    buffer = CacheBuffer([SELF], make())
     buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.arange(3)[:, None, None, None]
     buffer.copy([(2, 0, 3, 5)])
@@ -165,7 +165,7 @@ def test_a_copy_touches_the_positions_that_it_names(make):
 @memories
 def test_taking_the_rows_of_another_block(make):
     device = make()
-    buffer = StateBuffer([CROSS], device)
+    buffer = CacheBuffer([CROSS], device)
     buffer.resize(4, 16, live=0)
     array(buffer)[:] = 0
     block = device.allocate(3 * 2 * 8 * 4 * 2)
@@ -181,7 +181,7 @@ def test_taking_the_rows_of_another_block(make):
 @pytest.mark.parametrize("spec", [SELF, CROSS, STRIDED], ids=["self", "cross", "strided"])
 def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
     device = make()
-    buffer, other = StateBuffer([spec] * 3, device), StateBuffer([spec] * 3, device)
+    buffer, other = CacheBuffer([spec] * 3, device), CacheBuffer([spec] * 3, device)
     for one, rows, capacity in ((buffer, 5, 24), (other, 4, 9)):
         one.resize(rows, capacity, live=0, size=one.size_for(6, 30))
         fill(one, seed=capacity)
@@ -205,7 +205,7 @@ def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
 
 def test_states_share_a_buffer_exactly_when_they_are_alike():
     twins = [SELF, CROSS, STRIDED, RECURRENT, dataclasses.replace(SELF, name="self_value.0")]
-    states = StateBuffers(twins, HostMemory(), max_rows=4)
+    states = CacheBuffers(twins, HostMemory(), max_rows=4)
     assert [buffer.names for buffer in states.buffers] == [
         ["self_key.0", "self_value.0"], ["cross_key.0"], ["self_key.1"], ["memory.0"]
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def test_states_share_a_buffer_exactly_when_they_are_alike():
 @memories
 def test_giving_a_row_to_another_block(make):
     device = make()
-    buffer = StateBuffer([CROSS], device)
+    buffer = CacheBuffer([CROSS], device)
     buffer.resize(2, 16, live=0)
     array(buffer)[:] = np.arange(array(buffer).size).reshape(array(buffer).shape)
     block = device.allocate(2 * 5 * 4 * 2)
@@ -227,7 +227,7 @@ def test_giving_a_row_to_another_block(make):
 
 @memories
 def test_copies_of_rows_bring_what_each_of_them_lacks(make):
-    states = StateBuffers([SELF, CROSS, RECURRENT], make(), max_rows=16)
+    states = CacheBuffers([SELF, CROSS, RECURRENT], make(), max_rows=16)
     states.ensure(12, live=0, lengths={"self_kv": 40, "cross_kv": 8})
     own, cross, whole = (array(buffer) for buffer in states.buffers)
     for values in (own, cross, whole):
@@ -253,7 +253,7 @@ def test_copies_of_rows_bring_what_each_of_them_lacks(make):
 
 @memories
 def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
-    buffer = StateBuffer([RECURRENT], make())
+    buffer = CacheBuffer([RECURRENT], make())
     buffer.resize(3, 1, live=0)
     values = array(buffer)
     values[:] = np.arange(values.size).reshape(values.shape)
@@ -262,7 +262,7 @@ def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
 
 
 def test_cross_attention_is_copied_only_into_rows_of_another_source():
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=4)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=4)
     states.ensure(3, live=0, lengths={"self_kv": 8, "cross_kv": 8})
     own, cross = (array(buffer) for buffer in states.buffers)
     own[:], cross[:] = np.arange(4)[:, None, None, None], np.arange(4)[:, None, None, None]
@@ -275,14 +275,14 @@ def test_cross_attention_is_copied_only_into_rows_of_another_source():
 
 
 def test_addresses_and_shapes_are_those_of_the_rows():
-    buffer = StateBuffer([SELF], HostMemory())
+    buffer = CacheBuffer([SELF], HostMemory())
     buffer.resize(4, 8, live=0)
     assert buffer.shape(3) == (3, 2, 8, 4)
     assert dict(buffer.addresses(2))[SELF.name] - first_address(buffer) == array(buffer, 2).nbytes
 
 
 def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
 
     def ensure(rows, target, source, live=1):
         before = [first_address(buffer) for buffer in states.buffers]
@@ -302,7 +302,7 @@ def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
 
 
 def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
-    states = StateBuffers([SELF], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF], HostMemory(), max_rows=32)
     states.ensure(8, live=0, lengths={"self_kv": 64})
     address = first_address(states.buffers[0])
     assert not states.ensure(4, live=0, lengths={"self_kv": 32})
@@ -314,7 +314,7 @@ def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
 
 
 def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
     states.ensure(8, live=0, lengths={"self_kv": 256, "cross_kv": 16})
     states.ensure(5, live=0, lengths={"self_kv": 64, "cross_kv": 16})  # the block for 256 positions stays
     states.ensure(6, live=5, lengths={"self_kv": 64, "cross_kv": 192})
@@ -323,8 +323,8 @@ def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
 
 
 def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
-    most = Extent(rows=20, target_len=60, source_len=30)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = CacheShape(rows=20, target_len=60, source_len=30)
     states.ensure(5, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
     assert [buffer.block.size for buffer in states.buffers] == [
         buffer.size_for(24, capacity) for buffer, capacity in zip(states.buffers, (64, 32), strict=True)
@@ -339,8 +339,8 @@ def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
 
 @pytest.mark.parametrize(("needed", "capacity"), [(12, 16), (60, 64), (200, 64)])
 def test_few_rows_have_room_for_what_they_need_from_the_start(needed, capacity):
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=32)
-    most = Extent(rows=2, target_len=needed, source_len=10)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    most = CacheShape(rows=2, target_len=needed, source_len=10)
     assert states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
     assert states.capacities == {"self_kv": capacity, "cross_kv": 16}
     for longest in range(2, min(needed, capacity) + 1):
@@ -350,7 +350,7 @@ def test_few_rows_have_room_for_what_they_need_from_the_start(needed, capacity):
 
 def test_growing_and_moving_at_random_never_loses_a_value():
     rng = np.random.default_rng(5)
-    states = StateBuffers([SELF, CROSS], HostMemory(), max_rows=20)
+    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=20)
     truth: list[Any] = []  # one row's (self, cross) values, by row
     for _ in range(400):
         if truth and rng.random() < 0.4:
@@ -366,7 +366,7 @@ def test_growing_and_moving_at_random_never_loses_a_value():
         if not truth:
             continue
         lengths = [max(row[kind].shape[1] for row in truth) for kind in (0, 1)]
-        most = Extent(len(truth), *[length + int(rng.integers(0, 40)) for length in lengths])
+        most = CacheShape(len(truth), *[length + int(rng.integers(0, 40)) for length in lengths])
         states.ensure(len(truth), live=kept, lengths={"self_kv": lengths[0], "cross_kv": lengths[1]}, most=most)
         for row, kind in itertools.product(range(kept, len(truth)), (0, 1)):
             values = truth[row][kind]

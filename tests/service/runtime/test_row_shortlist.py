@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from export.bundle import StateSpec
-from service.runtime.kv_cache import StateBuffers
+from service.runtime.kv_cache import CacheBuffers
 from service.runtime.memory import HostMemory
-from service.runtime.row_shortlist import OwnWords
+from service.runtime.row_shortlist import RowShortlist
 from service.runtime.step_inputs import RowInputs
-from service.runtime.step_outputs import OutputBuffers
+from service.runtime.step_outputs import LogitsBlocks
 
 WIDTH, WORDS = 8, 100
 STATES = [
@@ -35,8 +35,8 @@ def memory():
 
 @pytest.fixture
 def own(memory):
-    states = StateBuffers(STATES, memory, max_rows=64)
-    return OwnWords(None, None, memory, RowInputs(memory, 64), states, WORDS)
+    states = CacheBuffers(STATES, memory, max_rows=64)
+    return RowShortlist(None, None, memory, RowInputs(memory, 64), states, WORDS)
 
 
 def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
@@ -50,7 +50,7 @@ def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
 
 
 def test_room_that_was_refused_is_asked_for_again(own, memory):
-    outputs = OutputBuffers(memory, WORDS)
+    outputs = LogitsBlocks(memory, WORDS)
     own.states.ensure(2, live=0, lengths={"words": 70})
     own.ensure(2, 2)
     outputs.ensure(2, 4)

@@ -20,7 +20,7 @@ from model.reference.beam import BeamOptions, beam_search
 from model.reference.greedy import cross_attention, greedy, score
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
-from service.encoder_request import Reading
+from service.encoder_request import EncoderRequest
 from service.engine.engine import Engine, EngineConfig
 from service.engine.golden_check import check_golden_decode, decode_single, is_batch_invariant
 from service.engine.pool import EnginePool
@@ -29,8 +29,8 @@ from service.errors import InternalFailure, StartupError
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.memory import CudaMemory, HostBlock, HostMemory
-from service.runtime.runner import LONE_ROWS, MOST_GRAPHS, OnnxModel, OnnxRunner
-from service.runtime.sessions import CPU, CUDA, LAZY_ROLES, open_lone_sessions, open_session
+from service.runtime.runner import MOST_GRAPHS, SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
+from service.runtime.sessions import CPU, CUDA, LAZY_ROLES, open_session, open_single_engine_sessions
 from service.runtime.step_outputs import FEW_LINES
 from service.sequence import Sequence
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, bytes_at, drain
@@ -289,10 +289,10 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options, steps_at_once):
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     told = []
-    for single_request_steps in (1, steps_at_once):
+    for greedy_steps_per_turn in (1, steps_at_once):
         runner, runs = model.runner(max_rows=2), 0
         for request in requests:
-            settings = SchedulerConfig(max_rows=2, single_request_steps=single_request_steps, single_request_s=60.0)
+            settings = SchedulerConfig(max_rows=2, greedy_steps_per_turn=greedy_steps_per_turn, greedy_turn_s=60.0)
             scheduler = Scheduler(settings, runner.limits, runner.layout)
             scheduler.submit(sequence := sequence_for(runner, request))
             while not scheduler.is_idle:
@@ -312,7 +312,7 @@ def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model
     (request,) = requests_for(model, 1, seed=7)
     for seconds, taken in ((0.0, 0), (60.0, 2)):
         runner = model.runner(max_rows=1)
-        settings = SchedulerConfig(max_rows=1, single_request_steps=3, single_request_s=seconds)
+        settings = SchedulerConfig(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
         scheduler = Scheduler(settings, runner.limits, runner.layout)
         scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
         assert len(runner.run(scheduler.plan(0.0).step).taken) == taken
@@ -484,7 +484,7 @@ def test_the_mean_state_is_that_of_pytorch(bundle, request):
     torch_model = tiny_model(tiny_config(model.manifest.architecture))
     assert isinstance(torch_model, SourceModel)
     requests = [
-        replace(request, prompt=(1,), encoder_request=Reading(pooling="mean") if number % 2 == 0 else None)
+        replace(request, prompt=(1,), encoder_request=EncoderRequest(pooling="mean") if number % 2 == 0 else None)
         for number, request in enumerate(requests_for(model, 9))
     ]
     runner = model.runner(max_rows=16)
@@ -534,7 +534,7 @@ def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request
             scheduler.submit(sequence_for(runner, request))
         plan = scheduler.plan(0.0)
         outputs = runner.run(plan.step)
-        attention.append({s.request.request_id: outputs.attend(s.rows[0], (1, 7, 9, 5)) for s in plan.live})
+        attention.append({s.request.request_id: outputs.cross_attention(s.rows[0], (1, 7, 9, 5)) for s in plan.live})
     for request, alone in zip(requests, attention[1:], strict=True):
         expected = cross_attention(torch_model, (1, 7, 9, 5), source=request.source).numpy()
         assert attention[0][request.request_id].shape == expected.shape
@@ -659,7 +659,7 @@ class Noting(OnnxRunner):
 
 @pytest.fixture
 def on_two_threads(path):
-    return OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2)
+    return OnnxModel.open(path, load_bundle(path), device="cpu", single_engine_threads=2)
 
 
 def test_the_bits_of_an_answer_do_not_depend_on_the_threads_of_its_steps(model, on_two_threads):
@@ -682,29 +682,31 @@ def test_all_processors_are_for_the_only_runner_that_has_rows(on_two_threads):
     assert used_all(first) == {True}
     assert used_all(second) == {False}
     assert used_all(first) == {False}
-    first.rest()
+    first.mark_idle()
     assert used_all(second) == {True}
     second.reset()
     assert used_all(first) == {True}
 
 
 def test_a_runner_with_many_rows_leaves_the_other_processors_alone(on_two_threads):
-    requests = requests_for(on_two_threads, LONE_ROWS + 4)
-    runner = Noting(on_two_threads, max_rows=LONE_ROWS + 4)
+    requests = requests_for(on_two_threads, SINGLE_ENGINE_ROWS + 4)
+    runner = Noting(on_two_threads, max_rows=SINGLE_ENGINE_ROWS + 4)
     logprobs_of(runner, requests)
-    assert {used for rows, used in runner.noted if rows > LONE_ROWS} == {False}
-    assert {used for rows, used in runner.noted if rows <= LONE_ROWS} == {True}
+    assert {used for rows, used in runner.noted if rows > SINGLE_ENGINE_ROWS} == {False}
+    assert {used for rows, used in runner.noted if rows <= SINGLE_ENGINE_ROWS} == {True}
 
 
 def test_one_thread_needs_no_second_session(model):
-    assert model.lone_sessions == {}
+    assert model.single_engine_sessions == {}
 
 
 def test_a_small_decoder_is_not_divided(path, model):
     size = model.bytes_of("decode")
     for least, roles in ((size, {"decode"}), (size + 1, set())):
-        opened = OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2, lone_bytes=least)
-        assert set(opened.lone_sessions) == roles
+        opened = OnnxModel.open(
+            path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_min_bytes=least
+        )
+        assert set(opened.single_engine_sessions) == roles
 
 
 def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, monkeypatch):
@@ -712,16 +714,14 @@ def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, 
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("service.runtime.sessions.open_session", refuse)
-    with pytest.raises(
-        StartupError, match=r"cannot be opened on 2 threads: no memory; fix: --single-request-threads 1"
-    ):
-        open_lone_sessions(path, model.manifest, model.choice, threads=2)
+    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: no memory; fix: single_engine_threads 1"):
+        open_single_engine_sessions(path, model.manifest, model.choice, threads=2)
 
 
 @pytest.fixture
 def opens_late(path, monkeypatch):
-    monkeypatch.setattr("service.runtime.runner.LONE_STEPS", 5)
-    return OnnxModel.open(path, load_bundle(path), device="cpu", lone_threads=2, lone_at_once=False)
+    monkeypatch.setattr("service.runtime.runner.SINGLE_ENGINE_STEPS", 5)
+    return OnnxModel.open(path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_eagerly=False)
 
 
 def opened_late(model):
@@ -729,7 +729,7 @@ def opened_late(model):
     for thread in threading.enumerate():
         if thread.name == "lone-sessions":
             thread.join()
-    return set(model.lone_sessions)
+    return set(model.single_engine_sessions)
 
 
 def test_sessions_of_an_engine_alone_are_opened_when_it_was_alone_often_enough(opens_late):
@@ -748,10 +748,10 @@ def test_sessions_of_an_engine_alone_are_opened_when_it_was_alone_often_enough(o
 
 
 def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monkeypatch, caplog):
-    monkeypatch.setattr("service.runtime.runner.LONE_STEPS", 1)
+    monkeypatch.setattr("service.runtime.runner.SINGLE_ENGINE_STEPS", 1)
     copy = tmp_path / "bundle"
     shutil.copytree(path, copy)
-    model = OnnxModel.open(copy, load_bundle(copy), device="cpu", lone_threads=2, lone_at_once=False)
+    model = OnnxModel.open(copy, load_bundle(copy), device="cpu", single_engine_threads=2, single_engine_eagerly=False)
     with (copy / model.variant.graphs["decode"].file).open("ab") as graph:
         graph.write(b"other")
     requests = requests_for(model, 2)
@@ -759,7 +759,7 @@ def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monk
     assert [decode_single(runner, request) for request in requests] == reference(model, requests)
     assert opened_late(model) == set()
     assert "steps go on with one thread each: " in caplog.text
-    assert not model.divides_steps
+    assert not model.has_single_engine_mode
 
 
 # ---- where it runs
@@ -1101,7 +1101,7 @@ def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_
     for options in (SCORED, DecodingOptions(temperature=1.0, top_k=3), DecodingOptions(repetition_penalty=1.3)):
         narrow = replace(request, shortlist=own, options=options)
         runner = model.runner(max_rows=2)
-        scheduler = Scheduler(SchedulerConfig(max_rows=2, single_request_steps=1), runner.limits, runner.layout)
+        scheduler = Scheduler(SchedulerConfig(max_rows=2, greedy_steps_per_turn=1), runner.limits, runner.layout)
         scheduler.submit(sequence := sequence_for(runner, narrow))
         fed = list(narrow.prompt)
         while not scheduler.is_idle:

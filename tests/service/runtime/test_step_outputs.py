@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.runtime.memory import CudaMemory, HostMemory
-from service.runtime.step_outputs import FEW_LINES, OutputBuffers, TurnOutputs, top_k_for
+from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, StepOutputs, top_k_for
 from tests.fakes import FakeCuda
 
 WORDS = 40
@@ -25,7 +25,7 @@ class Binding:
 
 def filled(memory, rows, top_k, *, is_scored=True):
     """Buffers as the graphs would leave them, the logits in them, and their log-probabilities."""
-    outputs = OutputBuffers(memory, WORDS)
+    outputs = LogitsBlocks(memory, WORDS)
     outputs.ensure(rows, top_k, is_scored=is_scored)
     logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
     logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
@@ -54,7 +54,7 @@ def bound(outputs, first, lines):
 
 def turn(outputs, rows, **more):
     told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}, **more}
-    return TurnOutputs(outputs, rows, **told, encoded={}, join_s=0.0, step_s=0.0)
+    return StepOutputs(outputs, rows, **told, encoded={}, prefill_s=0.0, step_s=0.0)
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
@@ -72,7 +72,7 @@ def test_a_turn_tells_the_best_tokens_and_whole_distributions(memory, top_k):
         best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
         assert told.top_ids[row][:top_k] == best.tolist()
         assert told.top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
-        assert told.normaliser(row) == row
+        assert told.logsumexp(row) == row
 
 
 def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
@@ -100,22 +100,22 @@ def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
     assert told.top_logprobs == [[logit] for logit in logits_RV.max(1)]
     likeliest = [outputs.likeliest(row) for row in range(rows)]
     assert likeliest == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
-    for ask in (told.logprobs, told.normaliser):
+    for ask in (told.logprobs, told.logsumexp):
         with pytest.raises(AssertionError, match="nobody wanted log-probabilities"):
             ask(0)
 
 
 def test_of_steps_that_a_row_made_by_itself_only_the_last_has_a_line_unless_they_are_ranked():
     outputs, logits_1V, _ = filled(HostMemory(), 1, 1, is_scored=False)
-    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    told = turn(outputs, 1, extra=[(5, 1.5), (6, 2.5)])
     last = int(logits_1V[0].argmax())
-    assert told.taken == [5, 6]
-    assert [behind.top_ids[0] for behind in told.behind(0)] == told.top_ids == [[5], [6], [last]]
+    assert told.extra_tokens == [5, 6]
+    assert [behind.top_ids[0] for behind in told.after_each_token(0)] == told.top_ids == [[5], [6], [last]]
     assert told.top_logprobs == [[1.5], [2.5], [logits_1V[0, last]]]
     outputs, logits_3V, logprobs_3V = filled(HostMemory(), 3, 1)
-    told = turn(outputs, 1, taken=[(5, 1.5), (6, 2.5)])
+    told = turn(outputs, 1, extra=[(5, 1.5), (6, 2.5)])
     assert told.top_ids == [[token] for token in logits_3V.argmax(1)]
-    assert [behind.logprobs(0).tolist() for behind in told.behind(0)] == logprobs_3V.tolist()
+    assert [behind.logprobs(0).tolist() for behind in told.after_each_token(0)] == logprobs_3V.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
@@ -134,7 +134,7 @@ def test_on_a_device_rows_are_ranked_whoever_wants_it():
 
 
 def test_turns_with_and_without_scores_keep_each_others_bindings():
-    outputs = OutputBuffers(HostMemory(), WORDS)
+    outputs = LogitsBlocks(HostMemory(), WORDS)
     assert outputs.ensure(4, 1, is_scored=False)
     plain = outputs.size
     assert plain == 4 * WORDS * 4, "no room for what nobody wants"
@@ -145,7 +145,7 @@ def test_turns_with_and_without_scores_keep_each_others_bindings():
 
 
 def test_bindings_stay_valid_until_shapes_change():
-    outputs = OutputBuffers(HostMemory(), WORDS)
+    outputs = LogitsBlocks(HostMemory(), WORDS)
     assert outputs.ensure(4, 8)
     assert not outputs.ensure(4, 6)
     assert not outputs.ensure(2, 8)
@@ -154,7 +154,7 @@ def test_bindings_stay_valid_until_shapes_change():
 
 
 def test_rows_are_bound_where_they_lie():
-    outputs = OutputBuffers(HostMemory(), WORDS)
+    outputs = LogitsBlocks(HostMemory(), WORDS)
     outputs.ensure(4, 8)
     whole, part = bound(outputs, 0, 4), bound(outputs, 1, 2)
     for name in ("logits", "logprobs"):
