@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from export.bundle import FormFigures, Manifest, Variant
     from glossa.client import Client
     from glossa.client.types import Alignment, Answer, Attended, TokenLogprob
-    from model.config import Languages, Preset
-    from model.pretrained.import_checkpoint import Takeover
+    from model.config import LanguagePair, Preset
+    from model.pretrained.import_checkpoint import ImportedCheckpoint
     from model.training.data import Examples
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, help=__doc__)
@@ -146,14 +146,14 @@ def import_(
     """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
     from model.pretrained.files import PretrainedError
-    from model.pretrained.import_checkpoint import MAX_LENGTH, take_over
+    from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
     from model.tokenizer import TokenizerError
     from model.tokenizers.convert import convert_tokenizer
 
     with complaints(PretrainedError, CheckpointError, TokenizerError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
-        taken = take_over(
+        taken = import_checkpoint(
             directory,
             checkpoint,
             convert_tokenizer(directory),
@@ -164,7 +164,7 @@ def import_(
     show(imported_figures(taken), as_json)
 
 
-def imported_figures(taken: Takeover) -> dict[str, Any]:
+def imported_figures(taken: ImportedCheckpoint) -> dict[str, Any]:
     """What `import` tells of a model."""
     config = taken.config
 
@@ -182,8 +182,8 @@ def imported_figures(taken: Takeover) -> dict[str, Any]:
         figures["source"] = of(config.max_source_len, taken.max_source_len)
     if not config.has_decoder:
         heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
-        return {**figures, "frame": [*config.frames.tokens], "head": heads.get(config.head, "none")}
-    return {**figures, "begins": list(config.frames.before_target), "ends": list(config.ends)}
+        return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
+    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}
 
 
 @app.command("eval")
@@ -200,7 +200,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
-    from model.config import Languages
+    from model.config import LanguagePair
     from model.training.data import DataError, read_parallel, read_tsv
     from model.training.evaluate import bleu
 
@@ -214,7 +214,7 @@ def evaluate(
         options = {"beam_size": beam, **decoding_options({"option": option})}
     texts = [text for text, _ in examples.pairs]
     started = time.monotonic()
-    languages = Languages(source_language, target_language)
+    languages = LanguagePair(source_language, target_language)
     hypotheses = translations(subject, texts, {"model": model, **options}, languages)
     seconds = time.monotonic() - started
     score = bleu(hypotheses, [text for _, text in examples.pairs])
@@ -222,7 +222,7 @@ def evaluate(
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def translations(subject: str, texts: list[str], options: dict[str, Any], languages: Languages) -> list[str]:
+def translations(subject: str, texts: list[str], options: dict[str, Any], languages: LanguagePair) -> list[str]:
     """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
     from export.bundle import MANIFEST
     from glossa.client import Client, ClientError
@@ -300,7 +300,7 @@ def export(
     from export.select_scheme import Development
     from export.to_onnx import ExportError, FormChoice, export_bundle
     from model.checkpoint import CheckpointError
-    from model.config import ConfigError, Languages
+    from model.config import ConfigError, LanguagePair
     from model.training.data import DataError, read_tsv
 
     with complaints(BundleError, ConfigError, ExportError, CheckpointError, DataError):
@@ -313,7 +313,7 @@ def export(
             has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
             texts = [source or target for source, target in pairs]
             references = [target for _, target in pairs] if has_references else []
-            measured = Development(texts, references, development.name, Languages(source_language, target_language))
+            measured = Development(texts, references, development.name, LanguagePair(source_language, target_language))
         manifest = export_bundle(
             checkpoint,
             bundle,

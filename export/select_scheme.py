@@ -23,7 +23,7 @@ import numpy as np
 from export.bundle import PAD_MULTIPLE, FormFigures
 from export.verification.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
 from export.verification.inputs import Ids
-from model.config import ANY_LANGUAGES, Languages, ModelConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
@@ -82,7 +82,7 @@ class Development:
     texts: Sequence[str]
     references: Sequence[str] = ()
     name: str = "development text"
-    languages: Languages = ANY_LANGUAGES
+    languages: LanguagePair = DEFAULT_LANGUAGES
 
     def __post_init__(self) -> None:
         if self.references and len(self.references) != len(self.texts):
@@ -177,7 +177,7 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
     items = []
     for place, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
         if config.has_encoder:
-            source = tuple(config.frames.source(ids, development.languages))
+            source = tuple(config.template.wrap_source(ids, development.languages))
             items += [_Item(place, source)] if len(source) <= config.max_source_len else []
         else:
             items += [_Item(place, window) for window in _windows(ids, config)]
@@ -195,9 +195,9 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
 
 def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
     """Pieces of a text that fit a window, each behind what begins a prompt; a token at least is left to be said."""
-    size = min(WINDOW, config.max_target_len) - len(config.frames.before_target)
+    size = min(WINDOW, config.max_target_len) - len(config.template.target_prefix)
     pieces = [ids[start : start + size] for start in range(0, len(ids), size)] if size > 0 else []
-    windows = [tuple(config.frames.prompt(piece)) for piece in pieces if piece]
+    windows = [tuple(config.template.wrap_prompt(piece)) for piece in pieces if piece]
     return [window for window in windows if len(window) > 1]
 
 
@@ -240,9 +240,9 @@ def _answered(
 
     def run(form: Steps, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
-        start = config.frames.prompt((), development.languages)
+        start = config.template.wrap_prompt((), development.languages)
         most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(form, sources, [start] * len(sources), config.ends, most)
+        answers = answer_greedily(form, sources, [start] * len(sources), config.eos_ids, most)
         return [answer.tokens for answer in answers]
 
     told = {
@@ -284,7 +284,7 @@ def _encoded(
         outputs = form.encode(sources)
         if config.multi_label:
             return [tuple(row > 0) for row in outputs["label_logits"]]
-        if config.tells_labels:
+        if config.is_classifier:
             return [int(row.argmax()) for row in outputs["label_logits"]]
         states = outputs["encoder_states"]
         return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
@@ -305,7 +305,7 @@ def _encoded(
 
 
 def _hidden_places(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
-    first, last = len(config.frames.before_source), len(ids) - len(config.frames.after_source)
+    first, last = len(config.template.source_prefix), len(ids) - len(config.template.source_suffix)
     return tuple(range(first, last, MASKED_EACH))
 
 

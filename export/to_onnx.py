@@ -71,7 +71,7 @@ from export.verification.verifier import (
 )
 from model.architectures import Model
 from model.checkpoint import load_checkpoint
-from model.config import ANY_LANGUAGES, ModelConfig
+from model.config import DEFAULT_LANGUAGES, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.encoder import Encoder
@@ -198,7 +198,7 @@ def export_model(
         )
     if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
         raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
-    if attention and config.compression:
+    if attention and config.compression_stride:
         raise ExportError(
             "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
         )
@@ -271,19 +271,22 @@ def encoding_of(config: ModelConfig) -> Encoding:
 def tokens_of(config: ModelConfig) -> Tokens:
     """The special ids of a model."""
     return Tokens(
-        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, more_eos=config.more_eos_ids
+        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, more_eos=config.extra_eos_ids
     )
+
+
+TEMPLATE_PARTS = {"before_source": "source_prefix", "after_source": "source_suffix", "before_target": "target_prefix"}
 
 
 def framing_of(config: ModelConfig) -> Framing:
     """What stands around the model's texts, as a manifest tells it."""
-    frames = config.frames
+    template = config.template
     told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     parts = {
-        name: tuple(told.get(token, token) for token in getattr(frames, name))
-        for name in ("before_source", "after_source", "before_target")
+        name: tuple(told.get(token, token) for token in getattr(template, ours))
+        for name, ours in TEMPLATE_PARTS.items()
     }
-    return Framing(**parts, languages=dict(frames.languages))
+    return Framing(**parts, languages=dict(template.languages))
 
 
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
@@ -391,7 +394,7 @@ def int8_cache_problem(config: ModelConfig) -> str:
     if config.is_recurrent or not config.has_decoder:
         kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
         return f"and {kind} has none"
-    if config.compression:
+    if config.compression_stride:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:
         return "and those of a model with qk_norm have another range behind the norm"
@@ -412,18 +415,18 @@ def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> li
         pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
     sources = tokenizer.encode_batch([source for source, _ in pairs])
     targets = tokenizer.target.encode_batch([target for _, target in pairs])
-    frames, languages = config.frames, development.languages if development is not None else ANY_LANGUAGES
-    start = frames.prompt((), languages)
+    template, languages = config.template, development.languages if development is not None else DEFAULT_LANGUAGES
+    start = template.wrap_prompt((), languages)
     most = config.max_target_len - len(start)
     if not config.has_encoder:
         pieces = [ids[place : place + most] for ids in targets for place in range(0, len(ids), max(most, 1))]
         return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
-    longest = config.max_source_len - frames.around_source
-    framed = [frames.source(source[:longest], languages) for source in sources]
+    longest = config.max_source_len - template.num_source_special
+    framed = [template.wrap_source(source[:longest], languages) for source in sources]
     if not any(targets):
         enough = min(most + 1, 2 * max(map(len, framed)) + 16)
         answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
-        targets = [[token for token in answer if token not in config.ends] for answer in answers]
+        targets = [[token for token in answer if token not in config.eos_ids] for answer in answers]
     return [(source, [*start, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
 
 
@@ -566,11 +569,11 @@ def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
     config, is_one_node = model.config, encoder_decoder.attends_in_one_node(model)
     can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
     layers, weights = config.num_encoder_layers, int(model.attention is not None)
-    routers = layers if config.experts else 0
+    routers = layers if config.num_experts else 0
     counts = {
         "GroupQueryAttention": layers if is_one_node else 0,
         "Softmax": weights + (0 if is_one_node else layers) + routers,
-        "NonZero": routers * config.experts,
+        "NonZero": routers * config.num_experts,
         "LogSoftmax": int(model.masked is not None),
     }
     _check_counts(graph, "encode", counts, packed=layers if can_pack else 0)
@@ -618,13 +621,13 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
     else:
         nodes = blocks = config.num_encoder_layers
         packable = 0 if is_apart or is_rotary else config.num_encoder_layers
-    routers = blocks if config.experts else 0
+    routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
         "Conv": 2 * compressed,
         "Softmax": softmaxes + routers,
         "TopK": routers,
-        "NonZero": routers * config.experts,
+        "NonZero": routers * config.num_experts,
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":

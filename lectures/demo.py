@@ -78,6 +78,6 @@ def _sentence(checkpoint: Checkpoint, source: str, target: str, true_links: list
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     assert isinstance(model, EncoderDecoder)
     source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
-    frames = model.config.frames
-    weights = watch(model, frames.source(source_ids), frames.prompt(target_ids))
+    template = model.config.template
+    weights = watch(model, template.wrap_source(source_ids), template.wrap_prompt(target_ids))
     return Sentence(_words(checkpoint, source), _words(checkpoint, target), weights, true_links)

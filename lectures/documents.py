@@ -104,9 +104,11 @@ def shape(name: str) -> ModelConfig:
         return recurrent(d_model=96, input_feeding=True)
     if name == "encoder-decoder":
         return small()
-    more: dict[str, object] = {"window": 16, "compression": 4} if name in ("compressed", "experts") else {}
+    more: dict[str, object] = (
+        {"sliding_window": 16, "compression_stride": 4} if name in ("compressed", "experts") else {}
+    )
     if name == "experts":
-        more |= {"experts": 8, "experts_per_token": 1}
+        more |= {"num_experts": 8, "experts_per_token": 1}
     return small(architecture="decoder", num_decoder_layers=4, max_target_len=READS[name] + 3 * TOLD + 8, **more)
 
 

@@ -43,7 +43,7 @@ def differences(kind: Positions, *, count: int, length: int = 24) -> list[float]
     )
     model = fresh_model(config)
     assert isinstance(model, EncoderDecoder)
-    for bias in model.encoder.cues.parameters():
+    for bias in model.encoder.position_encoding.parameters():
         torch.nn.init.normal_(bias)  # bucketed ones start at 0, as if there were none
     rng, found = np.random.default_rng(1), []
     with tempfile.TemporaryDirectory() as scratch:

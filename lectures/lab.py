@@ -21,7 +21,7 @@ import torch
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.training.data import Examples
-from model.training.progress import Figures
+from model.training.progress import StepMetrics
 from model.training.train import TrainError, train
 
 History = list[dict[str, float]]
@@ -137,6 +137,6 @@ class _Silent:
 
     def message(self, text: str) -> None: ...
 
-    def update(self, figures: Figures) -> None: ...
+    def update(self, figures: StepMetrics) -> None: ...
 
     def close(self) -> None: ...

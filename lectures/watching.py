@@ -36,9 +36,9 @@ def watch(model: EncoderDecoder, source: Sequence[int], target: Sequence[int]) -
     assert config.positions in ("sinusoidal", "learned", "none")
     source_1S, target_1T = torch.tensor([list(source)]), torch.tensor([list(target)])
     reading = [_Watched(config.num_heads, None) for _ in encoder.blocks]
-    x_1SM, cue = encoder.embedding(source_1S), encoder.cues(source_1S)
+    x_1SM, positions = encoder.embedding(source_1S), encoder.position_encoding(source_1S)
     for block, attend in zip(encoder.blocks, reading, strict=True):
-        x_1SM = block(x_1SM, attend, cue)
+        x_1SM = block(x_1SM, attend, positions)
     cross = model.decoder.project_source(encoder.norm(x_1SM))
     looking = [_WatchedSource(config.num_heads, layer, len(source)) for layer in cross]
     writing = [_Watched(config.num_heads, causal_mask(len(target))) for _ in model.decoder.blocks]

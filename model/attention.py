@@ -97,10 +97,10 @@ def scaled_dot_product_attention(
     return dropped_BHTS @ value_BKSD, weights_BHTS
 
 
-def causal_mask(length: int, device: torch.device | None = None, *, window: int = 0) -> Tensor:
-    """bool (T, T), True where key position <= query position, and with a window > query position - window."""
+def causal_mask(length: int, device: torch.device | None = None, *, sliding_window: int = 0) -> Tensor:
+    """bool (T, T), True where key <= query position, and with a window, key > query position - window."""
     mask_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return mask_TT & ~mask_TT.tril(-window) if window else mask_TT
+    return mask_TT & ~mask_TT.tril(-sliding_window) if sliding_window else mask_TT
 
 
 def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
@@ -157,7 +157,7 @@ class CachedAttention:
     cache_key_BKCD, cache_value_BKCD: (B, K, C, D), written in place. starts_B: int64, positions already cached.
     The block has to fit, padding included: a position past the capacity is an IndexError. Right padding of a ragged
     block is harmless: it stands behind its row's end, where causality hides it until the next block writes over it.
-    scale: see `scaled_dot_product_attention`. window: see `causal_mask`.
+    scale: see `scaled_dot_product_attention`. sliding_window: see `causal_mask`.
     """
 
     def __init__(
@@ -168,9 +168,9 @@ class CachedAttention:
         starts_B: Tensor,
         *,
         scale: float | None = None,
-        window: int = 0,
+        sliding_window: int = 0,
     ) -> None:
-        self.num_heads, self.starts_B, self.scale, self.window = num_heads, starts_B, scale, window
+        self.num_heads, self.starts_B, self.scale, self.sliding_window = num_heads, starts_B, scale, sliding_window
         self.cache_key_BKCD, self.cache_value_BKCD = cache_key_BKCD, cache_value_BKCD
 
     def __call__(
@@ -181,8 +181,8 @@ class CachedAttention:
         write_cache(self.cache_value_BKCD, value_BTE, positions_BT)
         keys_C = torch.arange(self.cache_key_BKCD.shape[2], device=query_BTE.device)
         mask_B1TC = (keys_C <= positions_BT[..., None])[:, None]
-        if self.window:
-            mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - self.window)[:, None]
+        if self.sliding_window:
+            mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - self.sliding_window)[:, None]
         query_BHTD = split_heads(query_BTE, self.num_heads)
         mixed_BHTD, _ = scaled_dot_product_attention(
             query_BHTD,

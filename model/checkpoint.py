@@ -175,7 +175,7 @@ def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | Non
         return ModelConfig.from_json(values["model"]), train
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{where}: cannot be read: {error!r}") from error
 
 
@@ -227,6 +227,7 @@ def _no_safetensors(where: Path) -> Iterator[None]:
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Copy weights into the model's parameters; names and shapes must agree exactly."""
     parameters = dict(model.named_parameters())
+    tensors = {current_name(name): tensor for name, tensor in tensors.items()}
     for name in sorted(parameters.keys() ^ tensors.keys()):
         problem = "is missing" if name in parameters else "is not part of the model that config.json describes"
         raise CheckpointError(f"{path}: weight {name} {problem}")
@@ -237,6 +238,11 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
                     f"{path}: weight {name} must have shape {tuple(parameter.shape)}, got {tuple(tensors[name].shape)}"
                 )
             parameter.copy_(tensors[name])
+
+
+def current_name(name: str) -> str:
+    """The name of a weight, given the one that it has or had in release 0.1.0."""
+    return name.replace(".cues.", ".position_encoding.").replace("decoder.firsts.", "decoder.initial.")
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -55,9 +55,11 @@ def unknown_key(key: str, known: Collection[str]) -> str:
 class _Config:
     """Shared by both configurations: JSON both ways, and the checks that types alone imply."""
 
+    renamed: ClassVar[Mapping[str, str]] = {}  # names of fields in files of release 0.1.0
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        kinds = get_type_hints(cls)
+        kinds, values = _kinds(cls), {cls.renamed.get(key, key): value for key, value in values.items()}
         for key in values:
             if key not in kinds:
                 raise ConfigError(key, unknown_key(key, kinds))
@@ -70,7 +72,7 @@ class _Config:
         return self.from_json({**self.to_json(), **changes})
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
+        for name, kind in _kinds(type(self)).items():
             value = getattr(self, name)
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise ConfigError(name, f"must be one of {', '.join(get_args(kind))}, got {value!r}")
@@ -90,6 +92,12 @@ class _Config:
             raise ConfigError(name, f"must be {limits}, got {value}")
 
 
+def _kinds(cls: type) -> dict[str, Any]:
+    """The types of a configuration's fields."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
 def _from_json(field: str, kind: Any, value: Any) -> Any:
     """A value of JSON as a field of this type wants it: lists become tuples, objects configurations."""
     if isinstance(value, list):
@@ -105,33 +113,39 @@ SOURCE_LANGUAGE = -1
 TARGET_LANGUAGE = -2
 
 
-class Languages(NamedTuple):
+class LanguagePair(NamedTuple):
     """Between which languages a model translates, by their codes; "": the first one it has."""
 
     source: str = ""
     target: str = ""
 
 
-ANY_LANGUAGES = Languages()
+DEFAULT_LANGUAGES = LanguagePair()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Framing(_Config):
+class SpecialTokenTemplate(_Config):
     """Which token ids stand around the ids of a text. SOURCE_LANGUAGE and TARGET_LANGUAGE are the request's languages.
 
-    Of a decoder-only model before_target precedes every prompt; of others it is what the decoder reads first. Of
+    Of a decoder-only model target_prefix precedes every prompt; of others it is what the decoder reads first. Of
     `languages`, pairs of a code and its token id, one may be asked for; () where a model has none.
     """
 
-    before_source: tuple[int, ...] = ()
-    after_source: tuple[int, ...] = ()
-    before_target: tuple[int, ...] = ()
+    renamed: ClassVar[Mapping[str, str]] = {
+        "before_source": "source_prefix",
+        "after_source": "source_suffix",
+        "before_target": "target_prefix",
+    }
+
+    source_prefix: tuple[int, ...] = ()
+    source_suffix: tuple[int, ...] = ()
+    target_prefix: tuple[int, ...] = ()
     languages: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "languages", tuple((code, token) for code, token in self.languages))
-        for name in ("before_source", "after_source", "before_target"):
+        for name in ("source_prefix", "source_suffix", "target_prefix"):
             ids = getattr(self, name)
             if not isinstance(ids, tuple) or not all(type(token) is int and token >= TARGET_LANGUAGE for token in ids):
                 raise ConfigError(
@@ -143,19 +157,19 @@ class Framing(_Config):
             raise ConfigError("languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
 
     @property
-    def around_source(self) -> int:
+    def num_source_special(self) -> int:
         """How many tokens stand around a source."""
-        return len(self.before_source) + len(self.after_source)
+        return len(self.source_prefix) + len(self.source_suffix)
 
-    def source(self, ids: Sequence[int], languages: Languages = ANY_LANGUAGES) -> list[int]:
+    def wrap_source(self, ids: Sequence[int], languages: LanguagePair = DEFAULT_LANGUAGES) -> list[int]:
         """What the encoder reads of a text's ids."""
-        return [*self._filled(self.before_source, languages), *ids, *self._filled(self.after_source, languages)]
+        return [*self._filled(self.source_prefix, languages), *ids, *self._filled(self.source_suffix, languages)]
 
-    def prompt(self, ids: Sequence[int] = (), languages: Languages = ANY_LANGUAGES) -> list[int]:
+    def wrap_prompt(self, ids: Sequence[int] = (), languages: LanguagePair = DEFAULT_LANGUAGES) -> list[int]:
         """What the decoder reads of a text's ids; without any, what it begins every answer from."""
-        return [*self._filled(self.before_target, languages), *ids]
+        return [*self._filled(self.target_prefix, languages), *ids]
 
-    def _filled(self, ids: Sequence[int], languages: Languages) -> list[int]:
+    def _filled(self, ids: Sequence[int], languages: LanguagePair) -> list[int]:
         codes = {SOURCE_LANGUAGE: languages.source, TARGET_LANGUAGE: languages.target}
         return [self._language(codes[token]) if token < 0 else token for token in ids]
 
@@ -166,9 +180,9 @@ class Framing(_Config):
         return known[code or self.languages[0][0]]
 
     @property
-    def tokens(self) -> frozenset[int]:
+    def token_ids(self) -> frozenset[int]:
         """All ids that appear in it."""
-        ids = (*self.before_source, *self.after_source, *self.before_target, *(token for _, token in self.languages))
+        ids = (*self.source_prefix, *self.source_suffix, *self.target_prefix, *(token for _, token in self.languages))
         return frozenset(token for token in ids if token >= 0)
 
 
@@ -178,8 +192,17 @@ class ModelConfig(_Config):
 
     A recurrent model takes d_model (of its vectors of tokens, and of its decoder's states), the numbers of layers, the
     fields behind `cell`, and what is said of embeddings, dropout, lengths and tokens. It does not use heads, d_ff,
-    activation, norms, biases, attention_scale, window and positions.
+    activation, norms, biases, attention_scale, sliding_window and positions.
     """
+
+    renamed: ClassVar[Mapping[str, str]] = {
+        "framing": "special_token_template",
+        "more_eos_ids": "extra_eos_ids",
+        "compression": "compression_stride",
+        "window": "sliding_window",
+        "experts": "num_experts",
+        "parallel": "parallel_residual",
+    }
 
     architecture: Architecture = "encoder_decoder"
     vocab_size: int = 0  # 0: not known yet
@@ -192,15 +215,19 @@ class ModelConfig(_Config):
     num_decoder_layers: int = 3
     activation: Activation = "relu"
     gated: bool = False  # act(W1 x) * W3 x instead of act(W1 x) (Shazeer 2020)
-    experts: int = 0  # feed-forwards of each block that a router chooses from; 0: one, without a router
+    num_experts: int = 0  # feed-forwards of each block that a router chooses from; 0: one, without a router
     experts_per_token: int = 1  # of them that a token is read by
     norm: Norm = "layer"
     norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
     norm_eps: float = 1e-5
-    parallel: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm decoders
+    parallel_residual: bool = (
+        False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm decoders
+    )
     attention_scale: float = 0.0  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
-    window: int = 0  # a decoder's token sees itself and the window - 1 before it (Beltagy et al. 2020); 0: all
-    compression: int = (
+    sliding_window: int = (
+        0  # a decoder's token sees itself and the sliding_window - 1 before it (Beltagy et al. 2020); 0: all
+    )
+    compression_stride: int = (
         0  # of every second layer, which sees all tokens by one key of so many (Liu et al. 2018); 0: none
     )
     qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
@@ -227,11 +254,11 @@ class ModelConfig(_Config):
     max_source_len: int = 256  # tokens, end of sentence included
     max_target_len: int = 256  # tokens after the start token; a decoder-only model's whole context
     pad_id: int = 0
-    bos_id: int = 1  # begins every target, unless the framing says otherwise
+    bos_id: int = 1  # begins every target, unless the special_token_template says otherwise
     eos_id: int = 2
-    more_eos_ids: tuple[int, ...] = ()  # tokens that end an answer as eos_id does, such as that of a turn in a chat
+    extra_eos_ids: tuple[int, ...] = ()  # tokens that end an answer as eos_id does, such as that of a turn in a chat
     unk_id: int = 3
-    framing: Framing | None = None  # None: what bos_id and eos_id say
+    special_token_template: SpecialTokenTemplate | None = None  # None: what bos_id and eos_id say
     head: Head = "none"  # of an encoder alone: fills masks, or tells labels from the first token or from all of them
     pooler: Pooler = "none"  # of an encoder alone: a layer with this activation over the first token's state
     labels: tuple[str, ...] = ()  # what a text can be; set from the data when training starts
@@ -253,15 +280,15 @@ class ModelConfig(_Config):
             "num_kv_heads",
             "head_dim",
             "num_encoder_layers",
-            "experts",
+            "num_experts",
             "position_dim",
             "rotary_dims",
             "attention_scale",
             "embedding_scale",
-            "window",
+            "sliding_window",
             "encoder_dim",
             "attention_dim",
-            "compression",
+            "compression_stride",
             "pad_id",
             "bos_id",
             "eos_id",
@@ -271,17 +298,18 @@ class ModelConfig(_Config):
         self._require("dropout", 0.0, 0.99)
         if self.norm_eps <= 0:
             raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
-        if self.framing is not None and not isinstance(self.framing, Framing):
-            raise ConfigError("framing", f"must be a Framing or left out, got {self.framing!r}")
-        self._require("experts_per_token", 1, max(self.experts, 1))
+        template = self.special_token_template
+        if template is not None and not isinstance(template, SpecialTokenTemplate):
+            raise ConfigError("special_token_template", f"must be a SpecialTokenTemplate or left out, got {template!r}")
+        self._require("experts_per_token", 1, max(self.num_experts, 1))
         if self.is_recurrent:
             self._check_recurrent()
         else:
             self._check_heads()
             self._check_positions()
         self._check_compression()
-        if self.parallel and (self.norm_position != "pre" or self.architecture != "decoder"):
-            raise ConfigError("parallel", "needs a decoder-only model with pre-norm")
+        if self.parallel_residual and (self.norm_position != "pre" or self.architecture != "decoder"):
+            raise ConfigError("parallel_residual", "needs a decoder-only model with pre-norm")
         if self.has_encoder:
             self._require("num_encoder_layers", 1)
             self._require("max_source_len", 1)
@@ -289,13 +317,15 @@ class ModelConfig(_Config):
             token = getattr(self, name)
             if self.vocab_size and token >= self.vocab_size:
                 raise ConfigError(name, f"must be below vocab_size {self.vocab_size}, got {token}")
-        for token in self.more_eos_ids:
+        for token in self.extra_eos_ids:
             if type(token) is not int or token < 0 or (self.vocab_size and token >= self.vocab_size):
                 known = f" below vocab_size {self.vocab_size}" if self.vocab_size else ""
-                raise ConfigError("more_eos_ids", f"must be token ids{known}, got {token!r}")
-        for token in self.frames.tokens:
+                raise ConfigError("extra_eos_ids", f"must be token ids{known}, got {token!r}")
+        for token in self.template.token_ids:
             if self.vocab_size and token >= self.vocab_size:
-                raise ConfigError("framing", f"must hold tokens below vocab_size {self.vocab_size}, got {token}")
+                raise ConfigError(
+                    "special_token_template", f"must hold tokens below vocab_size {self.vocab_size}, got {token}"
+                )
         self._check_head()
 
     def _check_heads(self) -> None:
@@ -319,9 +349,9 @@ class ModelConfig(_Config):
             raise ConfigError(field, f"must be even for an encoder of two directions, got {width}")
         if self.input_feeding and self.score == "none":
             raise ConfigError("input_feeding", "feeds what attention gave and needs a score, got none")
-        if self.experts:
+        if self.num_experts:
             raise ConfigError(
-                "experts", f"must be 0 in a recurrent model, which has no feed-forwards, got {self.experts}"
+                "num_experts", f"must be 0 in a recurrent model, which has no feed-forwards, got {self.num_experts}"
             )
 
     def _check_positions(self) -> None:
@@ -359,18 +389,18 @@ class ModelConfig(_Config):
             raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
 
     def _check_compression(self) -> None:
-        if not self.compression:
+        if not self.compression_stride:
             return
-        if self.compression == 1:
-            raise ConfigError("compression", "must be 0 or at least 2, got 1")
+        if self.compression_stride == 1:
+            raise ConfigError("compression_stride", "must be 0 or at least 2, got 1")
         if self.architecture != "decoder" or self.num_decoder_layers < 2:
             raise ConfigError(
-                "compression",
+                "compression_stride",
                 f"needs a decoder-only model of at least 2 layers, got {self.architecture} and "
                 f"{self.num_decoder_layers}",
             )
-        if not self.window:
-            raise ConfigError("window", "must be set with compression, for the layers that see single tokens")
+        if not self.sliding_window:
+            raise ConfigError("sliding_window", "must be set with compression, for the layers that see single tokens")
         if self.positions not in ("sinusoidal", "learned", "none"):
             raise ConfigError(
                 "positions",
@@ -380,7 +410,7 @@ class ModelConfig(_Config):
 
     def is_compressed(self, layer: int) -> bool:
         """Whether this layer of the decoder, the first is 0, sees compressed keys and values of all tokens."""
-        return self.compression > 0 and layer % 2 == 1
+        return self.compression_stride > 0 and layer % 2 == 1
 
     def _check_head(self) -> None:
         mask = self.mask_id
@@ -392,13 +422,13 @@ class ModelConfig(_Config):
                 if (value := getattr(self, name)) != nothing:
                     raise ConfigError(name, f"is of architecture encoder, not {self.architecture}, got {value!r}")
             return
-        if self.window:
-            raise ConfigError("window", f"is a decoder's, got {self.window} with architecture encoder")
+        if self.sliding_window:
+            raise ConfigError("sliding_window", f"is a decoder's, got {self.sliding_window} with architecture encoder")
         if not isinstance(self.labels, tuple) or not all(isinstance(label, str) and label for label in self.labels):
             raise ConfigError("labels", f"must be a list of names, got {self.labels!r:.80}")
         if len(set(self.labels)) < len(self.labels):
             raise ConfigError("labels", f"must be different names, got {', '.join(self.labels):.80}")
-        if not self.tells_labels and (self.labels or self.multi_label):
+        if not self.is_classifier and (self.labels or self.multi_label):
             raise ConfigError("labels", f"go with head classify or attention, got head {self.head}")
         if self.position_dim and self.head == "masked" and self.tie_embeddings:
             raise ConfigError(
@@ -415,12 +445,14 @@ class ModelConfig(_Config):
             raise ConfigError("head", "must be masked, classify or attention for training: nothing else is learnt from")
         if self.head == "masked" and (self.mask_id is None or self.mask_id in special.values()):
             raise ConfigError("mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
-        if self.tells_labels and len(self.labels) < 2:
+        if self.is_classifier and len(self.labels) < 2:
             raise ConfigError("labels", f"must be at least 2 to learn to tell them apart, got {len(self.labels)}")
-        if self.frames.languages:
-            raise ConfigError("framing", "must have no languages: training data says nothing of them")
-        if self.has_decoder and not self.frames.before_target:
-            raise ConfigError("framing", "must have a token before targets, behind which their first one is learned")
+        if self.template.languages:
+            raise ConfigError("special_token_template", "must have no languages: training data says nothing of them")
+        if self.has_decoder and not self.template.target_prefix:
+            raise ConfigError(
+                "special_token_template", "must have a token before targets, behind which their first one is learned"
+            )
 
     @property
     def has_encoder(self) -> bool:
@@ -431,12 +463,12 @@ class ModelConfig(_Config):
         return self.architecture != "encoder"
 
     @property
-    def reads_blocks(self) -> bool:
+    def supports_chunked_prefill(self) -> bool:
         """Whether a step of the decoder can read several tokens."""
-        return self.architecture == "decoder" and not self.compression
+        return self.architecture == "decoder" and not self.compression_stride
 
     @property
-    def tells_labels(self) -> bool:
+    def is_classifier(self) -> bool:
         """An encoder that classifies."""
         return self.head in ("classify", "attention")
 
@@ -450,20 +482,22 @@ class ModelConfig(_Config):
         return self.encoder_dim or self.d_model
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer; the first is the one that models are trained with."""
-        return self.eos_id, *self.more_eos_ids
+        return self.eos_id, *self.extra_eos_ids
 
     @property
-    def frames(self) -> Framing:
-        """What stands around texts: the framing, or what follows from bos_id and eos_id. An encoder alone reads bos_id
-        first: the token whose state stands for the text."""
-        if self.framing is None and not self.has_decoder:
-            return Framing(before_source=(self.bos_id,), after_source=(self.eos_id,))
-        return self.framing or Framing(after_source=(self.eos_id,), before_target=(self.bos_id,))
+    def template(self) -> SpecialTokenTemplate:
+        """The special-token template, or the default one of bos_id and eos_id. The default of an encoder alone puts
+        bos_id first: the token whose state represents the text."""
+        if self.special_token_template is None and not self.has_decoder:
+            return SpecialTokenTemplate(source_prefix=(self.bos_id,), source_suffix=(self.eos_id,))
+        return self.special_token_template or SpecialTokenTemplate(
+            source_suffix=(self.eos_id,), target_prefix=(self.bos_id,)
+        )
 
     @property
-    def attention_factor(self) -> float:
+    def softmax_scale(self) -> float:
         """What the products of queries and keys are multiplied by."""
         return self.attention_scale or self.attention_head_dim**-0.5
 
@@ -549,7 +583,7 @@ class Preset:
         for key in values:
             if key not in known:
                 raise ConfigError(key, unknown_key(key, known))
-        base = known_preset(str(values["preset"])) if "preset" in values else None
+        base = find_preset(str(values["preset"])) if "preset" in values else None
         model, train = values.get("model") or {}, values.get("train") or {}
         for name, part in (("model", model), ("train", train)):
             if not isinstance(part, Mapping):
@@ -768,7 +802,7 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-def known_preset(name: str) -> Preset:
+def find_preset(name: str) -> Preset:
     """The preset of this name; ConfigError with the closest one if there is none."""
     if name not in PRESETS:
         raise ConfigError("preset", f"{name!r}: {unknown_key(name, PRESETS)}")
@@ -778,7 +812,7 @@ def known_preset(name: str) -> Preset:
 def load_preset(name_or_file: str) -> Preset:
     """A preset by name, or from a YAML file (`Preset.from_json`). Raises ConfigError, OSError."""
     if not name_or_file.endswith((".yaml", ".yml")):
-        return known_preset(name_or_file)
+        return find_preset(name_or_file)
     try:
         values = yaml.safe_load(Path(name_or_file).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

@@ -74,7 +74,7 @@ class AttentionPooling(nn.Module):
         return logits_BL, weights_BS
 
 
-class LabelTelling(NamedTuple):
+class Classification(NamedTuple):
     """What is said of each text's labels. token_weights: of `AttentionPooling`, else None."""
 
     logits_BL: Tensor
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         states: Tensor = self.encoder(source_BS, lengths_B)
         return states
 
-    def pooled(self, states_BSM: Tensor) -> Tensor:
+    def pool(self, states_BSM: Tensor) -> Tensor:
         """States (B, S, M) → one vector of each text, (B, M): what the pooler makes of the first token's state, or
         without one that state."""
         if self.pooler is None:
@@ -108,15 +108,15 @@ class Encoder(nn.Module):
         vectors_BM: Tensor = self.pooler(states_BSM)
         return vectors_BM
 
-    def fill(self, states_NM: Tensor) -> Tensor:
+    def token_logits(self, states_NM: Tensor) -> Tensor:
         """States of masked places (N, M) → logits (N, V). Only with head masked."""
         assert self.masked is not None, self.config.head
         logits_NV: Tensor = self.masked(states_NM)
         return logits_NV
 
-    def tell(self, states_BSM: Tensor, lengths_B: Tensor) -> LabelTelling:
+    def classify(self, states_BSM: Tensor, lengths_B: Tensor) -> Classification:
         """States (B, S, M), lengths (B,) → what is said of the labels. Only with head classify or attention."""
         if self.attention is not None:
-            return LabelTelling(*self.attention(self.dropout(states_BSM), lengths_B))
+            return Classification(*self.attention(self.dropout(states_BSM), lengths_B))
         assert self.label is not None, self.config.head
-        return LabelTelling(self.label(self.dropout(self.pooled(states_BSM))), None)
+        return Classification(self.label(self.dropout(self.pool(states_BSM))), None)

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
 from model.config import ModelConfig
-from model.memory_compressed_attention import Compression
+from model.memory_compressed_attention import KeyValueCompression
 from model.mixture_of_experts import ExpertFeedForward
-from model.positions import Cue, ShawBias, positions_of, sinusoidal_table
+from model.positions import EncodedPositions, ShawBias, positions_of, sinusoidal_table
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -80,27 +80,29 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
-        self.is_parallel = config.parallel
+        self.is_parallel = config.parallel_residual
         self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
         self.shaw = ShawBias(config) if config.positions == "shaw" else None
-        self.compression = Compression(config) if is_compressed else None
+        self.compression = KeyValueCompression(config) if is_compressed else None
         self.cross_attention: CrossAttention | None = None
         if has_cross_attention:
             self.cross_attention = CrossAttention(config)
             self.cross_residual = Residual(config)
         self.feed_forward: Any  # one, or one of experts
-        if config.experts:
-            self.feed_forward = ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
+        if config.num_experts:
+            self.feed_forward = ExpertFeedForward(config, [FeedForward(config) for _ in range(config.num_experts)])
         else:
             self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, x_BTM: Tensor, attend: Attend, cue: Cue, attend_source: AttendSource | None = None) -> Tensor:
-        """x (B, T, M) → (B, T, M). cue: what the layers are told of positions."""
+    def forward(
+        self, x_BTM: Tensor, attend: Attend, positions: EncodedPositions, attend_source: AttendSource | None = None
+    ) -> Tensor:
+        """x (B, T, M) → (B, T, M). positions: what all layers receive of the token positions."""
 
         def mix(x: Tensor) -> Tensor:
-            mixed: Tensor = self.self_attention(x, attend, cue.rotation, self.shaw or cue.bias)
+            mixed: Tensor = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
             return mixed
 
         out: Tensor

@@ -20,13 +20,13 @@ from model.attention import PositionBias, merge_heads, split_heads, write_cache
 from model.config import ModelConfig
 
 
-class Compression(nn.Module):
+class KeyValueCompression(nn.Module):
     """The two convolutions of a layer. They begin as the mean of a window."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         heads, width = config.attention_kv_heads, config.attention_kv_heads * config.attention_head_dim
-        self.stride = config.compression
+        self.stride = config.compression_stride
         self.key = nn.Conv1d(width, width, self.stride, groups=heads, bias=config.bias)
         self.value = nn.Conv1d(width, width, self.stride, groups=heads, bias=config.bias)
         with torch.no_grad():
@@ -36,7 +36,7 @@ class Compression(nn.Module):
                 if convolution.bias is not None:
                     convolution.bias.zero_()
 
-    def everywhere(self, key_BTE: Tensor, value_BTE: Tensor) -> tuple[Tensor, Tensor]:
+    def compress(self, key_BTE: Tensor, value_BTE: Tensor) -> tuple[Tensor, Tensor]:
         """c_t of every position, (B, T, E) each."""
         return self._slide(self.key, key_BTE), self._slide(self.value, value_BTE)
 
@@ -44,16 +44,16 @@ class Compression(nn.Module):
         compressed_BET: Tensor = convolution(functional.pad(x_BTE.transpose(1, 2), (self.stride - 1, 0)))
         return compressed_BET.transpose(1, 2)
 
-    def complete(self, compressed_BKTD: Tensor) -> Tensor:
+    def complete_windows(self, compressed_BKTD: Tensor) -> Tensor:
         """Of c_t those of complete windows, (B, K, N, D), N = floor(T / s)."""
         return compressed_BKTD[:, :, self.stride - 1 :: self.stride]
 
 
-class CompressedAttention:
+class MemoryCompressedAttention:
     """`Attend` over whole sequences. There must be no bias of positions."""
 
     def __init__(
-        self, num_heads: int, num_kv_heads: int, compression: Compression, dropout: float = 0.0, *, scale: float
+        self, num_heads: int, num_kv_heads: int, compression: KeyValueCompression, dropout: float = 0.0, *, scale: float
     ) -> None:
         self.num_heads, self.num_kv_heads, self.compression = num_heads, num_kv_heads, compression
         self.dropout, self.scale = dropout, scale
@@ -63,20 +63,20 @@ class CompressedAttention:
     ) -> Tensor:
         assert bias is None
         key_BKTD, value_BKTD = (
-            split_heads(compressed, self.num_kv_heads) for compressed in self.compression.everywhere(key_BTE, value_BTE)
+            split_heads(compressed, self.num_kv_heads) for compressed in self.compression.compress(key_BTE, value_BTE)
         )
         positions_1T = torch.arange(query_BTE.shape[1], device=query_BTE.device)[None]
         mixed_BHTD = _attend(
             split_heads(query_BTE, self.num_heads) * self.scale,
             (key_BKTD, value_BKTD),
-            (self.compression.complete(key_BKTD), self.compression.complete(value_BKTD)),
+            (self.compression.complete_windows(key_BKTD), self.compression.complete_windows(value_BKTD)),
             positions_1T // self.compression.stride,
             self.dropout,
         )
         return merge_heads(mixed_BHTD)
 
 
-class CachedCompressedAttention:
+class CachedMemoryCompressedAttention:
     """The same over a cache of all keys and values as they were before the convolution, (B, K, C, D) each, to which it
     writes: the slow form, which may read any block at any place. Arguments of `CachedAttention`."""
 
@@ -86,7 +86,7 @@ class CachedCompressedAttention:
         cache_key_BKCD: Tensor,
         cache_value_BKCD: Tensor,
         starts_B: Tensor,
-        compression: Compression,
+        compression: KeyValueCompression,
         *,
         scale: float,
     ) -> None:
@@ -104,11 +104,11 @@ class CachedCompressedAttention:
         kv_heads = self.cache_key_BKCD.shape[1]
         compressed = [
             split_heads(compressed, kv_heads)
-            for compressed in self.compression.everywhere(*(merge_heads(cache) for cache in caches))
+            for compressed in self.compression.compress(*(merge_heads(cache) for cache in caches))
         ]
         rows_B1 = torch.arange(len(positions_BT), device=query_BTE.device)[:, None]
         key_BKTD, value_BKTD = (x_BKCD.transpose(1, 2)[rows_B1, positions_BT].transpose(1, 2) for x_BKCD in compressed)
-        key_BKND, value_BKND = (self.compression.complete(x_BKCD) for x_BKCD in compressed)
+        key_BKND, value_BKND = (self.compression.complete_windows(x_BKCD) for x_BKCD in compressed)
         mixed_BHTD = _attend(
             split_heads(query_BTE, self.num_heads) * self.scale,
             (key_BKTD, value_BKTD),

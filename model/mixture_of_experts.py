@@ -27,7 +27,7 @@ class ExpertFeedForward(nn.Module):
         """experts: as many as the configuration says, each (N, M) → (N, M)."""
         super().__init__()
         self.chosen = config.experts_per_token
-        self.router = nn.Linear(config.d_model, config.experts, bias=False)
+        self.router = nn.Linear(config.d_model, config.num_experts, bias=False)
         self.experts = nn.ModuleList(experts)
         self.balance: Tensor | None = None
 

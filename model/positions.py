@@ -26,7 +26,7 @@ from model.attention import PositionBias, Rotation
 from model.config import ModelConfig
 
 
-class Cue(NamedTuple):
+class EncodedPositions(NamedTuple):
     """What all layers are told of positions in one call: the angles of each, or what to add to the scores."""
 
     rotation: Rotation | None = None
@@ -39,8 +39,8 @@ def positions_of(tokens_BT: Tensor, starts_B: Tensor | None) -> Tensor:
     return positions_BT if starts_B is None else starts_B[:, None] + positions_BT
 
 
-class PositionCues(nn.Module):
-    """Makes the `Cue` of a call. Has tables for rotary, weights for bucketed positions, and nothing else to learn."""
+class PositionEncoding(nn.Module):
+    """Makes the `EncodedPositions` of a call: tables for rotary positions, learned weights for bucketed ones."""
 
     cos: Tensor
     sin: Tensor
@@ -58,13 +58,13 @@ class PositionCues(nn.Module):
         elif config.positions == "alibi":
             self.bias = AlibiBias(config)
 
-    def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> Cue:
+    def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> EncodedPositions:
         """For token ids (B, T), the first of a row at position starts_B (0 unless given). A position past the table of
         angles is an IndexError."""
         if self.kind == "rotary":
             positions_BT = positions_of(tokens_BT, starts_B)
-            return Cue(rotation=(self.cos[positions_BT], self.sin[positions_BT]))
-        return Cue(bias=None if self.bias is None else _Once(self.bias))
+            return EncodedPositions(rotation=(self.cos[positions_BT], self.sin[positions_BT]))
+        return EncodedPositions(bias=None if self.bias is None else _Once(self.bias))
 
 
 class _Once:

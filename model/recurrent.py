@@ -29,16 +29,16 @@ from model.config import ModelConfig
 from model.layers import Embedding
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """What a decoder is told of a source, made once.
 
     states_BSN: the encoder's states, those of padding meaningless. keys_BSA: W1 h of each for the additive score, else
-    None. firsts: the first states of the decoder's cells, (B, M) each, by `first_names`.
+    None. initial_states: the first states of the decoder's cells, (B, M) each, by `initial_state_names`.
     """
 
     states_BSN: Tensor
     keys_BSA: Tensor | None
-    firsts: tuple[Tensor, ...]
+    initial_states: tuple[Tensor, ...]
 
 
 class AttendSource(Protocol):
@@ -134,7 +134,7 @@ class GruCell(nn.Module):
         return ((1 - update) * candidate + update * hidden_BTM,)
 
 
-def first_names(config: ModelConfig) -> tuple[str, ...]:
+def initial_state_names(config: ModelConfig) -> tuple[str, ...]:
     """The states of a decoder's cells, layer by layer, to which the encoder gives first values."""
     parts = ("hidden", "cell") if config.cell == "lstm" else ("hidden",)
     return tuple(f"{part}.{i}" for i in range(config.num_decoder_layers) for part in parts)
@@ -143,7 +143,7 @@ def first_names(config: ModelConfig) -> tuple[str, ...]:
 def state_names(config: ModelConfig) -> tuple[str, ...]:
     """What a decoder carries from a step to the next, (B, M) each: the states of its cells, and with input feeding the
     vector of the token before, which is 0 at first."""
-    return (*first_names(config), "fed") if config.input_feeding else first_names(config)
+    return (*initial_state_names(config), "fed") if config.input_feeding else initial_state_names(config)
 
 
 class RunLayer(Protocol):
@@ -208,7 +208,7 @@ class RecurrentDecoder(nn.Module):
         # Beside the input of the first cell, which is there for all tokens of a target beforehand.
         gates = self._cell(0).hidden.out_features
         self.feed = nn.Linear(size, gates, bias=False) if config.input_feeding else None
-        self.firsts = nn.ModuleList(nn.Linear(config.source_dim, size) for _ in first_names(config))
+        self.initial = nn.ModuleList(nn.Linear(config.source_dim, size) for _ in initial_state_names(config))
         self.score = Score(config) if config.score != "none" else None
         self.combine = nn.Linear(size if self.score is None else config.source_dim + size, size, bias=False)
         self.dropout = nn.Dropout(config.dropout)
@@ -221,9 +221,9 @@ class RecurrentDecoder(nn.Module):
         assert isinstance(cell, LstmCell | GruCell)
         return cell
 
-    def first_states(self, last_BN: Tensor) -> tuple[Tensor, ...]:
-        """tanh(W h + b) of the encoder's last states for each of `first_names`, (B, M)."""
-        return tuple(torch.tanh(first(last_BN)).to(last_BN.dtype) for first in self.firsts)
+    def initial_states(self, last_BN: Tensor) -> tuple[Tensor, ...]:
+        """tanh(W h + b) of the encoder's last states for each of `initial_state_names`, (B, M)."""
+        return tuple(torch.tanh(first(last_BN)).to(last_BN.dtype) for first in self.initial)
 
     def forward(
         self, tokens_BT: Tensor, states: Sequence[Tensor], keys_BSA: Tensor | None, attend: AttendSource | None
@@ -280,19 +280,19 @@ class Recurrent(nn.Module):
             self.encoder.embedding.tokens.weight = self.decoder.embedding.tokens.weight
         _initialise(self)
 
-    def encode(self, source_BS: Tensor, lengths_B: Tensor, run: RunLayer = run_packed) -> Source:
+    def encode(self, source_BS: Tensor, lengths_B: Tensor, run: RunLayer = run_packed) -> EncodedSource:
         """Right-padded token ids (B, S) and lengths (B,)."""
         states_BSN, last_BN = self.encoder(source_BS, lengths_B, run)
         score = self.decoder.score
         keys_BSA = None if score is None else score.project_source(states_BSN)
-        return Source(states_BSN, keys_BSA, self.decoder.first_states(last_BN))
+        return EncodedSource(states_BSN, keys_BSA, self.decoder.initial_states(last_BN))
 
-    def start(self, source: Source) -> list[Tensor]:
+    def start(self, source: EncodedSource) -> list[Tensor]:
         """What a decoder carries before its first token."""
-        fed = [torch.zeros_like(source.firsts[0])] if self.config.input_feeding else []
-        return [*source.firsts, *fed]
+        fed = [torch.zeros_like(source.initial_states[0])] if self.config.input_feeding else []
+        return [*source.initial_states, *fed]
 
-    def attention(self, source: Source, lengths_B: Tensor) -> SourceAttention | None:
+    def attention(self, source: EncodedSource, lengths_B: Tensor) -> SourceAttention | None:
         """Over a source; None for models without a score."""
         if self.config.score == "none":
             return None
@@ -307,7 +307,7 @@ class Recurrent(nn.Module):
         return vectors_BTM
 
     def decode(
-        self, tokens_BT: Tensor, states: Sequence[Tensor], source: Source, lengths_B: Tensor
+        self, tokens_BT: Tensor, states: Sequence[Tensor], source: EncodedSource, lengths_B: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, T, V) of the next T tokens of each row, and what it carries behind them."""
         vectors_BTM, carried = self.decoder(tokens_BT, states, source.keys_BSA, self.attention(source, lengths_B))

@@ -53,7 +53,7 @@ class Tokenizer:
     vocab_size: how many ids there are; the model may know more than the tokenizer, and they are no text.
     pieces: the UTF-8 bytes that each id stands for, none for special tokens. Not to be changed.
     special: the ids of special tokens by their names.
-    drops_first_blank: the blank that begins the first word's bytes is no part of the text.
+    strips_leading_space: the blank that begins the first word's bytes is no part of the text.
     target: what cuts texts of the target's side: where sources are cut otherwise, another one, of the same ids.
     """
 
@@ -69,7 +69,7 @@ class Tokenizer:
             self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
             self._listed = ids if self._known else {}
             unmatched = {*own.get("unmatched", ()), *self.special.values()}
-            piece_of, self.drops_first_blank = _reading(values.get("decoder"))
+            piece_of, self.strips_leading_space = _reading(values.get("decoder"))
             is_unigram = bool(own) and model["type"] == "Unigram"
             self._unigram = _own_unigram(model, ids, added, unmatched) if is_unigram else None
             self._backend = None if is_unigram else _backend(values, ids, unmatched)
@@ -135,7 +135,7 @@ class Tokenizer:
                 return text
         raise TokenizerError(f"token {token} is not special; special are {', '.join(self.special):.200}")
 
-    def reading_special(self, token: int) -> Tokenizer:
+    def matching_special(self, token: int) -> Tokenizer:
         """The same tokenizer, but that one special token is read where its text stands, with the blanks around it that
         the token is said to take."""
         values = json.loads(self._text)
@@ -196,7 +196,7 @@ class Tokenizer:
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
             raise TokenizerError(f"token ids must be 0..{self.vocab_size - 1}, got {min(ids)}..{max(ids)}")
         data = b"".join([self.pieces[token] for token in ids])
-        return (data.removeprefix(b" ") if self.drops_first_blank else data).decode("utf-8", "replace")
+        return (data.removeprefix(b" ") if self.strips_leading_space else data).decode("utf-8", "replace")
 
     def unknown_words(self, text: str) -> list[str]:
         """Words of the text that a closed vocabulary lacks, in order, once each. Always empty for all other kinds."""
@@ -210,7 +210,7 @@ class Tokenizer:
 
     def incremental(self) -> IncrementalDecoder:
         """A decoder for one sequence whose ids arrive one by one."""
-        return IncrementalDecoder(self.pieces, drops_first_blank=self.drops_first_blank)
+        return IncrementalDecoder(self.pieces, strips_leading_space=self.strips_leading_space)
 
 
 class IncrementalDecoder:
@@ -221,9 +221,9 @@ class IncrementalDecoder:
     it decodes a window twice a token and raises on bytes that are no UTF-8, which a model is free to produce.
     """
 
-    def __init__(self, pieces: Sequence[bytes], *, drops_first_blank: bool) -> None:
+    def __init__(self, pieces: Sequence[bytes], *, strips_leading_space: bool) -> None:
         self._pieces = pieces
-        self._drops_blank = drops_first_blank  # the blank before the first word is no part of the text
+        self._drops_blank = strips_leading_space  # the blank before the first word is no part of the text
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
@@ -278,7 +278,7 @@ def _own_unigram(
 
 
 def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
-    """The library's tokenizer without all that is done here: special tokens, their frames, decoding, and where it is a
+    """The library's tokenizer without what is done here: special tokens, templates, decoding, and where it is a
     matter of `model.tokenizers.sentencepiece_normalizer`, normalising. Its ids are those of the file. unmatched: that
     no text has."""
     added = {item["content"]: item for item in values.get("added_tokens") or ()}

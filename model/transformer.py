@@ -27,8 +27,12 @@ from model.attention import (
 )
 from model.config import ModelConfig
 from model.layers import Block, Embedding, norm_layer
-from model.memory_compressed_attention import CachedCompressedAttention, CompressedAttention, Compression
-from model.positions import PositionCues
+from model.memory_compressed_attention import (
+    CachedMemoryCompressedAttention,
+    KeyValueCompression,
+    MemoryCompressedAttention,
+)
+from model.positions import PositionEncoding
 
 
 class LayerCache(NamedTuple):
@@ -45,7 +49,7 @@ class EncoderStack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_source_len)
-        self.cues = PositionCues(config, config.max_source_len, is_causal=False)
+        self.position_encoding = PositionEncoding(config, config.max_source_len, is_causal=False)
         self.blocks = nn.ModuleList(Block(config, has_cross_attention=False) for _ in range(config.num_encoder_layers))
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
 
@@ -59,11 +63,11 @@ class EncoderStack(nn.Module):
             dropout = config.dropout if self.training else 0.0
             mask = padding_mask(lengths_B, source_BS.shape[1])
             attend = FullAttention(
-                config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.attention_factor
+                config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.softmax_scale
             )
-        x_BSM, cue = self.embedding(source_BS), self.cues(source_BS)
+        x_BSM, positions = self.embedding(source_BS), self.position_encoding(source_BS)
         for block in self.blocks:
-            x_BSM = block(x_BSM, attend, cue)
+            x_BSM = block(x_BSM, attend, positions)
         states: Tensor = self.norm(x_BSM)
         return states
 
@@ -75,7 +79,7 @@ class DecoderStack(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_target_len)
-        self.cues = PositionCues(config, config.max_target_len, is_causal=True)
+        self.position_encoding = PositionEncoding(config, config.max_target_len, is_causal=True)
         self.blocks = nn.ModuleList(
             Block(config, has_cross_attention=config.has_encoder, is_compressed=config.is_compressed(layer))
             for layer in range(config.num_decoder_layers)
@@ -93,14 +97,14 @@ class DecoderStack(nn.Module):
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
         """Token ids (B, T), the first at position starts_B (None: 0); a way to attend per layer → states (B, T, M)."""
-        x_BTM, cue = self.embedding(tokens_BT, starts_B), self.cues(tokens_BT, starts_B)
+        x_BTM, positions = self.embedding(tokens_BT, starts_B), self.position_encoding(tokens_BT, starts_B)
         for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
-            x_BTM = block(x_BTM, attend, cue, attend_source)
+            x_BTM = block(x_BTM, attend, positions, attend_source)
         states: Tensor = self.norm(x_BTM)
         return states
 
     @property
-    def compressions(self) -> list[Compression | None]:
+    def compressions(self) -> list[KeyValueCompression | None]:
         """Of each layer."""
         return [block.compression for block in self.blocks if isinstance(block, Block)]
 
@@ -108,11 +112,13 @@ class DecoderStack(nn.Module):
         """States of a whole target at once, causal mask: what training needs. (B, T) → (B, T, M)."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
-        mask = causal_mask(target_BT.shape[1], target_BT.device, window=config.window)
-        heads, kv_heads, scale = config.num_heads, config.attention_kv_heads, config.attention_factor
+        mask = causal_mask(target_BT.shape[1], target_BT.device, sliding_window=config.sliding_window)
+        heads, kv_heads, scale = config.num_heads, config.attention_kv_heads, config.softmax_scale
         full = FullAttention(heads, kv_heads, mask, dropout, scale=scale)
         attends = [
-            full if compression is None else CompressedAttention(heads, kv_heads, compression, dropout, scale=scale)
+            full
+            if compression is None
+            else MemoryCompressedAttention(heads, kv_heads, compression, dropout, scale=scale)
             for compression in self.compressions
         ]
         states: Tensor = self(target_BT, None, attends, sources)
@@ -126,11 +132,11 @@ class DecoderStack(nn.Module):
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
         """States of the next T tokens of each row, whose earlier ones are in `caches`, which are written in place."""
-        heads, scale, window = self.config.num_heads, self.config.attention_factor, self.config.window
+        heads, scale, sliding_window = self.config.num_heads, self.config.softmax_scale, self.config.sliding_window
         attends = [
-            CachedAttention(heads, *cache, starts_B, scale=scale, window=window)
+            CachedAttention(heads, *cache, starts_B, scale=scale, sliding_window=sliding_window)
             if compression is None
-            else CachedCompressedAttention(heads, *cache, starts_B, compression, scale=scale)
+            else CachedMemoryCompressedAttention(heads, *cache, starts_B, compression, scale=scale)
             for cache, compression in zip(caches, self.compressions, strict=True)
         ]
         states: Tensor = self(tokens_BT, starts_B, attends, sources)
@@ -194,8 +200,7 @@ class EncoderDecoder(nn.Module):
         config = self.config
         dropout = config.dropout if self.training else 0.0
         return [
-            SourceAttention(config.num_heads, *layer, lengths_B, dropout, scale=config.attention_factor)
-            for layer in cross
+            SourceAttention(config.num_heads, *layer, lengths_B, dropout, scale=config.softmax_scale) for layer in cross
         ]
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:

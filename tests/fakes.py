@@ -47,7 +47,7 @@ class LetterTokenizer:
             return ""
 
     pieces = (b"", b"", b"", b"", *(bytes([ord("a") + place]) for place in range(26)))
-    drops_first_blank = False
+    strips_leading_space = False
 
     def incremental(self):
         return self.Decoder()

@@ -29,7 +29,7 @@ def seen_attention(config: ModelConfig) -> tuple[SeenAttention, ...]:
 
     Nothing of a recurrent one, of which `align` tells all, and of one whose keys stand for several positions.
     """
-    if config.is_recurrent or config.compression:
+    if config.is_recurrent or config.compression_stride:
         return ()
     kinds: dict[Any, int] = {}
     if config.has_encoder:
@@ -45,7 +45,7 @@ class SeenSelfAttention(FullAttention):
     """`Attend` over whole sequences that keeps the weights of every layer that uses it, in their order."""
 
     def __init__(self, config: ModelConfig, mask: Tensor) -> None:
-        super().__init__(config.num_heads, config.attention_kv_heads, mask, scale=config.attention_factor)
+        super().__init__(config.num_heads, config.attention_kv_heads, mask, scale=config.softmax_scale)
         self.seen: list[Tensor] = []
 
     def __call__(
@@ -99,7 +99,7 @@ class AttendGraph(nn.Module):
 
     def _causal(self, tokens_BT: Tensor) -> SeenSelfAttention:
         config = self.model.config
-        return SeenSelfAttention(config, causal_mask(tokens_BT.shape[1], window=config.window))
+        return SeenSelfAttention(config, causal_mask(tokens_BT.shape[1], sliding_window=config.sliding_window))
 
 
 def _told(layers: Sequence[Tensor], queries_B: Tensor, keys_B: Tensor) -> Tensor:

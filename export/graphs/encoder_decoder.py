@@ -35,7 +35,7 @@ from model.attention import (
 )
 from model.config import ModelConfig
 from model.encoder import Encoder
-from model.memory_compressed_attention import Compression
+from model.memory_compressed_attention import KeyValueCompression
 from model.recurrent import Recurrent
 from model.transformer import Decoder, EncoderDecoder
 
@@ -64,7 +64,7 @@ def _group_query_attention(
 
 def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:
     """(B, H, T, D), as a `PositionBias` reads queries."""
-    return split_heads(query_BTE, config.num_heads) * config.attention_factor
+    return split_heads(query_BTE, config.num_heads) * config.softmax_scale
 
 
 class GraphAttention:
@@ -85,7 +85,7 @@ class GraphAttention:
         config = self.config
         added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
         inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
-        window = {"local_window_size": config.window} if config.window else {}
+        window = {"local_window_size": config.sliding_window} if config.sliding_window else {}
         mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), **window)
         self.present = (key, value)
         return mixed_BTE
@@ -108,7 +108,7 @@ class GraphCompressedAttention:
     def __init__(
         self,
         config: ModelConfig,
-        compression: Compression,
+        compression: KeyValueCompression,
         past: Sequence[Tensor],
         starts_B: Tensor,
         lengths_B: Tensor,
@@ -212,12 +212,12 @@ class EncoderGraph(nn.Module):
         states_BSM = model.encoder(source_BS, lengths_B, GraphEncoderAttention.of(model, source_BS, lengths_B))
         told = [states_BSM]
         if model.pooler is not None:
-            told.append(model.pooled(states_BSM))
+            told.append(model.pool(states_BSM))
         if places_N is not None:
-            logits_NV = model.fill(states_BSM.flatten(0, 1)[places_N])
+            logits_NV = model.token_logits(states_BSM.flatten(0, 1)[places_N])
             told.append(logits_NV.float().log_softmax(-1))
-        elif model.config.tells_labels:
-            logits_BL, weights_BS = model.tell(states_BSM, lengths_B)
+        elif model.config.is_classifier:
+            logits_BL, weights_BS = model.classify(states_BSM, lengths_B)
             told += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
         return told
 
@@ -371,7 +371,7 @@ class SeenSourceAttention:
     def __call__(self, query_BTE: Tensor) -> Tensor:
         query_BHTD = split_heads(query_BTE, self.config.num_heads)
         mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
-            query_BHTD, *self.cross, self.mask, scale=self.config.attention_factor
+            query_BHTD, *self.cross, self.mask, scale=self.config.softmax_scale
         )
         return merge_heads(mixed_BHTD)
 
@@ -388,8 +388,8 @@ class AlignGraph(nn.Module):
 
     def forward(self, tokens_BT: Tensor, source_lengths_B: Tensor, cross: Sequence[Pair]) -> Tensor:
         config = self.model.config
-        mask = causal_mask(tokens_BT.shape[1], window=config.window)
-        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, scale=config.attention_factor)
+        mask = causal_mask(tokens_BT.shape[1], sliding_window=config.sliding_window)
+        attend = FullAttention(config.num_heads, config.attention_kv_heads, mask, scale=config.softmax_scale)
         sources = [SeenSourceAttention(config, layer, source_lengths_B) for layer in cross]
         self.model.decoder(tokens_BT, None, [attend] * len(sources), sources)
         return torch.stack([seen.weights_BHTS for seen in sources if seen.weights_BHTS is not None]).float()
@@ -431,12 +431,12 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
 
     own = tuple(state.name for state in states(config, "") if state.kind != "cross_kv")
     theirs = tuple(f"cross_{part}.{i}" for i in layers for part in ("key", "value"))
-    length = block if config.reads_blocks else 1
-    tokens_axes = {0: axes["batch"], 1: axes["block"]} if config.reads_blocks else rows
+    length = block if config.supports_chunked_prefill else 1
+    tokens_axes = {0: axes["batch"], 1: axes["block"]} if config.supports_chunked_prefill else rows
     past, past_axes = pairs(capacity, "capacity")
     for i in layers:
         if config.is_compressed(i):
-            slots, slots_axes = pairs(-(-capacity // config.compression), "slots")
+            slots, slots_axes = pairs(-(-capacity // config.compression_stride), "slots")
             recent = weight.new_zeros(batch, recent_size(config))
             past[i], past_axes[i] = (*slots[i], recent, recent.clone()), (*slots_axes[i], rows, rows)
     arguments: tuple[Any, ...] = (
@@ -449,7 +449,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     dynamic_axes: tuple[Any, ...] = (tokens_axes, rows, rows, {}, past_axes)
     inputs = ("tokens", "starts", "lengths", "total_length", *(f"past.{name}" for name in own))
     outputs = ("logits", *(f"present.{name}" for name in own))
-    if config.compression:
+    if config.compression_stride:
         decode = Signature(
             module=DecodeTokenGraph(model),
             arguments=arguments,
@@ -521,7 +521,7 @@ def _encoder_signature(model: Encoder) -> Signature:
         dynamic_axes.append({0: axes["places"]})
         inputs.append("places")
         outputs.append("place_logprobs")
-    elif config.tells_labels:
+    elif config.is_classifier:
         outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
     return Signature(
         module=EncoderGraph(model),
@@ -540,7 +540,7 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
     own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
     result = []
     for i in range(config.num_decoder_layers):
-        stride = config.compression if config.is_compressed(i) else 1
+        stride = config.compression_stride if config.is_compressed(i) else 1
         for part in ("key", "value"):
             result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
             if config.has_encoder:
@@ -556,4 +556,4 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
 
 def recent_size(config: ModelConfig) -> int:
     """How many numbers of the keys, and how many of the values, a layer that compresses keeps as they were."""
-    return (config.compression - 1) * config.attention_kv_heads * config.attention_head_dim
+    return (config.compression_stride - 1) * config.attention_kv_heads * config.attention_head_dim

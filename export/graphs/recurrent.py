@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from export.bundle import Role, StateSpec
 from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logits_behind, rank_signature
 from model.config import ModelConfig
-from model.recurrent import Recurrent, SourceAttention, first_names, state_names
+from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
 
 GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # torch's gates in the order of ONNX
 RECURRENCE_OPSET = 22  # of LSTM and GRU
@@ -192,7 +192,7 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
     config, weight = model.config, model.decoder.unembedding.weight
     axes = {name: torch.export.Dim(name) for name in ("batch", "source")}
     rows, sources = {0: axes["batch"]}, {0: axes["batch"], 2: axes["source"]}
-    names, firsts = state_names(config), tuple(f"first_{name}" for name in first_names(config))
+    names, firsts = state_names(config), tuple(f"first_{name}" for name in initial_state_names(config))
     lengths = torch.full((batch,), source, dtype=torch.int32)
     read, sizes = _read_names(config)
     theirs = tuple(weight.new_zeros(batch, 1, source, size) for size in sizes)
@@ -250,7 +250,10 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
     """What is kept between calls."""
     shape: tuple[int | str, ...] = ("batch", config.d_model)
     kept = [StateSpec(name=name, kind="recurrent", dtype=dtype, shape=shape) for name in state_names(config)]
-    kept += [StateSpec(name=f"first_{name}", kind="cross_kv", dtype=dtype, shape=shape) for name in first_names(config)]
+    kept += [
+        StateSpec(name=f"first_{name}", kind="cross_kv", dtype=dtype, shape=shape)
+        for name in initial_state_names(config)
+    ]
     for name, size in zip(*_read_names(config), strict=True):
         kept.append(StateSpec(name=name, kind="cross_kv", dtype=dtype, shape=("batch", 1, "source", size)))
     return tuple(kept)

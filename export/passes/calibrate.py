@@ -142,11 +142,11 @@ def _read(model: Encoder, source: Ids) -> None:
     lengths = torch.tensor([len(source)])
     states = model(torch.tensor([list(source)]), lengths)
     if model.pooler is not None:
-        model.pooled(states)
+        model.pool(states)
     if model.masked is not None:
-        model.fill(states[0])
-    elif model.config.tells_labels:
-        model.tell(states, lengths)
+        model.token_logits(states[0])
+    elif model.config.is_classifier:
+        model.classify(states, lengths)
 
 
 def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:

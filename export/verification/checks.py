@@ -370,7 +370,7 @@ class Suite(Checker):
         self.served, self.plain_model, self.config = served, model, model.config
         sources = samples.sources or ((),) * len(samples.targets)
         # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
-        least = 1 if self.config.reads_blocks else 0
+        least = 1 if self.config.supports_chunked_prefill else 0
         heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
         order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
         self.sources = tuple(sources[i] for i in order)
@@ -401,7 +401,7 @@ class Suite(Checker):
 
     def run(self) -> Verification:
         checks: list[tuple[str, Callable[[], tuple[float, str]], float]] = []
-        if self.config.reads_blocks:
+        if self.config.supports_chunked_prefill:
             checks = [
                 ("prefill against PyTorch", self.prefill, self.tolerance),
                 ("prefill in a batch as alone", self.prefill_alone, self.alone_tolerance),
@@ -483,7 +483,11 @@ class Suite(Checker):
     def _stride(self, name: str) -> int:
         """Positions that a state has one place for."""
         config = self.config
-        return config.compression if config.compression and config.is_compressed(int(name.rpartition(".")[2])) else 1
+        return (
+            config.compression_stride
+            if config.compression_stride and config.is_compressed(int(name.rpartition(".")[2]))
+            else 1
+        )
 
     def _dtype(self, name: str) -> str:
         return "int8" if name in self.roundings.steps else DTYPES.get(self.precision, "float32")
@@ -617,7 +621,7 @@ class Suite(Checker):
         buffers, cross = self.served.buffers(len(rows) + 1, capacity), self.cross(rows)
         for i, row in enumerate(rows):
             head, place = self.targets[row][: self.heads[row]], (i, i + 1)
-            blocks = [head] if self.config.reads_blocks else [[token] for token in head]
+            blocks = [head] if self.config.supports_chunked_prefill else [[token] for token in head]
             for start, block in enumerate(blocks):
                 predictions[row, start + len(block) - 1] = self.served.decode(
                     [block], [start], _rows(buffers, *place), _rows(cross, *place), top_k=top_k[start % len(top_k)]
@@ -671,7 +675,7 @@ class Suite(Checker):
             stride = self._stride(name)
             for row, rest in enumerate(array):
                 used = len(self.targets[row]) if row < len(self.targets) else 0
-                if used and self.config.reads_blocks:  # the head's padding is written, and read by nobody
+                if used and self.config.supports_chunked_prefill:  # the head's padding is written, and read by nobody
                     used = max(used, round_up(self.heads[row], PAD_MULTIPLE))
                 behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
                 differ += differing(behind, garbage(behind.shape, rest.dtype))
@@ -695,7 +699,7 @@ class Suite(Checker):
 
     def _predictions(self) -> list[Prediction]:
         """All there are, in a batch and alone, of one or more rows."""
-        prefilled = [self.prefilled[0], *self.prefilled_alone] if self.config.reads_blocks else []
+        prefilled = [self.prefilled[0], *self.prefilled_alone] if self.config.supports_chunked_prefill else []
         return [*prefilled, *self.played.predictions.values(), *self.played_alone.values()]
 
     def sums(self) -> tuple[float, str]:
@@ -809,12 +813,14 @@ class Suite(Checker):
     def greedy(self) -> tuple[float, str]:
         """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
         limit = max(1, self.config.max_target_len // 2)
-        start = len(self.config.frames.before_target)
-        prompts = [target[: limit if self.config.reads_blocks else max(start, 1)] for target in self.targets]
+        start = len(self.config.template.target_prefix)
+        prompts = [
+            target[: limit if self.config.supports_chunked_prefill else max(start, 1)] for target in self.targets
+        ]
         longest = self.config.max_target_len - max(map(len, prompts)) + 1
         max_tokens = min(GREEDY_TOKENS, longest)
         sources = self.sources if self.config.has_encoder else ()
-        answers = answer_greedily(self.served, sources, prompts, self.config.ends, max_tokens)
+        answers = answer_greedily(self.served, sources, prompts, self.config.eos_ids, max_tokens)
         wrong, ties = list[str](), list[str]()
         for source, prompt, answer in zip(self.sources, prompts, answers, strict=True):
             reference = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))

@@ -54,11 +54,11 @@ class ExpectedEncoder:
         states = model(torch.tensor([source]), lengths)
         arrays: Arrays = {"encoder_states": states[0].numpy()}
         if model.pooler is not None:
-            arrays["pooled"] = model.pooled(states)[0].numpy()
+            arrays["pooled"] = model.pool(states)[0].numpy()
         if model.masked is not None:
-            arrays["place_logprobs"] = model.fill(states[0, list(places)]).log_softmax(-1).numpy()
-        elif model.config.tells_labels:
-            logits, weights = model.tell(states, lengths)
+            arrays["place_logprobs"] = model.token_logits(states[0, list(places)]).log_softmax(-1).numpy()
+        elif model.config.is_classifier:
+            logits, weights = model.classify(states, lengths)
             arrays["label_logits"] = logits[0].numpy()
             if weights is not None:
                 arrays["token_weights"] = weights[0].numpy()

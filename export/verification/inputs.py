@@ -40,10 +40,10 @@ class Samples:
 
 def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts: Sequence[str] = ()) -> Samples:
     """Inputs for a model; `texts` are used as its sources or, without an encoder, as its targets."""
-    random, frames = np.random.default_rng(20), config.frames
+    random, template = np.random.default_rng(20), config.template
     most_source, most_target = (
-        config.max_source_len - frames.around_source,
-        config.max_target_len - len(frames.prompt()),
+        config.max_source_len - template.num_source_special,
+        config.max_target_len - len(template.wrap_prompt()),
     )
 
     special = (config.pad_id, config.bos_id, config.eos_id, config.unk_id)
@@ -53,17 +53,17 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         return tuple(ordinary[random.integers(len(ordinary), size=max(count, 0))].tolist())
 
     def source(length: int) -> Ids:
-        return tuple(frames.source(ids(min(length - frames.around_source, most_source))))
+        return tuple(template.wrap_source(ids(min(length - template.num_source_special, most_source))))
 
     def target(length: int) -> Ids:
-        return tuple(frames.prompt(ids(min(length - len(frames.before_target), most_target))))
+        return tuple(template.wrap_prompt(ids(min(length - len(template.target_prefix), most_target))))
 
     encoded = tokenizer.encode_batch(texts[:MAX_TEXTS]) if tokenizer is not None else []
     targets = [target(length) for length in TARGET_LENGTHS] if config.has_decoder else []
     if not config.has_encoder:
-        targets = [tuple(frames.prompt(text[:most_target])) for text in encoded if text] + targets
+        targets = [tuple(template.wrap_prompt(text[:most_target])) for text in encoded if text] + targets
         return Samples(sources=(), targets=tuple(targets), longest_source=(), longest_target=target(MAX_LENGTH))
-    sources = [tuple(frames.source(text[:most_source])) for text in encoded if text]
+    sources = [tuple(template.wrap_source(text[:most_source])) for text in encoded if text]
     sources += [source(length) for length in SOURCE_LENGTHS]
     targets = [targets[i % len(targets)] for i in range(len(sources))] if targets else []
     return Samples(
@@ -76,8 +76,8 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
 
 def framed_texts(texts: Sequence[str], tokenizer: Tokenizer, config: ModelConfig) -> list[Ids]:
     """Texts as an encoder alone reads them, cut to what it can read; blank ones are left out."""
-    most = config.max_source_len - config.frames.around_source
-    return [tuple(config.frames.source(ids[:most])) for ids in tokenizer.encode_batch(texts) if ids]
+    most = config.max_source_len - config.template.num_source_special
+    return [tuple(config.template.wrap_source(ids[:most])) for ids in tokenizer.encode_batch(texts) if ids]
 
 
 def _range(sequences: Sequence[Ids]) -> str:

@@ -14,8 +14,8 @@ from export.verification.inputs import Ids
 from model.architectures import Model, SourceModel
 from model.attention import CrossAttention, SelfAttention, merge_heads, split_heads
 from model.layers import Block
-from model.memory_compressed_attention import Compression
-from model.recurrent import Recurrent, first_names, state_names
+from model.memory_compressed_attention import KeyValueCompression
+from model.recurrent import Recurrent, initial_state_names, state_names
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
 
 Arrays = dict[str, NDArray[Any]]
@@ -119,10 +119,12 @@ class Expected:
     ) -> NDArray[Any]:
         """(L, H, T, T), every pair of a query and a key by itself: what keeps them apart is added as -inf."""
         config, count = self.model.config, len(tokens)
-        cue = stack.cues(torch.tensor([tokens]))
+        positions = stack.position_encoding(torch.tensor([tokens]))
         places = torch.arange(count)
         distances_TT = places.numpy()[:, None] - places.numpy()
-        hidden_TT = is_causal & ((distances_TT < 0) | (bool(config.window) & (distances_TT >= config.window)))
+        hidden_TT = is_causal & (
+            (distances_TT < 0) | (bool(config.sliding_window) & (distances_TT >= config.sliding_window))
+        )
         layers = []
         for block in stack.blocks:
             assert isinstance(block, Block)
@@ -132,12 +134,12 @@ class Expected:
             for side_TE, norm in ((query_TE, attention.query_norm), (key_TE, attention.key_norm)):
                 side_THD = torch.unflatten(side_TE, -1, (-1, config.attention_head_dim))
                 side_THD = side_THD if norm is None else norm(side_THD)
-                sides.append(side_THD if cue.rotation is None else _turned(side_THD, *cue.rotation))
+                sides.append(side_THD if positions.rotation is None else _turned(side_THD, *positions.rotation))
             query_THD, key_THD = sides
-            scores_HTT = _scores(query_THD.numpy(), key_THD.numpy(), config.attention_factor)
-            bias = block.shaw or cue.bias
+            scores_HTT = _scores(query_THD.numpy(), key_THD.numpy(), config.softmax_scale)
+            bias = block.shaw or positions.bias
             if bias is not None:
-                query_BHTD = query_THD.transpose(0, 1)[None] * config.attention_factor
+                query_BHTD = query_THD.transpose(0, 1)[None] * config.softmax_scale
                 scores_HTT = scores_HTT + bias(query_BHTD, places[None], places)[0].numpy()
             layers.append(self._softmax(np.where(hidden_TT, -np.inf, scores_HTT)))
         return np.stack(layers)
@@ -149,8 +151,8 @@ class Expected:
             arrays["cross_value.0"] = told.states_BSN[:, None].numpy()
         if told.keys_BSA is not None:
             arrays["cross_key.0"] = told.keys_BSA[:, None].numpy()
-        names = (f"first_{name}" for name in first_names(model.config))
-        return arrays | {name: first.numpy() for name, first in zip(names, told.firsts, strict=True)}
+        names = (f"first_{name}" for name in initial_state_names(model.config))
+        return arrays | {name: first.numpy() for name, first in zip(names, told.initial_states, strict=True)}
 
     def _carried(self, model: Recurrent, source: Ids, target: Ids) -> Arrays:
         inputs = self._encoder_inputs(source)
@@ -192,7 +194,7 @@ class Expected:
             query_TE = seen[block.cross_attention.query][0]
             query_THD = torch.unflatten(query_TE, -1, (self.model.config.num_heads, -1)).numpy()
             key_SKD = keys[f"cross_key.{i}"][0].transpose(1, 0, 2)
-            layers.append(self._softmax(_scores(query_THD, key_SKD, self.model.config.attention_factor)))
+            layers.append(self._softmax(_scores(query_THD, key_SKD, self.model.config.softmax_scale)))
         return np.stack(layers)
 
     def _softmax(self, scores_HTS: NDArray[Any]) -> NDArray[Any]:
@@ -221,11 +223,11 @@ def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     return torch.cat((numbers_THR.real, numbers_THR.imag, x_THD[..., 2 * half :]), dim=-1)
 
 
-def _compressed(compression: Compression, cache: LayerCache, layer: int) -> Arrays:
+def _compressed(compression: KeyValueCompression, cache: LayerCache, layer: int) -> Arrays:
     """What a layer that compresses keeps, from the keys and values of all positions."""
     arrays: Arrays = {}
     stride, whole = compression.stride, [merge_heads(tensor) for tensor in cache]
-    for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.everywhere(*whole), strict=True):
+    for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.compress(*whole), strict=True):
         length = plain_1TE.shape[1]
         last = [length - 1] if length % stride else []
         told_KND = split_heads(told_1TE, cache.key.shape[1])[0][:, [*range(stride - 1, length, stride), *last]]

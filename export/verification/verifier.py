@@ -92,7 +92,7 @@ def verify_variants(
     """Every check of several variants, and a golden answer that all of them give; None where there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
-    limits, ends = limits_of(model.config), model.config.ends
+    limits, ends = limits_of(model.config), model.config.eos_ids
     if isinstance(model, Encoder):
         golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
     else:
@@ -439,5 +439,5 @@ def limits_of(config: ModelConfig) -> Limits:
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,
         max_target_len=config.max_target_len if config.has_decoder else 0,
-        max_block=0 if config.reads_blocks else 1,
+        max_block=0 if config.supports_chunked_prefill else 1,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import Framing, ModelConfig
+from model.config import ModelConfig, SpecialTokenTemplate
 from model.pretrained.files import (
     ACTIVATIONS,
     Family,
@@ -96,8 +96,8 @@ class DecoderFamily:
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         has_bias = {prefix: bool(config.get(name, False)) for name, prefix in self.biases.items()}
         tokens = _special_tokens(config, generation)
-        framing = Framing(before_target=(tokens["bos_id"],) if self.begins else ())
-        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "framing": framing}
+        template = SpecialTokenTemplate(target_prefix=(tokens["bos_id"],) if self.begins else ())
+        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "special_token_template": template}
         model = ModelConfig(architecture="decoder", **fields)
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
         return Imported(config=model, weights=self.layout.read(model, weights, unbiased))
@@ -117,7 +117,7 @@ def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
     eos, *more = dict.fromkeys(ends)
     others = {f"{name}_id": config.get(f"{name}_token_id", eos) for name in ("pad", "bos")}
     found = {name: eos if value == -1 else value for name, value in others.items()}
-    return {**found, "eos_id": eos, "more_eos_ids": tuple(more), "unk_id": eos}
+    return {**found, "eos_id": eos, "extra_eos_ids": tuple(more), "unk_id": eos}
 
 
 def _gpt2(config: Fields) -> dict[str, Any]:
@@ -169,19 +169,19 @@ def _llama(config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_shar
 
 
 def _mistral(config: Fields) -> dict[str, Any]:
-    """Jiang et al. 2023: a window in every layer."""
-    window = config.get("sliding_window", 0) if "sliding_window" in config else 4096
-    return {**_llama(config), "window": window}
+    """Jiang et al. 2023: a sliding window in every layer."""
+    sliding_window = config.get("sliding_window", 0) if "sliding_window" in config else 4096
+    return {**_llama(config), "sliding_window": sliding_window}
 
 
 def _qwen2(config: Fields) -> dict[str, Any]:
     """Yang et al. 2024: biases of query, key and value, and of nothing else."""
-    return {**_llama(config), "qkv_bias": True, "window": _layered_window(config)}
+    return {**_llama(config), "qkv_bias": True, "sliding_window": _layered_window(config)}
 
 
 def _qwen3(config: Fields) -> dict[str, Any]:
     """Yang et al. 2025: each head's query and key are normalised."""
-    return {**_llama(config, head_dim=128), "qk_norm": True, "window": _layered_window(config)}
+    return {**_llama(config, head_dim=128), "qk_norm": True, "sliding_window": _layered_window(config)}
 
 
 def _gemma(config: Fields) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _phi(config: Fields) -> dict[str, Any]:
         "gated": False,
         "norm": "layer",
         "norm_eps": config.number("layer_norm_eps", 1e-5),
-        "parallel": True,
+        "parallel_residual": True,
         "bias": True,
         "output_bias": True,
     }
@@ -212,11 +212,11 @@ def _phi(config: Fields) -> dict[str, Any]:
 
 def _phi3(config: Fields) -> dict[str, Any]:
     """Abdin et al. 2024: as Llama, with products that are one where they read the same."""
-    return {**_llama(config), "window": config.get("sliding_window", 0)}
+    return {**_llama(config), "sliding_window": config.get("sliding_window", 0)}
 
 
 def _layered_window(config: Fields) -> int:
-    """The window, where layers may have one or not, 0: none. All layers must be alike."""
+    """The sliding window, where layers may have one or not, 0: none. All layers must be alike."""
     if not config.get("use_sliding_window", False):
         return 0
     layers, first = config.count("num_hidden_layers"), config.get("max_window_layers", 28)

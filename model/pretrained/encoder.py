@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from model.config import Framing, ModelConfig
+from model.config import ModelConfig, SpecialTokenTemplate
 from model.pretrained.files import ACTIVATIONS, CONFIG, Family, Fields, Imported, PretrainedError, Weights
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -289,7 +289,7 @@ def with_special_tokens(imported: Imported, path: Path) -> Imported:
         eos_id=ids["sep"],
         unk_id=ids.get("unk", model.unk_id),
         mask_id=ids.get("mask"),
-        framing=Framing(before_source=(ids["cls"],), after_source=(ids["sep"],)).to_json(),
+        special_token_template=SpecialTokenTemplate(source_prefix=(ids["cls"],), source_suffix=(ids["sep"],)).to_json(),
     )
     return replace(imported, config=config)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, ModelConfig
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ModelConfig, SpecialTokenTemplate
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
@@ -68,8 +68,10 @@ def _marian(config: Fields, generation: Fields, weights: Weights) -> Imported:
     config.only("decoder_vocab_size", vocab_size, default=vocab_size)
     tokens = _Tokens(config, generation)
     settings = {"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"}
-    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("pad_token_id"))
-    return _bart_layout(config, tokens, weights, settings, framing)
+    template = SpecialTokenTemplate(
+        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("pad_token_id")
+    )
+    return _bart_layout(config, tokens, weights, settings, template)
 
 
 def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
@@ -81,8 +83,10 @@ def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
     tokens = _Tokens(config, generation)
     eos, bos = tokens.need("eos_token_id"), tokens.need("bos_token_id")
     settings = {"norm_position": "post", "positions": "learned", "embedding_norm": True}
-    framing = Framing(before_source=(bos,), after_source=(eos,), before_target=tokens.start("bos_token_id"))
-    return _bart_layout(config, tokens, weights, settings, framing)
+    template = SpecialTokenTemplate(
+        source_prefix=(bos,), source_suffix=(eos,), target_prefix=tokens.start("bos_token_id")
+    )
+    return _bart_layout(config, tokens, weights, settings, template)
 
 
 def _mbart(config: Fields, generation: Fields, weights: Weights) -> Imported:
@@ -92,20 +96,24 @@ def _mbart(config: Fields, generation: Fields, weights: Weights) -> Imported:
     config.only("static_position_embeddings", False, default=False)
     settings = {"norm_position": "pre", "positions": "learned", "embedding_norm": True}
     tokens = _Tokens(config, generation)
-    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("bos_token_id"))
-    return _bart_layout(config, tokens, weights, settings, framing)
+    template = SpecialTokenTemplate(
+        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("bos_token_id")
+    )
+    return _bart_layout(config, tokens, weights, settings, template)
 
 
 def _m2m_100(config: Fields, generation: Fields, weights: Weights) -> Imported:
     """Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers."""
     settings = {"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
     tokens = _Tokens(config, generation)
-    framing = Framing(after_source=(tokens.need("eos_token_id"),), before_target=tokens.start("bos_token_id"))
-    return _bart_layout(config, tokens, weights, settings, framing)
+    template = SpecialTokenTemplate(
+        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("bos_token_id")
+    )
+    return _bart_layout(config, tokens, weights, settings, template)
 
 
 def _bart_layout(
-    config: Fields, tokens: _Tokens, weights: Weights, settings: Mapping[str, Any], framing: Framing
+    config: Fields, tokens: _Tokens, weights: Weights, settings: Mapping[str, Any], template: SpecialTokenTemplate
 ) -> Imported:
     """A model whose weights are named and shaped as BART's are."""
     _check_both(config)
@@ -132,10 +140,10 @@ def _bart_layout(
         max_source_len=length,
         max_target_len=length,
         pad_id=tokens.need("pad_token_id"),
-        bos_id=framing.before_target[0],
+        bos_id=template.target_prefix[0],
         eos_id=eos,
         unk_id=eos,
-        framing=framing,
+        special_token_template=template,
         **settings,
     )
     ours = tables.weights
@@ -205,7 +213,7 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
     activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
     tables, tokens = _tables(config, weights, ""), _Tokens(config, generation)
     vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
-    before_target = tokens.start("pad_token_id")
+    target_prefix = tokens.start("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
     length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
     model = ModelConfig(
@@ -232,17 +240,19 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
         max_source_len=length,
         max_target_len=length,
         pad_id=tokens.need("pad_token_id"),
-        bos_id=before_target[0],
+        bos_id=target_prefix[0],
         eos_id=eos,
         unk_id=eos,
-        framing=Framing(after_source=(eos,), before_target=before_target),
+        special_token_template=SpecialTokenTemplate(source_suffix=(eos,), target_prefix=target_prefix),
     )
     ours = tables.weights
     if bias_V is not None:
         ours["decoder.unembedding.bias"] = bias_V
     for side, count in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
         first = f"{side}.block.0.layer"
-        ours[f"{side}.cues.bias.weight"] = weights.take(f"{first}.0.SelfAttention.relative_attention_bias.weight")
+        ours[f"{side}.position_encoding.bias.weight"] = weights.take(
+            f"{first}.0.SelfAttention.relative_attention_bias.weight"
+        )
         weights.leave(f"{first}.1.EncDecAttention.relative_attention_bias")  # in old checkpoints, and never used
         ours[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
         for i in range(count):
@@ -377,7 +387,7 @@ def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -
     """
     config, file = Fields(read_json(path / CONFIG)), path / TOKENIZER_CONFIG
     tokenizer = Fields(read_json(file) if file.is_file() else {}, file=TOKENIZER_CONFIG)
-    kind, eos, frames = config.need("model_type"), imported.config.eos_id, imported.config.frames
+    kind, eos, known = config.need("model_type"), imported.config.eos_id, imported.config.template
     pattern = LANGUAGE_NAMES.get(kind)
     found = {
         match[match.lastindex or 1]: token
@@ -386,24 +396,24 @@ def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -
     }
     if len(found) < 2:
         return imported
-    start, named = frames.before_target[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
+    start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
     if kind == "marian":  # one of several targets is named before the text
-        around = (TARGET_LANGUAGE,), (eos,), frames.before_target
+        around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
     elif kind == "mbart" and not named.startswith("MBart50"):
         around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
     elif tokenizer.get("legacy_behaviour", False):
         around = (), (eos, SOURCE_LANGUAGE), (*start, TARGET_LANGUAGE)
     else:
         around = (SOURCE_LANGUAGE,), (eos,), (*start, TARGET_LANGUAGE)
-    before_source, after_source, before_target = around
-    framing = Framing(
-        before_source=before_source,
-        after_source=after_source,
-        before_target=before_target,
+    source_prefix, source_suffix, target_prefix = around
+    template = SpecialTokenTemplate(
+        source_prefix=source_prefix,
+        source_suffix=source_suffix,
+        target_prefix=target_prefix,
         languages=tuple(sorted(found.items(), key=lambda language: language[1])),
     )
-    return replace(imported, config=imported.config.replace(framing=framing))
+    return replace(imported, config=imported.config.replace(special_token_template=template))
 
 
 FAMILIES: dict[str, Family] = {

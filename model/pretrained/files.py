@@ -145,14 +145,14 @@ class Imported:
     weights: dict[str, Tensor]
 
     def shortened(self, max_length: int) -> Imported:
-        """With a context of at most max_length tokens; a window that is no shorter than it goes."""
+        """With a context of at most max_length tokens; a sliding window that is no shorter than it is switched off."""
         config, weights = self.config, dict(self.weights)
         source, target = min(config.max_source_len, max_length), min(config.max_target_len, max_length)
         for stack, length in (("encoder", source), ("decoder", target)):
             if (name := f"{stack}.embedding.positions") in weights:
                 weights[name] = weights[name][:length]
-        window = config.window if config.window < target else 0
-        config = config.replace(max_source_len=source, max_target_len=target, window=window)
+        sliding_window = config.sliding_window if config.sliding_window < target else 0
+        config = config.replace(max_source_len=source, max_target_len=target, sliding_window=sliding_window)
         return Imported(config=config, weights=weights)
 
 

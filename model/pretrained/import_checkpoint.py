@@ -29,7 +29,7 @@ DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # files beside the weigh
 
 
 @dataclass(frozen=True, kw_only=True)
-class Takeover:
+class ImportedCheckpoint:
     """What was taken over, to be told to the user. max_source_len and max_target_len are theirs."""
 
     config: ModelConfig
@@ -39,7 +39,7 @@ class Takeover:
     lineage: dict[str, Any]
 
 
-def take_over(
+def import_checkpoint(
     source: Path,
     out: Path,
     tokenizer: Tokenizer,
@@ -47,7 +47,7 @@ def take_over(
     allow_pickle: bool = False,
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
-) -> Takeover:
+) -> ImportedCheckpoint:
     """Write the checkpoint `out`. Raises PretrainedError for what is not covered, CheckpointError for the disk.
 
     max_length: longest context that is kept, in tokens. eos_id: the only token that ends answers, instead of whatever
@@ -74,7 +74,7 @@ def take_over(
         lineage=lineage,
         extra={"model_card.md": model_card(ours.config, parameters, lineage).encode()},
     )
-    return Takeover(
+    return ImportedCheckpoint(
         config=ours.config,
         parameters=parameters,
         max_source_len=theirs.config.max_source_len,

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from model.architectures import build
-from model.config import ConfigError, Framing
+from model.config import ConfigError, SpecialTokenTemplate
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
     CONFIG,
@@ -74,7 +74,9 @@ def _with_prompt_prefix(imported: Imported, path: Path) -> Imported:
     prefix = _prompt_prefix(path, imported.config.bos_id)
     if prefix is None:
         return imported
-    return replace(imported, config=imported.config.replace(framing=Framing(before_target=prefix)))
+    return replace(
+        imported, config=imported.config.replace(special_token_template=SpecialTokenTemplate(target_prefix=prefix))
+    )
 
 
 def _prompt_prefix(path: Path, bos_id: int) -> tuple[int, ...] | None:

@@ -115,10 +115,10 @@ def search(
                 totals_RV[:, token] -= diversity_penalty * times
             if length <= len(prefix):
                 totals_RV[:, np.arange(totals_RV.shape[1]) != prefix[length - 1]] = -np.inf
-            looked_at = max(2, 1 + len(predictor.ends)) * group_size
+            looked_at = max(2, 1 + len(predictor.eos_ids)) * group_size
             candidates = _best(group.live, logprobs_RV, totals_RV, looked_at)
             ends = [
-                live.tokens[-1] in predictor.ends or length == max_tokens or (stop is not None and stop(live.tokens))
+                live.tokens[-1] in predictor.eos_ids or length == max_tokens or (stop is not None and stop(live.tokens))
                 for live in candidates
             ]
             pairs = list(zip(candidates, ends, strict=True))

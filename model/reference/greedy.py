@@ -19,7 +19,7 @@ from torch import Tensor
 
 from model.architectures import GenerativeModel, SourceModel
 from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
-from model.recurrent import Recurrent, Source
+from model.recurrent import EncodedSource, Recurrent
 from model.transformer import EncoderDecoder, LayerCache
 
 Choose = Callable[[Tensor], int]
@@ -35,7 +35,7 @@ Stop = Callable[[Sequence[int]], bool]
 class Predictor(Protocol):
     """What a strategy asks of a model that has a prompt, and a source where it is an encoder-decoder."""
 
-    ends: tuple[int, ...]
+    eos_ids: tuple[int, ...]
 
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         """float32 (R, V): of the token that follows each of R lists of new tokens, all of one length."""
@@ -62,7 +62,7 @@ def extend(
     """
     _check(model, prompt, source, max_tokens)
     new: list[int] = []
-    while len(new) < max_tokens and not (new and new[-1] in model.config.ends):
+    while len(new) < max_tokens and not (new and new[-1] in model.config.eos_ids):
         new.append(choose(next_logits(model, [*prompt, *new], source=source)))
     return new
 
@@ -89,13 +89,13 @@ def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequen
     if isinstance(model, Recurrent):
         return _alphas(model, inputs, model.encode(_row(source, model), lengths_1), lengths_1)[None, None]
     _, cross = model.encode(_row(source, model), lengths_1)
-    scale = model.config.attention_factor
+    scale = model.config.softmax_scale
     watched = [_Watched(model.config.num_heads, *layer, lengths_1, scale=scale) for layer in cross]
     model.decoder.train_states(_row(inputs, model), watched)
     return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
 
 
-def _alphas(model: Recurrent, inputs: Sequence[int], source: Source, lengths_1: Tensor) -> Tensor:
+def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, lengths_1: Tensor) -> Tensor:
     """Weights float32 (T, S), token by token."""
     attend = model.attention(source, lengths_1)
     if attend is None:
@@ -129,9 +129,9 @@ class ModelPredictor:
         """Arguments and errors of `extend`."""
         _check(model, prompt, source, max_tokens)
         self.model, self.prompt, self.source = model, list(prompt), list(source)
-        self.ends = model.config.ends
+        self.eos_ids = model.config.eos_ids
         self._cross: list[LayerCache] = []
-        self._states: Source | None = None
+        self._states: EncodedSource | None = None
         if isinstance(model, Recurrent):
             self._states = model.encode(_row(source, model), _row([len(source)], model)[0])
         elif isinstance(model, EncoderDecoder):
@@ -144,11 +144,11 @@ class ModelPredictor:
         lengths_R = _row([len(self.source)] * rows, model)[0]
         if isinstance(model, Recurrent):
             assert self._states is not None
-            states_BSN, keys_BSA, firsts = self._states
-            source = Source(
+            states_BSN, keys_BSA, initial_states = self._states
+            source = EncodedSource(
                 states_BSN.expand(rows, -1, -1),
                 None if keys_BSA is None else keys_BSA.expand(rows, -1, -1),
-                tuple(first.expand(rows, -1) for first in firsts),
+                tuple(first.expand(rows, -1) for first in initial_states),
             )
             attend = model.attention(source, lengths_R)
             states_RTM, _ = model.decoder(tokens_RT, model.start(source), source.keys_BSA, attend)
@@ -159,7 +159,7 @@ class ModelPredictor:
                     key.expand(rows, -1, -1, -1),
                     value.expand(rows, -1, -1, -1),
                     lengths_R,
-                    scale=model.config.attention_factor,
+                    scale=model.config.softmax_scale,
                 )
                 for key, value in self._cross
             ]

@@ -137,7 +137,7 @@ def _extend(
     while len(new) < max_tokens:
         is_forced = len(new) < len(prefix)
         new.append(prefix[len(new)] if is_forced else choose(_scores(predictor, new, process), new))
-        if new[-1] in predictor.ends or (stop is not None and stop(new)):
+        if new[-1] in predictor.eos_ids or (stop is not None and stop(new)):
             break
     return new
 

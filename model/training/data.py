@@ -195,13 +195,13 @@ class PairBatches:
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
-        self._start = model.frames.prompt()
+        self._start = model.template.wrap_prompt()
         self._sources: list[list[int]] = []
         self._targets: list[list[int]] = []
         targets = tokenizer.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
         for source, target in zip(sources, targets, strict=True):
-            framed = model.frames.source(source) if model.has_encoder else []
+            framed = model.template.wrap_source(source) if model.has_encoder else []
             room = min(model.max_target_len, train.batch_tokens) - len(self._start)
             if len(framed) <= model.max_source_len and len(target) <= room:
                 self._sources.append(framed)
@@ -266,7 +266,7 @@ class StreamBatches:
     dropped = 0
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        self._start, self._pad_id, self._seed = model.frames.prompt(), model.pad_id, train.seed
+        self._start, self._pad_id, self._seed = model.template.wrap_prompt(), model.pad_id, train.seed
         self._window = model.max_target_len + 1 - len(self._start)
         self._rows = max(1, train.batch_tokens // model.max_target_len)
         self._ids = torch.tensor([token for _, text in examples.pairs for token in tokenizer.encode(text)])

@@ -57,7 +57,7 @@ class _TextBatches:
     epoch, so that a key says which epoch it is of."""
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        before, after = model.frames.before_source, model.frames.after_source
+        before, after = model.template.source_prefix, model.template.source_suffix
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
         self._inside = slice(len(before), -len(after) or None)
         framed = [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
@@ -107,7 +107,7 @@ class MaskedBatches(_TextBatches):
         if model.mask_id is None:
             raise ConfigError("mask_id", "must be set to mask tokens, got none")
         self._mask_id, self._share = model.mask_id, train.mask_share
-        special = {model.pad_id, model.bos_id, model.eos_id, model.unk_id, model.mask_id, *model.frames.tokens}
+        special = {model.pad_id, model.bos_id, model.eos_id, model.unk_id, model.mask_id, *model.template.token_ids}
         self._others = [token for token in range(model.vocab_size) if token not in special]
         self.tokens = sum(max(1, round(self._share * len(source[self._inside]))) for source in self._sources)
 

@@ -16,9 +16,9 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
 from model.architectures import GenerativeModel, Model
-from model.config import ANY_LANGUAGES, Languages
+from model.config import DEFAULT_LANGUAGES, LanguagePair
 from model.encoder import Encoder
-from model.recurrent import Recurrent, Source
+from model.recurrent import EncodedSource, Recurrent
 from model.tokenizer import Tokenizer
 from model.training.data import Batches, pad
 from model.training.loss import batch_loss, drop_padding
@@ -73,9 +73,9 @@ def accuracy(model: Encoder, batches: Batches) -> float:
         states_BSM = model(batch.source_BS, batch.lengths_B)
         if model.masked is not None:
             hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
-            logits = model.fill(hidden_NM)
+            logits = model.token_logits(hidden_NM)
         else:
-            logits, targets_N = model.tell(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+            logits, targets_N = model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
         right += int((logits.argmax(-1) == targets_N).sum())
         tokens += batch.tokens
     model.train(was_training)
@@ -89,18 +89,18 @@ def translate(
     *,
     max_tokens: int | None = None,
     rows: int = ROWS,
-    languages: Languages = ANY_LANGUAGES,
+    languages: LanguagePair = DEFAULT_LANGUAGES,
 ) -> list[str]:
     """Greedy translations, in the order of the texts. max_tokens: new tokens each, the model's limit unless given."""
-    frames = model.config.frames
-    limit = model.config.max_source_len - frames.around_source
+    template = model.config.template
+    limit = model.config.max_source_len - template.num_source_special
     encoded = tokenizer.encode_batch(texts)
     for place, ids in enumerate(encoded):
         if len(ids) > limit:
             raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(ids)}: shorten it")
-    sources = [frames.source(ids, languages) for ids in encoded]
-    prompts = [frames.prompt((), languages)] * len(sources)
-    allowed = model.config.max_target_len + 1 - len(frames.before_target)
+    sources = [template.wrap_source(ids, languages) for ids in encoded]
+    prompts = [template.wrap_prompt((), languages)] * len(sources)
+    allowed = model.config.max_target_len + 1 - len(template.target_prefix)
     answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)
     return [tokenizer.decode(answer) for answer in answers]
 
@@ -115,8 +115,9 @@ def greedy_batch(
 ) -> list[list[int]]:
     """New token ids of each prompt, eos included where it was produced; the model should be in evaluation mode.
 
-    prompts and sources: framed (`Framing`), at least one id each; a source for each prompt of an encoder-decoder.
-    Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as its rows finish.
+    prompts and sources: with their special tokens (`SpecialTokenTemplate`), at least one id each; a source for each
+    prompt of an encoder-decoder. Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as
+    its rows finish.
     """
     longest = max(map(len, prompts), default=1) + max_tokens - 1
     if longest > model.config.max_target_len:
@@ -165,9 +166,9 @@ def _decode(
         finished = []
         for row, token in enumerate(next_R.tolist()):
             output = outputs[live[row]]
-            if not output or output[-1] not in model.config.ends:
+            if not output or output[-1] not in model.config.eos_ids:
                 output.append(token)
-            finished.append(output[-1] in model.config.ends)
+            finished.append(output[-1] in model.config.eos_ids)
         if all(finished):
             break
         starts_R, ends_R, block_RT = ends_R, ends_R + 1, next_R[:, None]
@@ -204,7 +205,7 @@ def _decode_recurrent(
             else:
                 tokens[row] = best[row]
                 output.append(best[row])
-            if len(output) < max_tokens and not (output and output[-1] in model.config.ends):
+            if len(output) < max_tokens and not (output and output[-1] in model.config.eos_ids):
                 kept.append(row)
         if not kept:
             break
@@ -213,7 +214,7 @@ def _decode_recurrent(
             live, tokens = [live[row] for row in kept], [tokens[row] for row in kept]
             states, lengths_R = [state[kept_R] for state in states], lengths_R[kept_R]
             keys_BSA = None if source.keys_BSA is None else source.keys_BSA[kept_R]
-            source = Source(source.states_BSN[kept_R], keys_BSA, ())
+            source = EncodedSource(source.states_BSN[kept_R], keys_BSA, ())
     return outputs
 
 

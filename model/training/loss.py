@@ -92,9 +92,9 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
         states_BSM = model(batch.source_BS, batch.lengths_B)
         if model.masked is not None:
             hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
-            logits = model.fill(hidden_NM)
+            logits = model.token_logits(hidden_NM)
         else:
-            logits, targets_N = model.tell(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+            logits, targets_N = model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
     logits = logits.float()
     if model.config.multi_label:
         wanted = functional.one_hot(targets_N, logits.shape[1]).to(logits.dtype)

@@ -12,7 +12,7 @@ from rich.progress import Progress as Bar
 
 
 @dataclass(frozen=True)
-class Figures:
+class StepMetrics:
     """One moment of a run."""
 
     step: int
@@ -34,7 +34,7 @@ class Display(Protocol):
         """Something that happened once: data read, validation loss, a state saved."""
         ...
 
-    def update(self, figures: Figures) -> None: ...
+    def update(self, figures: StepMetrics) -> None: ...
 
     def close(self) -> None:
         """Leave the terminal as it was; may be called twice."""
@@ -50,7 +50,7 @@ class PlainDisplay:
     def message(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
-    def update(self, figures: Figures) -> None:
+    def update(self, figures: StepMetrics) -> None:
         print(figures.line(), file=self._stream, flush=True)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class BarDisplay:
     def message(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False)
 
-    def update(self, figures: Figures) -> None:
+    def update(self, figures: StepMetrics) -> None:
         self._bar.update(self._task, completed=figures.share, description=figures.line())
 
     def close(self) -> None:

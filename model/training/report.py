@@ -79,7 +79,7 @@ def final_scores(
     """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
-    longest = model.config.max_source_len - model.config.frames.around_source
+    longest = model.config.max_source_len - model.config.template.num_source_special
     pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
     pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
     hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
@@ -113,9 +113,9 @@ def encoder_scores(
 
 @torch.no_grad()
 def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    frames, device = model.config.frames, next(model.parameters()).device
-    room = model.config.max_source_len - len(frames.before_source) - len(frames.after_source)
-    source = torch.tensor([[*frames.before_source, *ids[:room], *frames.after_source]], device=device)
+    template, device = model.config.template, next(model.parameters()).device
+    room = model.config.max_source_len - len(template.source_prefix) - len(template.source_suffix)
+    source = torch.tensor([[*template.source_prefix, *ids[:room], *template.source_suffix]], device=device)
     lengths = torch.tensor([source.shape[1]], device=device)
     return model(source, lengths), lengths
 
@@ -127,7 +127,7 @@ def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
     assert model.config.mask_id is not None
     states, _lengths = _states(model, [*ids[:place], model.config.mask_id, *ids[place + 1 :]])
     with torch.no_grad():
-        told = int(model.fill(states[0, [len(model.config.frames.before_source) + place]]).argmax())
+        told = int(model.token_logits(states[0, [len(model.config.template.source_prefix) + place]]).argmax())
     before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
     return (
         f"{before} [{tokenizer.decode([ids[place]]).strip()}] {after}\n  model:     {tokenizer.decode([told]).strip()}"
@@ -137,7 +137,7 @@ def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
 def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> str:
     states, lengths = _states(model, tokenizer.encode(text))
     with torch.no_grad():
-        told = int(model.tell(states, lengths).logits_BL.argmax())
+        told = int(model.classify(states, lengths).logits_BL.argmax())
     return f"{text}\n  model:     {model.config.labels[told]}\n  reference: {label}"
 
 
@@ -146,7 +146,9 @@ def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Exa
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
     texts = rng.sample(lines, min(SAMPLES, len(lines)))
     room = model.config.max_target_len
-    prompts = [model.config.frames.prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts]
+    prompts = [
+        model.config.template.wrap_prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts
+    ]
     new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
     continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
     return [
@@ -185,7 +187,7 @@ def model_card(
     kinds = {
         "encoder_decoder": "Translation model (encoder-decoder)",
         "decoder": "Language model (decoder-only)",
-        "encoder": "Classifier (encoder alone)" if model.tells_labels else "Masked language model (encoder alone)",
+        "encoder": "Classifier (encoder alone)" if model.is_classifier else "Masked language model (encoder alone)",
         "recurrent": f"Translation model (recurrent: {model.cell}, score {model.score})",
     }
     kind = kinds[model.architecture]

@@ -33,7 +33,7 @@ from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import Display, Figures, PlainDisplay, clock
+from model.training.progress import Display, PlainDisplay, StepMetrics, clock
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
 
@@ -111,7 +111,7 @@ def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
     """What a model's shape takes from its data, beside the vocabulary."""
     if config.head == "masked":
         return {"mask_id": MASK_ID}
-    if config.tells_labels and not config.labels:
+    if config.is_classifier and not config.labels:
         return {"labels": tuple(sorted({label for _, label in data.pairs}))}
     return {}
 
@@ -120,7 +120,7 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
     path = out / "tokenizer.json"
     if path.exists():
         return Tokenizer.load(path)
-    sides = slice(0, 1) if model.tells_labels else slice(None)  # labels are no text
+    sides = slice(0, 1) if model.is_classifier else slice(None)  # labels are no text
     texts = (text for pair in data.pairs for text in pair[sides] if text)
     tokenizer = Tokenizer.train(
         texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
@@ -288,7 +288,7 @@ class _Run:
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         share = self.share()
         remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
-        self.display.update(Figures(progress.step, share, loss, current, tokens_per_s, remaining_s))
+        self.display.update(StepMetrics(progress.step, share, loss, current, tokens_per_s, remaining_s))
         return _Rate(progress.tokens, progress.elapsed_s)
 
     def _validate(self) -> float:

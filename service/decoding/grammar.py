@@ -78,7 +78,7 @@ class Grammar:
         assert len(text.encode()) <= MAX_GRAMMAR_BYTES[kind], kind
         try:
             self._start = _State(
-                self._tokens.matcher(_COMPILED[kind](text), _limits(width)), vocabulary.drops_first_blank
+                self._tokens.matcher(_COMPILED[kind](text), _limits(width)), vocabulary.strips_leading_space
             )
             if not self._allowed(self._start).any():
                 raise _Refused("nothing that the model's tokens can write begins like this")

@@ -316,7 +316,7 @@ def phrase_variants(tokenizer: Tokenizer, text: str, *, field: str = "options.ph
 def _behind_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The spelling of a text that begins with a mark, in a closed vocabulary that has the mark only behind words."""
     first = text[:1]
-    if not tokenizer.drops_first_blank or not first or first.isalnum() or first not in tokenizer.unknown_words(text):
+    if not tokenizer.strips_leading_space or not first or first.isalnum() or first not in tokenizer.unknown_words(text):
         return ()
     word = next(
         (piece.decode()[1:] for piece in tokenizer.pieces if piece.startswith(b" ") and piece[1:].isalnum()), ""
@@ -330,4 +330,4 @@ def _behind_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 def _text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bytes:
     """The least that the tokens add to a text: where they begin it, a first blank may be no part of it."""
     text = b"".join(tokenizer.pieces[token] for token in tokens)
-    return text.removeprefix(b" ") if tokenizer.drops_first_blank else text
+    return text.removeprefix(b" ") if tokenizer.strips_leading_space else text

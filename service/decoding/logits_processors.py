@@ -248,7 +248,7 @@ class BannedTexts:
         return self._found[state]
 
     def _find(self, node: int, is_first: bool) -> np.ndarray:
-        if is_first and self._vocabulary.drops_first_blank:
+        if is_first and self._vocabulary.strips_leading_space:
             written = ((token, self._vocabulary.first(token)) for token in self._inside.tolist())
             return np.array([token for token, piece in written if any(text in piece for text in self._texts)], np.int64)
         rests = {rest for at in self._automaton.chain(node) for rest in self._rests.get(at, ())}

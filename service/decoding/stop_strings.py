@@ -27,12 +27,12 @@ class StopState(NamedTuple):
 class StopMatcher:
     """The stop strings of one request. States are values: a hypothesis forks by copying a reference.
 
-    pieces: the bytes of each token id, none for special tokens. drops_first_blank: the blank before the first word is
-    no part of the text.
+    pieces: the bytes of each token id, none for special tokens. strips_leading_space: the first word's
+    leading space is not part of the text.
     """
 
-    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, drops_first_blank: bool) -> None:
-        self._pieces, self._drops_first_blank = pieces, drops_first_blank
+    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, strips_leading_space: bool) -> None:
+        self._pieces, self._drops_first_blank = pieces, strips_leading_space
         self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 

@@ -15,23 +15,23 @@ class Vocabulary:
     """The texts of all tokens, with indices that are made when they are first needed: keep one for each model.
 
     pieces: the bytes of each id, none for special tokens. eos_ids: the tokens that end an answer, at least one.
-    drops_first_blank: the blank before the first word of an answer is no part of its text. Threads may share it.
+    strips_leading_space: the blank before the first word of an answer is no part of its text. Threads may share it.
     """
 
-    def __init__(self, pieces: Sequence[bytes], *, eos_ids: Sequence[int], drops_first_blank: bool) -> None:
-        self.pieces, self.eos_ids, self.drops_first_blank = pieces, tuple(eos_ids), drops_first_blank
+    def __init__(self, pieces: Sequence[bytes], *, eos_ids: Sequence[int], strips_leading_space: bool) -> None:
+        self.pieces, self.eos_ids, self.strips_leading_space = pieces, tuple(eos_ids), strips_leading_space
         self.longest = max(map(len, pieces))  # bytes
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, eos_ids: Sequence[int]) -> Vocabulary:
-        return cls(tokenizer.pieces, eos_ids=eos_ids, drops_first_blank=tokenizer.drops_first_blank)
+        return cls(tokenizer.pieces, eos_ids=eos_ids, strips_leading_space=tokenizer.strips_leading_space)
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def first(self, token: int) -> bytes:
         """What the token writes as the first one that writes anything."""
-        return self.pieces[token].removeprefix(b" ") if self.drops_first_blank else self.pieces[token]
+        return self.pieces[token].removeprefix(b" ") if self.strips_leading_space else self.pieces[token]
 
     def beginning_with(self, text: bytes) -> np.ndarray:
         """Ids of the pieces that begin with `text`, which is UTF-8 or a part of it, not empty."""

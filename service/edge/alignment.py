@@ -76,16 +76,16 @@ def source_spans(offsets: Sequence[Span], text: str, *, before: int, after: int)
 
 
 def target_spans(
-    tokens: Sequence[int], pieces: Sequence[bytes], text: str, *, drops_first_blank: bool
+    tokens: Sequence[int], pieces: Sequence[bytes], text: str, *, strips_leading_space: bool
 ) -> tuple[Span, ...]:
     """The part of the answer's text that each token stands for.
 
     pieces: the bytes of each id, none for special tokens, whose spans are empty and behind the token before them.
-    text: what the tokens decode to, or a beginning of it where a stop string cut it. drops_first_blank: the blank
+    text: what the tokens decode to, or a beginning of it where a stop string cut it. strips_leading_space: the blank
     before the first word is no part of the text.
     """
     parts = [pieces[token] for token in tokens]
-    if drops_first_blank:
+    if strips_leading_space:
         first = next((place for place, part in enumerate(parts) if part), None)
         if first is not None:
             parts[first] = parts[first].removeprefix(b" ")

@@ -640,7 +640,7 @@ class ServedModel:
     def _mask_tokenizer(self) -> Tokenizer:
         assert self.encoding is not None
         assert self.encoding.mask is not None
-        return self.tokenizer.reading_special(self.encoding.mask)
+        return self.tokenizer.matching_special(self.encoding.mask)
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
         """How many tokens may be new."""

@@ -224,7 +224,7 @@ def attended(
             tokens = tuple(asked.target_tokens) or (*given, model.manifest.tokens.eos)
             answer = asked.target or tokenizer.decode(tokens)
         shift = 0 if request.source else len(text)
-        behind = target_spans(tokens, pieces, answer, drops_first_blank=tokenizer.drops_first_blank)
+        behind = target_spans(tokens, pieces, answer, strips_leading_space=tokenizer.strips_leading_space)
         spans = [*before, *((start + shift, end + shift) for start, end in behind)]
         all_tokens = (*seen.decoder_tokens[: len(before)], *tokens)
         fields["target_text"] = answer
@@ -284,7 +284,7 @@ class HypothesisConverter:
             heads=options.alignment_heads,
             source_spans=self._source_spans,
             target_spans=target_spans(
-                result.tokens, tokenizer.pieces, result.text, drops_first_blank=tokenizer.drops_first_blank
+                result.tokens, tokenizer.pieces, result.text, strips_leading_space=tokenizer.strips_leading_space
             ),
         )
         return pb.Alignment(

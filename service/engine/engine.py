@@ -40,7 +40,7 @@ class TextDecoder(Protocol):
     def pieces(self) -> Items[bytes]: ...
 
     @property
-    def drops_first_blank(self) -> bool: ...
+    def strips_leading_space(self) -> bool: ...
 
     def incremental(self) -> Incremental: ...
 
@@ -195,7 +195,7 @@ class Engine:
         if not request.stop:
             return None
         tokenizer = self._tokenizer
-        return StopMatcher(tokenizer.pieces, request.stop, drops_first_blank=tokenizer.drops_first_blank)
+        return StopMatcher(tokenizer.pieces, request.stop, strips_leading_space=tokenizer.strips_leading_space)
 
     def _cancel(self, sequence: Sequence) -> None:
         with self._wake:

@@ -18,7 +18,7 @@ from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 MODEL = tiny_model(tiny_config())
 GENERATOR = tiny_model(
-    tiny_config("decoder", positions="alibi", window=6, num_kv_heads=2, num_decoder_layers=1, qk_norm=True)
+    tiny_config("decoder", positions="alibi", sliding_window=6, num_kv_heads=2, num_decoder_layers=1, qk_norm=True)
 )
 ENCODER = tiny_model(tiny_config("encoder", num_encoder_layers=1))
 TOLERANCE = 1e-5

@@ -49,7 +49,7 @@ def test_embeddings_are_pooled_states(client):
         expected = {"mean": states[0].mean(0).numpy(), "cls": states[0, 0].numpy()}
         if kind == "classify":
             with torch.inference_mode():
-                expected["pooler"] = MODELS[kind].pooled(states)[0].numpy()
+                expected["pooler"] = MODELS[kind].pool(states)[0].numpy()
         for pooling, vector in expected.items():
             assert client.embed(text, model=kind, pooling=pooling) == pytest.approx(vector, abs=1e-5)
             normalized = client.embed(text, model=kind, pooling=pooling, normalize=True)
@@ -62,7 +62,7 @@ def test_masks_are_filled_as_pytorch_fills_them(client, text):
     states, _ = states_of("masked", text)
     places = [place for place, token in enumerate(ids_of(text)) if token == 4]
     with torch.inference_mode():
-        probabilities_NV = MODELS["masked"].fill(states[0, places]).softmax(-1)
+        probabilities_NV = MODELS["masked"].token_logits(states[0, places]).softmax(-1)
     masks = client.fill_mask(text, top_k=7)  # the only model that can
     assert len(masks) == len(places)
     for fillings, expected_V in zip(masks, probabilities_NV, strict=True):
@@ -78,7 +78,7 @@ def test_labels_are_those_of_pytorch(client):
         for text in TEXTS:
             states, lengths = states_of(kind, text)
             with torch.inference_mode():
-                told = MODELS[kind].tell(states, lengths)
+                told = MODELS[kind].classify(states, lengths)
             logits, labels = told.logits_BL[0], ENCODERS[kind]["labels"]
             expected = logits.sigmoid() if kind == "attention" else logits.softmax(-1)
             answer = client.classify(text, model=kind, token_weights=kind == "attention")

@@ -7,7 +7,7 @@ import torch
 
 from export.to_onnx import export_model
 from glossa.client import Client, ClientError
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Framing, Languages
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
 from model.reference.beam import beam_search
 from model.reference.greedy import cross_attention, greedy, score
 from model.training.evaluate import translate
@@ -17,11 +17,13 @@ from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 TOKENIZER = tiny_tokenizer()
 WORDS = TOKENIZER.vocab_size
 LANGUAGES = (("de_DE", WORDS), ("en_XX", WORDS + 1), ("sw_KE", WORDS + 2))  # ids that the tokenizer does not know
-FRAMING = Framing(
-    before_source=(SOURCE_LANGUAGE,), after_source=(2,), before_target=(2, TARGET_LANGUAGE), languages=LANGUAGES
+FRAMING = SpecialTokenTemplate(
+    source_prefix=(SOURCE_LANGUAGE,), source_suffix=(2,), target_prefix=(2, TARGET_LANGUAGE), languages=LANGUAGES
 )
-TRANSLATOR = tiny_model(tiny_config(vocab_size=WORDS + 5, framing=FRAMING), seed=2)  # whose answers differ most
-GENERATOR = tiny_model(tiny_config("decoder", framing=Framing()))
+TRANSLATOR = tiny_model(
+    tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING), seed=2
+)  # whose answers differ most
+GENERATOR = tiny_model(tiny_config("decoder", special_token_template=SpecialTokenTemplate()))
 INTO = {"source_language": "en_XX", "target_language": "de_DE"}
 MOST = 20
 
@@ -54,7 +56,9 @@ def test_answers_begin_behind_the_language_that_was_asked_for(client, target):
         logprobs = [token.logprob for token in answer.hypotheses[0].token_logprobs]
         assert logprobs == pytest.approx(score(TRANSLATOR, [2, target], expected, source=source_of(text)), abs=1e-4)
     together = [answer.text for answer in client.translate_batch(TEXTS * 3, **options)]
-    assert together == translate(TRANSLATOR, TOKENIZER, TEXTS * 3, max_tokens=MOST, languages=Languages("en_XX", code))
+    assert together == translate(
+        TRANSLATOR, TOKENIZER, TEXTS * 3, max_tokens=MOST, languages=LanguagePair("en_XX", code)
+    )
 
 
 def test_languages_matter(client):

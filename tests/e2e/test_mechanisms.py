@@ -8,7 +8,7 @@ from export.bundle import load_bundle
 from export.to_onnx import export_bundle, export_model
 from glossa.client import Client, ClientError
 from model.checkpoint import load_checkpoint
-from model.config import known_preset
+from model.config import find_preset
 from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
 from model.training.data import copy_examples
@@ -21,7 +21,9 @@ from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
-COMPRESSED = tiny_model(tiny_config("decoder", compression=3, window=4, num_kv_heads=2, experts=3), seed=5)
+COMPRESSED = tiny_model(
+    tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2, num_experts=3), seed=5
+)
 LEARNED = tiny_model(tiny_config("decoder", positions="learned", num_decoder_layers=1, max_target_len=20))
 MOST = 16
 
@@ -105,7 +107,7 @@ SLOW = {
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_way_to_tell_positions_trains_exports_and_serves(kind, changes, tmp_path):
-    preset = known_preset("tiny-copy")
+    preset = find_preset("tiny-copy")
     model = preset.model.replace(**{"positions": kind, **changes})
     settings = preset.train.replace(steps=120, save_every_steps=120, validate_every_steps=120, validation_size=20)
     train(model, settings, data=copy_examples(400, seed=1), out=tmp_path / "run")

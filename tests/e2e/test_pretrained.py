@@ -13,7 +13,7 @@ import cli.main
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
 from glossa.client import Client
-from model.pretrained.import_checkpoint import take_over
+from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.scheduler import SchedulerConfig
@@ -40,7 +40,7 @@ def engine(theirs, path, rows):
     """An engine that serves a model of transformers, and keeps beginnings of prompts."""
     theirs.save_pretrained(path / "theirs")
     tokenizer = words(theirs.config.vocab_size)
-    take_over(path / "theirs", path / "ours", tokenizer)
+    import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
     settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, prefix_bytes=1 << 24), checks_invariants=True)

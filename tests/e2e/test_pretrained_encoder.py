@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from export.to_onnx import export_bundle
 from glossa.client import Client
-from model.pretrained.import_checkpoint import take_over
+from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizers.convert import convert_tokenizer
 from tests.e2e.process import serving
 
@@ -121,7 +121,7 @@ def peers(tmp_path_factory):
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.1)
         model.save_pretrained(theirs)
-        take_over(theirs, path / "ours", convert_tokenizer(theirs))
+        import_checkpoint(theirs, path / "ours", convert_tokenizer(theirs))
         export_bundle(path / "ours", path / "bundle")
         made[name] = (model, tokenizer, path / "bundle")
     return made

@@ -8,7 +8,7 @@ import torch
 
 from export.bundle import load_bundle
 from export.to_onnx import export_bundle
-from model.pretrained.import_checkpoint import take_over
+from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.scheduler import SchedulerConfig
@@ -31,7 +31,7 @@ def engine(theirs, path, rows):
     theirs.save_pretrained(path / "theirs")
     names = " ".join(f"w{number}" for number in range(4, theirs.config.vocab_size))
     tokenizer = Tokenizer.train([names], kind="words", vocab_size=theirs.config.vocab_size)
-    take_over(path / "theirs", path / "ours", tokenizer)
+    import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
     settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows), checks_invariants=True)

@@ -263,19 +263,19 @@ VARIANTS = {
         positions="bucketed", position_buckets=8, position_range=16, attention_scale=1.0, embedding_scale=1.0,
         num_kv_heads=2, num_encoder_layers=1, num_decoder_layers=1,
     ),
-    "alibi-window": tiny_config("decoder", positions="alibi", window=5, num_decoder_layers=1),
+    "alibi-window": tiny_config("decoder", positions="alibi", sliding_window=5, num_decoder_layers=1),
     "beside": tiny_config(
         positions="learned", position_dim=8, tie_embeddings=False, embedding_norm=True, output_bias=True,
         num_encoder_layers=1, num_decoder_layers=1,
     ),
     "parallel": tiny_config(
         "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
-        rotary_original_len=16, parallel=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
+        rotary_original_len=16, parallel_residual=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
     ),
-    "compressed": tiny_config("decoder", compression=3, window=4, num_kv_heads=2),
-    "experts": tiny_config(experts=3, num_encoder_layers=1, num_decoder_layers=1),
+    "compressed": tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2),
+    "experts": tiny_config(num_experts=3, num_encoder_layers=1, num_decoder_layers=1),
     "two-experts": tiny_config(
-        "decoder", experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1
+        "decoder", num_experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1
     ),
 }  # fmt: skip
 
@@ -308,7 +308,10 @@ def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, forms, tm
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compression": 3, "window": 4}, "form: row[+]kv keeps int8 keys and values, and those of a model with compr"),
+        (
+            {"compression_stride": 3, "sliding_window": 4},
+            "form: row[+]kv keeps int8 keys and values, and those of a model with compr",
+        ),
         (
             {"qk_norm": True},
             "form: row[+]kv keeps int8 keys and values, and those of a model with qk_norm .*; take row$",

@@ -13,16 +13,16 @@ from model.config import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     ConfigError,
-    Framing,
     Head,
-    Languages,
+    LanguagePair,
     ModelConfig,
     Pooler,
     Positions,
     Sinusoids,
+    SpecialTokenTemplate,
 )
 
-COMPRESSED = {"architecture": "decoder", "compression": 3, "window": 8}
+COMPRESSED = {"architecture": "decoder", "compression_stride": 3, "sliding_window": 8}
 WRONG = [
     ("architecture", "rnn", "must be one of encoder_decoder, decoder, encoder, recurrent, got 'rnn'"),
     ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
@@ -39,9 +39,9 @@ WRONG = [
     ),
     ("position_range", 0, "must be at least 1, got 0"),
     ("position_buckets", 3, "must be at least 4, got 3"),
-    ("parallel", "yes", "must be true or false, got 'yes'"),
+    ("parallel_residual", "yes", "must be true or false, got 'yes'"),
     ("attention_scale", -1.0, "must be at least 0, got -1.0"),
-    ("window", -1, "must be at least 0, got -1"),
+    ("sliding_window", -1, "must be at least 0, got -1"),
     ("qk_norm", 1, "must be true or false, got 1"),
     ("rotary_dims", -2, "must be at least 0, got -2"),
     ("rotary_scaling", "dynamic", "must be one of none, linear, llama3, got 'dynamic'"),
@@ -58,11 +58,11 @@ WRONG = [
     ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
     ("head", "masked", "is of architecture encoder, not encoder_decoder, got 'masked'"),
     ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
-    ("more_eos_ids", (5, -1), "must be token ids, got -1"),
+    ("extra_eos_ids", (5, -1), "must be token ids, got -1"),
     ("labels", ("a", "b"), "is of architecture encoder, not encoder_decoder, got ('a', 'b')"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("mask_id", -1, "must be a token or left out, got -1"),
-    ("framing", (1,), "must be a Framing or left out, got (1,)"),
+    ("special_token_template", (1,), "must be a SpecialTokenTemplate or left out, got (1,)"),
     ("vocab_size", -1, "must be at least 0, got -1"),
     ("d_model", 0, "must be at least 1, got 0"),
     ("d_model", 256.0, "must be a whole number, got 256.0"),
@@ -78,11 +78,11 @@ WRONG = [
     ("num_encoder_layers", 0, "must be at least 1, got 0"),
     ("num_decoder_layers", 0, "must be at least 1, got 0"),
     ("gated", 1, "must be true or false, got 1"),
-    ("experts", -1, "must be at least 0, got -1"),
+    ("num_experts", -1, "must be at least 0, got -1"),
     ("experts_per_token", 2, "must be 1..1, got 2"),
-    ("compression", -1, "must be at least 0, got -1"),
-    ("compression", 1, "must be 0 or at least 2, got 1"),
-    ("compression", 3, "needs a decoder-only model of at least 2 layers, got encoder_decoder and 3"),
+    ("compression_stride", -1, "must be at least 0, got -1"),
+    ("compression_stride", 1, "must be 0 or at least 2, got 1"),
+    ("compression_stride", 3, "needs a decoder-only model of at least 2 layers, got encoder_decoder and 3"),
     ("bias", None, "must be true or false, got None"),
     ("tie_embeddings", "yes", "must be true or false, got 'yes'"),
     ("norm_eps", 0.0, "must be above 0, got 0.0"),
@@ -129,18 +129,21 @@ def test_every_field_has_a_wrong_value_above():
         ({"position_dim": 16}, "tie_embeddings: must be false with position_dim"),
         ({"position_dim": 16, "positions": "rotary"}, "position_dim: must be below d_model 256 and goes with"),
         ({"positions": "bucketed", "position_range": 16}, "position_range: must be above half of position_buckets"),
-        ({**COMPRESSED, "num_decoder_layers": 1}, "compression: needs a decoder-only model of at least 2 layers"),
-        ({**COMPRESSED, "window": 0}, "window: must be set with compression"),
-        ({**COMPRESSED, "positions": "rotary"}, "positions: must be sinusoidal, learned or none with compression"),
-        ({"parallel": True}, "parallel: needs a decoder-only model with pre-norm"),
         (
-            {"vocab_size": 9, "framing": Framing(before_target=(9,))},
-            "framing: must hold tokens below vocab_size 9, got 9",
+            {**COMPRESSED, "num_decoder_layers": 1},
+            "compression_stride: needs a decoder-only model of at least 2 layers",
+        ),
+        ({**COMPRESSED, "sliding_window": 0}, "sliding_window: must be set with compression"),
+        ({**COMPRESSED, "positions": "rotary"}, "positions: must be sinusoidal, learned or none with compression"),
+        ({"parallel_residual": True}, "parallel_residual: needs a decoder-only model with pre-norm"),
+        (
+            {"vocab_size": 9, "special_token_template": SpecialTokenTemplate(target_prefix=(9,))},
+            "special_token_template: must hold tokens below vocab_size 9, got 9",
         ),
         ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
         ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
         ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
-        ({"vocab_size": 10, "more_eos_ids": (5, 12)}, "more_eos_ids: must be token ids below vocab_size 10, got 12"),
+        ({"vocab_size": 10, "extra_eos_ids": (5, 12)}, "extra_eos_ids: must be token ids below vocab_size 10, got 12"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes, message):
@@ -165,7 +168,7 @@ def test_a_mistyped_key_gets_a_suggestion(key, problem):
 
 def test_a_key_like_no_other_gets_the_list_of_keys():
     with pytest.raises(
-        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_dim, .*window$"
+        ConfigError, match=r"zzz: unknown key; known keys: activation, architecture, attention_dim, .*vocab_size$"
     ):
         ModelConfig.from_json({"zzz": 1})
 
@@ -178,24 +181,26 @@ def test_a_model_whose_special_tokens_coincide_is_not_for_training():
 
 
 def test_a_framing_survives_json_and_follows_the_special_tokens_when_there_is_none():
-    assert ModelConfig(bos_id=5, eos_id=6).frames == Framing(after_source=(6,), before_target=(5,))
-    framing = Framing(before_source=(SOURCE_LANGUAGE,), before_target=(2, TARGET_LANGUAGE), languages=(("de", 7),))
-    config = ModelConfig(framing=framing)
+    assert ModelConfig(bos_id=5, eos_id=6).template == SpecialTokenTemplate(source_suffix=(6,), target_prefix=(5,))
+    template = SpecialTokenTemplate(
+        source_prefix=(SOURCE_LANGUAGE,), target_prefix=(2, TARGET_LANGUAGE), languages=(("de", 7),)
+    )
+    config = ModelConfig(special_token_template=template)
     assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
-    assert config.frames.tokens == {2, 7}
+    assert config.template.token_ids == {2, 7}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"before_target": (-3,)}, "before_target: must be a list of token ids"),
-        ({"after_source": (TARGET_LANGUAGE,)}, "after_source: names a language, and there are none"),
+        ({"target_prefix": (-3,)}, "target_prefix: must be a list of token ids"),
+        ({"source_suffix": (TARGET_LANGUAGE,)}, "source_suffix: names a language, and there are none"),
         ({"languages": (("de", -1),)}, "languages: must be pairs of a code and a token id"),
     ],
 )
 def test_a_wrong_framing_is_refused(changes, message):
     with pytest.raises(ConfigError) as caught:
-        Framing(**changes)
+        SpecialTokenTemplate(**changes)
     assert str(caught.value).startswith(message)
 
 
@@ -254,26 +259,28 @@ def test_reading_a_configuration_needs_no_torch():
 
 
 def test_texts_are_framed_with_their_languages():
-    framing = Framing(
-        before_source=(SOURCE_LANGUAGE,),
-        after_source=(2,),
-        before_target=(2, TARGET_LANGUAGE),
+    template = SpecialTokenTemplate(
+        source_prefix=(SOURCE_LANGUAGE,),
+        source_suffix=(2,),
+        target_prefix=(2, TARGET_LANGUAGE),
         languages=(("de", 7), ("en", 8)),
     )
-    into = Languages("en", "de")
-    assert (framing.source([4, 5], into), framing.prompt([], into)) == ([8, 4, 5, 2], [2, 7])
-    assert (framing.source([4]), framing.prompt([6])) == ([7, 4, 2], [2, 7, 6])  # the first language it has
-    assert framing.around_source == 2
+    into = LanguagePair("en", "de")
+    assert (template.wrap_source([4, 5], into), template.wrap_prompt([], into)) == ([8, 4, 5, 2], [2, 7])
+    assert (template.wrap_source([4]), template.wrap_prompt([6])) == ([7, 4, 2], [2, 7, 6])  # the first language it has
+    assert template.num_source_special == 2
     with pytest.raises(ConfigError, match=r"languages: 'dee': unknown language; did you mean 'de'\?"):
-        framing.prompt([], Languages(target="dee"))
-    plain = ModelConfig().frames
-    assert (plain.source([4]), plain.prompt(), plain.around_source) == ([4, 2], [1], 1)
+        template.wrap_prompt([], LanguagePair(target="dee"))
+    plain = ModelConfig().template
+    assert (plain.wrap_source([4]), plain.wrap_prompt(), plain.num_source_special) == ([4, 2], [1], 1)
 
 
 @pytest.mark.parametrize(
-    "framing", [Framing(), Framing(before_target=(TARGET_LANGUAGE,), languages=(("de", 7),))], ids=["bare", "languages"]
+    "template",
+    [SpecialTokenTemplate(), SpecialTokenTemplate(target_prefix=(TARGET_LANGUAGE,), languages=(("de", 7),))],
+    ids=["bare", "languages"],
 )
-def test_frames_that_training_could_not_fill_are_refused(framing):
-    with pytest.raises(ConfigError, match=r"^framing: must have"):
-        ModelConfig(framing=framing).check_trainable()
-    ModelConfig(framing=Framing(before_target=(1, 4))).check_trainable()
+def test_frames_that_training_could_not_fill_are_refused(template):
+    with pytest.raises(ConfigError, match=r"^special_token_template: must have"):
+        ModelConfig(special_token_template=template).check_trainable()
+    ModelConfig(special_token_template=SpecialTokenTemplate(target_prefix=(1, 4))).check_trainable()

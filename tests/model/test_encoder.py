@@ -32,8 +32,8 @@ def test_what_is_said_of_a_text_does_not_depend_on_its_neighbours(kind):
             alone = model(SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
             torch.testing.assert_close(together[row, :length], alone[0], rtol=1e-5, atol=1e-5)
             if kind != "masked":
-                expected = model.tell(alone, LENGTHS[row : row + 1])
-                told = model.tell(together, LENGTHS)
+                expected = model.classify(alone, LENGTHS[row : row + 1])
+                told = model.classify(together, LENGTHS)
                 torch.testing.assert_close(told.logits_BL[row], expected.logits_BL[0], rtol=1e-5, atol=1e-5)
 
 
@@ -45,15 +45,15 @@ def test_the_masked_head_ends_in_the_embeddings():
     hidden = F.gelu(states @ head.dense.weight.T + head.dense.bias)
     hidden = F.layer_norm(hidden, (32,), head.norm.weight, head.norm.bias, model.config.norm_eps)
     expected = hidden @ model.encoder.embedding.tokens.weight.T + head.unembedding.bias
-    torch.testing.assert_close(model.fill(states), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.token_logits(states), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_label_is_read_from_the_first_token():
     model = tiny_encoder("classify")
     states = torch.randn(3, 9, 32)
     pooled = torch.tanh(states[:, 0] @ model.pooler.dense.weight.T + model.pooler.dense.bias)
-    torch.testing.assert_close(model.pooled(states), pooled)
-    told = model.tell(states, LENGTHS)
+    torch.testing.assert_close(model.pool(states), pooled)
+    told = model.classify(states, LENGTHS)
     torch.testing.assert_close(told.logits_BL, pooled @ model.label.weight.T + model.label.bias)
     assert told.token_weights_BS is None
 
@@ -61,7 +61,7 @@ def test_a_label_is_read_from_the_first_token():
 def test_without_a_pooler_the_first_state_stands_for_the_text():
     model = build(tiny_config("encoder", head="classify", labels=("a", "b"))).eval()
     states = torch.randn(2, 4, 32)
-    torch.testing.assert_close(model.pooled(states), states[:, 0])
+    torch.testing.assert_close(model.pool(states), states[:, 0])
 
 
 def test_attention_pooling_is_the_loop_over_tokens():
@@ -107,7 +107,7 @@ def test_what_stands_behind_a_text_is_never_weighed():
         ({"head": "pooled"}, "head: must be one of none, masked, classify, attention"),
         ({"mask_id": 10_000}, "mask_id: must be a token below vocab_size"),
         ({"mask_id": "4"}, "mask_id: must be a token below"),
-        ({"window": 3}, "window: is a decoder's"),
+        ({"sliding_window": 3}, "sliding_window: is a decoder's"),
         ({"head": "masked", "position_dim": 8}, "tie_embeddings: must be false with position_dim"),
     ],
 )

@@ -9,7 +9,14 @@ from torch import nn
 from model.attention import FullAttention, SourceAttention, causal_mask
 from model.config import ModelConfig
 from model.layers import Block, Embedding, FeedForward, Residual, norm_layer
-from model.positions import Cue, PositionCues, frequencies, rotary_frequencies, rotary_tables, sinusoidal_table
+from model.positions import (
+    EncodedPositions,
+    PositionEncoding,
+    frequencies,
+    rotary_frequencies,
+    rotary_tables,
+    sinusoidal_table,
+)
 
 # B batch, T positions, M d_model, F d_ff
 
@@ -111,7 +118,7 @@ def test_the_gradient_through_a_residual_whose_sublayer_is_zero_is_the_identity(
     source = SourceAttention(3, torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4), torch.tensor([4]))
 
     def through(x):
-        return block(x, FullAttention(3, 3, causal_mask(2)), Cue(), source)
+        return block(x, FullAttention(3, 3, causal_mask(2)), EncodedPositions(), source)
 
     assert torch.equal(through(x), x)
     jacobian = torch.autograd.functional.jacobian(through, x)
@@ -132,7 +139,7 @@ def test_a_block_is_its_three_sublayers_in_order(norm_position):
         (block.feed_forward_residual, block.feed_forward),
     ):
         y = y + sublayer(residual.norm(y)) if norm_position == "pre" else residual.norm(y + sublayer(y))
-    torch.testing.assert_close(block(x, attend, Cue(), source), y)
+    torch.testing.assert_close(block(x, attend, EncodedPositions(), source), y)
 
 
 def test_a_block_without_cross_attention_has_no_weights_for_it():
@@ -173,7 +180,9 @@ def test_a_block_is_torchs_encoder_layer(norm_position, activation):
     theirs.load_state_dict(torch_state(block, ENCODER_NAMES))
     x = torch.randn(2, 5, 12)
     expected = theirs(x, src_mask=~causal_mask(5))
-    torch.testing.assert_close(block(x, FullAttention(3, 3, causal_mask(5)), Cue()), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        block(x, FullAttention(3, 3, causal_mask(5)), EncodedPositions()), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
@@ -191,7 +200,7 @@ def test_a_block_with_cross_attention_is_torchs_decoder_layer(norm_position):
     key, value = cross.project_source(states)
     source = SourceAttention(3, key, value, lengths)
     expected = theirs(x, states, tgt_mask=~causal_mask(5), memory_key_padding_mask=torch.arange(7) >= lengths[:, None])
-    ours = block(x, FullAttention(3, 3, causal_mask(5)), Cue(), source)
+    ours = block(x, FullAttention(3, 3, causal_mask(5)), EncodedPositions(), source)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -243,9 +252,9 @@ def test_embeddings_are_scaled_by_the_root_of_d_model_and_positions_added(positi
 
 def test_rotary_embeddings_add_nothing_and_hand_out_the_rotation():
     config = small(positions="rotary")
-    embedding, cues = Embedding(config, max_len=6), PositionCues(config, 6, is_causal=True)
+    embedding, encoding = Embedding(config, max_len=6), PositionEncoding(config, 6, is_causal=True)
     tokens, starts = torch.tensor([[4, 7], [6, 6]]), torch.tensor([0, 3])
-    x, rotation = embedding(tokens, starts), cues(tokens, starts).rotation
+    x, rotation = embedding(tokens, starts), encoding(tokens, starts).rotation
     assert rotation is not None
     torch.testing.assert_close(x, embedding.tokens.weight[tokens] * math.sqrt(12))
     for given, table in zip(rotation, rotary_tables(6, rotary_frequencies(config)), strict=True):
@@ -263,7 +272,7 @@ def test_each_row_has_its_own_start(positions):
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_a_position_beyond_the_table_is_an_error(positions):
     config = small(positions=positions)
-    table = PositionCues(config, 3, is_causal=True) if positions == "rotary" else Embedding(config, max_len=3)
+    table = PositionEncoding(config, 3, is_causal=True) if positions == "rotary" else Embedding(config, max_len=3)
     table(torch.tensor([[4, 4]]), torch.tensor([1]))
     with pytest.raises(IndexError):
         table(torch.tensor([[4, 4]]), torch.tensor([2]))

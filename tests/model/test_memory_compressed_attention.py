@@ -8,18 +8,29 @@ import torch
 from model.architectures import build
 from model.attention import split_heads
 from model.checkpoint import load_checkpoint
-from model.config import ModelConfig, known_preset
+from model.config import ModelConfig, find_preset
 from model.corpus import corpus
-from model.memory_compressed_attention import CachedCompressedAttention, CompressedAttention, Compression
+from model.memory_compressed_attention import (
+    CachedMemoryCompressedAttention,
+    KeyValueCompression,
+    MemoryCompressedAttention,
+)
 from model.training.data import Batch, Examples
 from model.training.loss import batch_loss
 from model.training.train import train
 
-SHAPE = {"architecture": "decoder", "vocab_size": 11, "d_model": 16, "d_ff": 24, "num_decoder_layers": 4, "window": 3}
+SHAPE = {
+    "architecture": "decoder",
+    "vocab_size": 11,
+    "d_model": 16,
+    "d_ff": 24,
+    "num_decoder_layers": 4,
+    "sliding_window": 3,
+}
 
 
 def config(**changes):
-    return ModelConfig(**{**SHAPE, "num_heads": 4, "num_kv_heads": 2, "compression": 3, **changes})
+    return ModelConfig(**{**SHAPE, "num_heads": 4, "num_kv_heads": 2, "compression_stride": 3, **changes})
 
 
 def lively(layer):
@@ -37,9 +48,9 @@ def model():
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 9, 11])
 def test_a_query_sees_complete_windows_before_it_and_the_positions_up_to_its_own(length):
     torch.manual_seed(0)
-    compression, stride, dim = lively(Compression(config())), 3, 4
+    compression, stride, dim = lively(KeyValueCompression(config())), 3, 4
     query, key, value = torch.randn(1, length, 16), torch.randn(1, length, 8), torch.randn(1, length, 8)
-    out = CompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
+    out = MemoryCompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
 
     def compressed(convolution, x, head, position):
         total = convolution.bias[head * dim : (head + 1) * dim].clone()
@@ -60,8 +71,8 @@ def test_a_query_sees_complete_windows_before_it_and_the_positions_up_to_its_own
 
 
 def test_compression_begins_as_the_mean_of_a_window():
-    compression, key = Compression(config()), torch.randn(2, 6, 8)
-    compressed, _ = compression.everywhere(key, key)
+    compression, key = KeyValueCompression(config()), torch.randn(2, 6, 8)
+    compressed, _ = compression.compress(key, key)
     torch.testing.assert_close(compressed[:, 2], key[:, :3].mean(1))
     torch.testing.assert_close(compressed[:, 5], key[:, 3:].mean(1))
 
@@ -94,11 +105,11 @@ def test_decoding_with_a_cache_is_the_whole_sequence(blocks):
 @torch.no_grad()
 def test_rows_may_stand_at_different_positions():
     torch.manual_seed(2)
-    compression, starts = lively(Compression(config())), torch.tensor([4, 8])
+    compression, starts = lively(KeyValueCompression(config())), torch.tensor([4, 8])
     query, key, value = torch.randn(2, 9, 16), torch.randn(2, 9, 8), torch.randn(2, 9, 8)
-    expected = CompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
+    expected = MemoryCompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
     rows, keys, values = torch.arange(2), split_heads(key, 2).clone(), split_heads(value, 2).clone()
-    attend = CachedCompressedAttention(4, keys, values, starts, compression, scale=0.5)
+    attend = CachedMemoryCompressedAttention(4, keys, values, starts, compression, scale=0.5)
     actual = attend(query[rows, starts][:, None], key[rows, starts][:, None], value[rows, starts][:, None])
     torch.testing.assert_close(actual[:, 0], expected[rows, starts])
 
@@ -119,9 +130,15 @@ def test_the_answer_trains_the_convolutions_of_every_second_layer():
 
 @pytest.mark.slow
 def test_it_learns_to_continue_scenes(tmp_path):
-    preset = known_preset("scenes")
+    preset = find_preset("scenes")
     model = preset.model.replace(
-        positions="sinusoidal", compression=3, window=16, num_decoder_layers=2, experts=4, d_model=64, d_ff=128
+        positions="sinusoidal",
+        compression_stride=3,
+        sliding_window=16,
+        num_decoder_layers=2,
+        num_experts=4,
+        d_model=64,
+        d_ff=128,
     )
     settings = preset.train.replace(
         steps=60, minutes=0.0, warmup_steps=10, save_every_steps=30, validate_every_steps=30, validation_size=20

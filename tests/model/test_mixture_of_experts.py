@@ -13,8 +13,8 @@ from model.training.loss import batch_loss
 
 def experts(chosen, **changes):
     torch.manual_seed(0)
-    config = ModelConfig(d_model=8, num_heads=2, d_ff=12, experts=4, experts_per_token=chosen, **changes)
-    return ExpertFeedForward(config, [FeedForward(config) for _ in range(config.experts)])
+    config = ModelConfig(d_model=8, num_heads=2, d_ff=12, num_experts=4, experts_per_token=chosen, **changes)
+    return ExpertFeedForward(config, [FeedForward(config) for _ in range(config.num_experts)])
 
 
 @pytest.mark.parametrize("chosen", [1, 2])
@@ -47,7 +47,7 @@ def test_balance_is_one_when_all_experts_are_alike_and_most_when_one_takes_all()
 def test_the_loss_of_a_batch_counts_the_balance_of_every_layer():
     torch.manual_seed(0)
     config = ModelConfig(
-        architecture="decoder", vocab_size=11, d_model=8, num_heads=2, d_ff=12, num_decoder_layers=2, experts=3
+        architecture="decoder", vocab_size=11, d_model=8, num_heads=2, d_ff=12, num_decoder_layers=2, num_experts=3
     )
     model = build(config).train()
     tokens = torch.randint(4, 11, (2, 6))

@@ -10,7 +10,7 @@ from model.config import ModelConfig
 from model.positions import (
     AlibiBias,
     BucketedBias,
-    PositionCues,
+    PositionEncoding,
     ShawBias,
     alibi_slopes,
     frequencies,
@@ -78,15 +78,15 @@ def test_shaw_matches_the_query_with_the_vector_of_the_clipped_distance():
 def test_a_cached_step_adds_what_the_whole_sequence_does(positions, scale):
     shape = config(positions=positions, position_buckets=8, position_range=9)
     generator = torch.Generator().manual_seed(1)
-    shaw, cues = ShawBias(shape), PositionCues(shape, 8, is_causal=True)
+    shaw, encoding = ShawBias(shape), PositionEncoding(shape, 8, is_causal=True)
     with torch.no_grad():
-        for parameter in (*shaw.parameters(), *cues.parameters()):
+        for parameter in (*shaw.parameters(), *encoding.parameters()):
             parameter.normal_(generator=generator)
     query, key, value = torch.randn(3, 1, 6, 16, generator=generator)
     causal = torch.ones(6, 6, dtype=torch.bool).tril()
 
     def bias():
-        return shaw if positions == "shaw" else cues(torch.zeros(1, 1)).bias
+        return shaw if positions == "shaw" else encoding(torch.zeros(1, 1)).bias
 
     whole = FullAttention(4, 4, causal, scale=scale)(query, key, value, bias())
     cache = torch.zeros(2, 1, 4, 8, 4)
@@ -109,7 +109,7 @@ def test_a_window_hides_what_lies_behind_it():
     query, key, value = torch.randn(3, 1, 6, 16, generator=torch.Generator().manual_seed(3))
     cache = torch.zeros(2, 1, 4, 8, 4)
     for t in range(6):
-        attend = CachedAttention(4, cache[0], cache[1], torch.tensor([t]), window=3)
+        attend = CachedAttention(4, cache[0], cache[1], torch.tensor([t]), sliding_window=3)
         step = attend(query[:, t : t + 1], key[:, t : t + 1], value[:, t : t + 1])
         seen = slice(max(0, t - 2), t + 1)
         alone = FullAttention(4, 4, None)(query[:, t : t + 1], key[:, seen], value[:, seen])

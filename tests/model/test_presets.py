@@ -32,7 +32,7 @@ VOCABULARY = {
 def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
     preset = load_preset(name)
     with torch.device("meta"):
-        labels = [str(number) for number in range(8)] if preset.model.tells_labels else []
+        labels = [str(number) for number in range(8)] if preset.model.is_classifier else []
         model = build(preset.model.replace(vocab_size=VOCABULARY[name], labels=labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.4)

@@ -11,7 +11,7 @@ from torch import nn
 
 from model.architectures import build
 from model.config import ConfigError, ModelConfig, load_preset
-from model.recurrent import GruCell, LstmCell, Recurrent, Score, SourceAttention, first_names, state_names
+from model.recurrent import GruCell, LstmCell, Recurrent, Score, SourceAttention, initial_state_names, state_names
 from model.reference.beam import beam_search
 from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits
 from model.training.data import embedded_examples
@@ -100,7 +100,7 @@ def test_an_encoder_is_torchs_and_knows_no_padding(cell, both, layers):
 def test_what_is_carried_has_names_in_the_order_of_the_layers():
     config = tiny_config("recurrent")
     assert state_names(config) == ("hidden.0", "cell.0", "hidden.1", "cell.1", "fed")
-    assert first_names(config) == state_names(config)[:-1]
+    assert initial_state_names(config) == state_names(config)[:-1]
     assert state_names(tiny_config("recurrent", cell="gru", input_feeding=False)) == ("hidden.0", "hidden.1")
 
 
@@ -178,7 +178,7 @@ def test_attention_is_concatenated_with_the_state_and_fed_to_the_next_token():
     model = tiny_model(tiny_config("recurrent", cell="gru", num_decoder_layers=1))
     lengths, source = torch.tensor([4]), torch.tensor([SOURCES[0]])
     told, decoder = model.encode(source, lengths), model.decoder
-    attend, (hidden,) = model.attention(told, lengths), told.firsts
+    attend, (hidden,) = model.attention(told, lengths), told.initial_states
     fed, cell = torch.zeros(1, 1, 32), decoder.cells[0]
     hidden = hidden[:, None]
     vectors = model(source, lengths, torch.tensor([[1, 7, 9]]))

@@ -152,8 +152,8 @@ def test_pieces_are_what_tokens_write(kind, request):
     assert list(tokenizer.pieces[:4]) == [b""] * 4
     for sentence in SENTENCES:
         written = b"".join(tokenizer.pieces[token] for token in tokenizer.encode(sentence))
-        assert written == b" " * tokenizer.drops_first_blank + sentence.encode()
-    assert tokenizer.drops_first_blank == (kind == "words")
+        assert written == b" " * tokenizer.strips_leading_space + sentence.encode()
+    assert tokenizer.strips_leading_space == (kind == "words")
 
 
 def test_a_character_appears_whole_with_its_last_byte():

@@ -44,7 +44,13 @@ SHAPES += [
     {"positions": "learned", "position_dim": 6, "tie_embeddings": False},
     {"positions": "rotary", "rotary_dims": 2, "qk_norm": True, "bias": False, "qkv_bias": True},
     {"attention_scale": 1.0, "embedding_scale": 1.0, "embedding_norm": True, "output_bias": True},
-    {"positions": "rotary", "rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_original_len": 6, "window": 4},
+    {
+        "positions": "rotary",
+        "rotary_scaling": "llama3",
+        "rotary_factor": 8.0,
+        "rotary_original_len": 6,
+        "sliding_window": 4,
+    },
 ]
 
 

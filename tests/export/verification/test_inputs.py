@@ -3,7 +3,7 @@
 import pytest
 
 from export.verification.inputs import MAX_LENGTH, sample_inputs
-from model.config import Framing
+from model.config import SpecialTokenTemplate
 from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
 
 
@@ -44,11 +44,11 @@ def test_sentences_come_first():
 
 
 def test_samples_have_the_frames_of_the_model():
-    framing = Framing(before_source=(5,), after_source=(6, 2), before_target=(2, 7))
-    samples = sample_inputs(tiny_config(framing=framing), tiny_tokenizer(), TEXTS)
+    framing = SpecialTokenTemplate(source_prefix=(5,), source_suffix=(6, 2), target_prefix=(2, 7))
+    samples = sample_inputs(tiny_config(special_token_template=framing), tiny_tokenizer(), TEXTS)
     assert {(source[0], *source[-2:]) for source in (*samples.sources, samples.longest_source)} == {(5, 6, 2)}
     assert {target[:2] for target in (*samples.targets, samples.longest_target)} == {(2, 7)}
     assert len(samples.longest_source) == len(samples.longest_target) == 64
-    bare = sample_inputs(tiny_config("decoder", framing=Framing()), tiny_tokenizer(), TEXTS)
+    bare = sample_inputs(tiny_config("decoder", special_token_template=SpecialTokenTemplate()), tiny_tokenizer(), TEXTS)
     assert bare.targets[0] == tuple(tiny_tokenizer().encode(TEXTS[0]))
     assert min(map(len, bare.targets)) == 1

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from model.architectures import build
-from model.config import Framing
+from model.config import SpecialTokenTemplate
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_model import import_model
 from tests.decoders import DECODERS, make_decoder
@@ -59,9 +59,9 @@ def test_angles_are_rounded_as_in_transformers_far_into_a_text(name, tmp_path):
     theirs = make_decoder(name, max_position_embeddings=6000)
     theirs.save_pretrained(tmp_path)
     cos, sin = theirs.model.rotary_emb(torch.zeros(1), torch.arange(6000)[None])
-    cues = ours(tmp_path).decoder.cues
-    assert torch.equal(cues.cos, cos[0])
-    assert torch.equal(cues.sin, sin[0])
+    encoding = ours(tmp_path).decoder.position_encoding
+    assert torch.equal(encoding.cos, cos[0])
+    assert torch.equal(encoding.sin, sin[0])
 
 
 def test_earlier_files_say_rotary_positions_in_other_places(llama, tmp_path):
@@ -124,14 +124,14 @@ def test_windows_in_some_layers_are_refused(tmp_path, changes, problem):
 def test_a_window_as_long_as_the_context_goes(tmp_path):
     make_decoder("mistral").save_pretrained(tmp_path)
     imported = import_model(tmp_path)
-    assert [imported.shortened(length).config.window for length in (160, 21, 20)] == [20, 20, 0]
+    assert [imported.shortened(length).config.sliding_window for length in (160, 21, 20)] == [20, 20, 0]
 
 
 def test_a_model_ends_answers_with_any_token_of_its_files_or_the_one_that_is_named(llama, tmp_path):
     path = rewritten(llama, tmp_path, eos_token_id=[5, 2, 5])
     (path / "generation_config.json").unlink()
-    assert import_model(path).config.ends == (5, 2)
-    assert import_model(path, eos_id=2).config.ends == (2,)
+    assert import_model(path).config.eos_ids == (5, 2)
+    assert import_model(path, eos_id=2).config.eos_ids == (2,)
     (path / "generation_config.json").write_text('{"eos_token_id": 7}')
     assert import_model(path).config.eos_id == 7, "generate obeys generation_config.json"
     (path / "generation_config.json").write_text('{"eos_token_id": []}')
@@ -174,7 +174,7 @@ def test_prompts_begin_as_their_tokenizer_begins_texts(llama, tmp_path, files, p
     path = rewritten(llama, tmp_path)
     for name, values in files.items():
         (path / name).write_text(json.dumps(values))
-    assert import_model(path).config.frames == Framing(before_target=prefix)
+    assert import_model(path).config.template == SpecialTokenTemplate(target_prefix=prefix)
 
 
 def test_a_tokenizer_that_ends_texts_is_refused(llama, tmp_path):

@@ -92,11 +92,11 @@ def compare(ours, theirs, head, words, tolerance=1e-4):
         near = {"rtol": tolerance, "atol": tolerance}
         torch.testing.assert_close(states[mask], told.hidden_states[-1][mask], **near)
         if head == "ForMaskedLM":
-            torch.testing.assert_close(ours.fill(states[mask]), told.logits[mask], **near)
+            torch.testing.assert_close(ours.token_logits(states[mask]), told.logits[mask], **near)
         elif head == "ForSequenceClassification":
-            torch.testing.assert_close(ours.tell(states, lengths).logits_BL, told.logits, **near)
+            torch.testing.assert_close(ours.classify(states, lengths).logits_BL, told.logits, **near)
         elif ours.pooler is not None:
-            torch.testing.assert_close(ours.pooled(states), told.pooler_output, **near)
+            torch.testing.assert_close(ours.pool(states), told.pooler_output, **near)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -106,7 +106,7 @@ def test_states_and_heads_are_those_of_transformers(family, head, tmp_path):
     ours = ours_of(saved(theirs, tmp_path))
     compare(ours, theirs, head, 61)
     config = ours.config
-    assert (config.frames.before_source, config.frames.after_source, config.mask_id) == ((7,), (8,), 9)
+    assert (config.template.source_prefix, config.template.source_suffix, config.mask_id) == ((7,), (8,), 9)
     assert config.max_source_len == (28 if family == "xlm-roberta" or family == "roberta" else 30)
     assert config.labels == (("calm", "loud", "odd") if head == "ForSequenceClassification" else ())
 
@@ -143,9 +143,12 @@ def test_a_pretraining_model_keeps_pooler_and_masked_head(tmp_path):
     with torch.no_grad():
         states = ours(tokens, lengths)
         torch.testing.assert_close(
-            ours.fill(states.flatten(0, 1)), theirs(tokens).prediction_logits.flatten(0, 1), rtol=1e-4, atol=1e-4
+            ours.token_logits(states.flatten(0, 1)),
+            theirs(tokens).prediction_logits.flatten(0, 1),
+            rtol=1e-4,
+            atol=1e-4,
         )
-        torch.testing.assert_close(ours.pooled(states), theirs.bert(tokens).pooler_output, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours.pool(states), theirs.bert(tokens).pooler_output, rtol=1e-4, atol=1e-4)
 
 
 def test_norms_may_have_the_names_of_old_checkpoints(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.architectures import build
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, Languages
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair
 from model.pretrained.encoder_decoder import NEVER, with_languages
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_model import import_model
@@ -50,7 +50,7 @@ def check_logits(theirs, ours, *, count=SOURCES, longest=30):
     _, padded, lengths, mask = sources(ours.config, count, longest)
     generator = torch.Generator().manual_seed(6)
     target = torch.randint(3, ours.config.vocab_size - 2, (count, longest), generator=generator)
-    target[:, 0] = ours.config.frames.before_target[0]
+    target[:, 0] = ours.config.template.target_prefix[0]
     with torch.no_grad():
         expected = theirs(input_ids=padded, attention_mask=mask, decoder_input_ids=target).logits
         logits = ours.decoder.unembedding(ours(padded, lengths, target))
@@ -72,7 +72,7 @@ def test_logits_of_realistic_shapes_are_those_of_transformers(name, tmp_path):
 def test_greedy_answers_are_those_of_transformers(both):
     theirs, ours = both
     lists, padded, _, mask = sources(ours.config)
-    prompt = list(ours.config.frames.before_target)
+    prompt = list(ours.config.template.target_prefix)
     answers = greedy_batch(ours, [prompt] * SOURCES, sources=lists, max_tokens=20)
     expected = theirs.generate(input_ids=padded, attention_mask=mask, max_new_tokens=20, do_sample=False, num_beams=1)
     ends = [ids.index(ours.config.eos_id) + 1 if ours.config.eos_id in ids else len(ids) for ids in answers]
@@ -118,7 +118,7 @@ def test_a_forced_first_token_stands_behind_the_start(tmp_path):
     model = make("bart")
     model.generation_config.forced_bos_token_id = 0
     model.save_pretrained(tmp_path)
-    assert import_model(tmp_path).config.frames.before_target == (2, 0)
+    assert import_model(tmp_path).config.template.target_prefix == (2, 0)
 
 
 def test_banned_tokens_get_a_bias_that_nothing_outweighs(tmp_path):
@@ -161,11 +161,11 @@ def test_t5_that_was_written_anew_tells_whether_its_output_is_scaled(tmp_path):
 
 
 def imported_with(kind, special, directory, **tokenizer):
-    """The framing of a model whose tokenizer has these special tokens."""
+    """The special_token_template of a model whose tokenizer has these special tokens."""
     model = make(kind, TINY._replace(vocab_size=max(special.values()) + 2))
     model.save_pretrained(directory)
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    return with_languages(import_model(directory), directory, special).config.frames
+    return with_languages(import_model(directory), directory, special).config.template
 
 
 @pytest.mark.parametrize(
@@ -181,26 +181,26 @@ def test_languages_stand_where_the_tokenizer_puts_them(tmp_path, kind, tokenizer
     more = {"legacy_behaviour": True} if legacy else {}
     theirs = getattr(transformers, tokenizer)(src_lang=source, tgt_lang=target, **more)
     special = {name: token for name, token in theirs.get_vocab().items() if token >= 4}
-    frames = imported_with(kind, special, tmp_path, tokenizer_class=tokenizer, **more)
-    languages = Languages(source, target)
+    template = imported_with(kind, special, tmp_path, tokenizer_class=tokenizer, **more)
+    languages = LanguagePair(source, target)
     text = theirs("", add_special_tokens=False).input_ids
-    assert frames.source(text, languages) == theirs("").input_ids
+    assert template.wrap_source(text, languages) == theirs("").input_ids
     forced = theirs._build_translation_inputs("", None, source, target)["forced_bos_token_id"]
-    assert frames.prompt((), languages)[-1] == forced
-    assert len(frames.before_target) == (1 if tokenizer == "MBartTokenizer" else 2)
-    assert dict(frames.languages)[source] == special[source]
+    assert template.wrap_prompt((), languages)[-1] == forced
+    assert len(template.target_prefix) == (1 if tokenizer == "MBartTokenizer" else 2)
+    assert dict(template.languages)[source] == special[source]
 
 
 def test_m2m_calls_its_languages_by_their_codes(tmp_path):
-    frames = imported_with("m2m_100", {"__en__": 90, "__sw__": 91, "<mask>": 92}, tmp_path)
-    assert frames.languages == (("en", 90), ("sw", 91))
-    assert (frames.before_source, frames.before_target) == ((SOURCE_LANGUAGE,), (2, TARGET_LANGUAGE))
+    template = imported_with("m2m_100", {"__en__": 90, "__sw__": 91, "<mask>": 92}, tmp_path)
+    assert template.languages == (("en", 90), ("sw", 91))
+    assert (template.source_prefix, template.target_prefix) == ((SOURCE_LANGUAGE,), (2, TARGET_LANGUAGE))
 
 
 def test_marian_of_several_targets_is_told_which_before_the_text(tmp_path):
-    frames = imported_with("marian", {">>fra<<": 90, ">>pt_br<<": 91}, tmp_path / "several")
-    assert frames.languages == (("fra", 90), ("pt_br", 91))
-    assert frames.source([5, 6], Languages("", "pt_br")) == [91, 5, 6, 0]
-    assert frames.prompt() == [92]
+    template = imported_with("marian", {">>fra<<": 90, ">>pt_br<<": 91}, tmp_path / "several")
+    assert template.languages == (("fra", 90), ("pt_br", 91))
+    assert template.wrap_source([5, 6], LanguagePair("", "pt_br")) == [91, 5, 6, 0]
+    assert template.wrap_prompt() == [92]
     alone = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
-    assert (alone.languages, alone.before_source) == ((), ())
+    assert (alone.languages, alone.source_prefix) == ((), ())

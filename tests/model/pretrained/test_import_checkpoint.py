@@ -8,7 +8,7 @@ import torch
 from export.to_onnx import export_bundle
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_checkpoint import take_over
+from model.pretrained.import_checkpoint import import_checkpoint
 from tests.decoders import make_decoder
 from tests.tiny import tiny_tokenizer
 
@@ -24,7 +24,7 @@ def theirs(tmp_path_factory):
 
 
 def test_a_checkpoint_says_where_it_comes_from(theirs, tmp_path):
-    taken = take_over(theirs, tmp_path / "ours", TOKENIZER, max_length=64)
+    taken = import_checkpoint(theirs, tmp_path / "ours", TOKENIZER, max_length=64)
     assert (taken.config.max_target_len, taken.max_target_len) == (64, 160)
     checkpoint = load_checkpoint(tmp_path / "ours")
     assert checkpoint.config == taken.config
@@ -40,7 +40,7 @@ def test_a_checkpoint_says_where_it_comes_from(theirs, tmp_path):
 
 
 def test_a_tied_matrix_is_on_disk_once(theirs, tmp_path):
-    take_over(theirs, tmp_path / "ours", TOKENIZER)
+    import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     ours = safetensors.torch.load_file(tmp_path / "ours" / "model.safetensors")
     whole = safetensors.torch.load_file(theirs / "model.safetensors")
     matrices = [name for name, tensor in ours.items() if tensor.shape == (SIZE, 48)]
@@ -51,7 +51,7 @@ def test_a_tied_matrix_is_on_disk_once(theirs, tmp_path):
 
 
 def test_an_imported_checkpoint_becomes_a_bundle(theirs, tmp_path):
-    take_over(theirs, tmp_path / "ours", TOKENIZER)
+    import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     manifest = export_bundle(tmp_path / "ours", tmp_path / "bundle")
     assert manifest.parity["passed"]
     assert manifest.lineage["model_type"] == "llama"
@@ -62,11 +62,11 @@ def test_an_imported_checkpoint_becomes_a_bundle(theirs, tmp_path):
 
 def test_what_cannot_be_taken_over_leaves_nothing_behind(theirs, tmp_path):
     with pytest.raises(PretrainedError, match="no such directory"):
-        take_over(tmp_path / "nowhere", tmp_path / "ours", TOKENIZER)
+        import_checkpoint(tmp_path / "nowhere", tmp_path / "ours", TOKENIZER)
     make_decoder("llama", vocab_size=SIZE - 1).save_pretrained(tmp_path / "small")
     with pytest.raises(PretrainedError, match=f"vocab_size {SIZE - 1} is less than the {SIZE} entries"):
-        take_over(tmp_path / "small", tmp_path / "ours", TOKENIZER)
+        import_checkpoint(tmp_path / "small", tmp_path / "ours", TOKENIZER)
     assert not (tmp_path / "ours").exists()
-    take_over(theirs, tmp_path / "ours", TOKENIZER)
+    import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     with pytest.raises(CheckpointError, match="already holds a finished checkpoint"):
-        take_over(theirs, tmp_path / "ours", TOKENIZER)
+        import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)

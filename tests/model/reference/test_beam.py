@@ -14,7 +14,7 @@ from tests.tiny import tiny_config, tiny_model
 class Table:
     """A model whose probabilities after each list of tokens are written down; what is not in it is `otherwise`."""
 
-    ends: tuple[int, ...] = (0,)
+    eos_ids: tuple[int, ...] = (0,)
 
     def __init__(self, probabilities, otherwise=(0.25, 0.25, 0.25, 0.25), coverage=None):
         self.probabilities, self.otherwise, self.covered = probabilities, otherwise, coverage or {}

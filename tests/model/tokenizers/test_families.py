@@ -15,7 +15,7 @@ TEXTS = lines(300, 20)
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
-    """What the library makes of a file, without its frames, and what we do."""
+    """What the library makes of a file, without its template, and what we do."""
     values = made(request.param, tmp_path_factory.mktemp(request.param))
     tokenizer = Tokenizer.from_json(json.dumps(values))
     bare = {**values, "post_processor": None, "truncation": None, "padding": None}
@@ -66,7 +66,9 @@ def test_ids_one_by_one_are_the_text_of_all(family):
         told = "".join([decoder.push(token) for token in ids]) + decoder.flush()
         assert told == tokenizer.decode(ids)
         joined = b"".join(tokenizer.pieces[token] for token in ids)
-        assert told == (joined.removeprefix(b" ") if tokenizer.drops_first_blank else joined).decode("utf-8", "replace")
+        assert told == (joined.removeprefix(b" ") if tokenizer.strips_leading_space else joined).decode(
+            "utf-8", "replace"
+        )
 
 
 def test_text_that_a_vocabulary_keeps_comes_back(family):

@@ -3,7 +3,7 @@ import gzip
 import pytest
 import torch
 
-from model.config import Framing, ModelConfig, TrainConfig
+from model.config import ModelConfig, SpecialTokenTemplate, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import (
     DataError,
@@ -148,7 +148,11 @@ def test_the_decoder_sees_the_target_one_place_later(tokenizer):
 
 
 def test_texts_are_framed_and_only_their_own_tokens_are_learned(tokenizer):
-    model = MODEL.replace(framing=Framing(before_source=(5,), after_source=(6, 2), before_target=(2, 7)).to_json())
+    model = MODEL.replace(
+        special_token_template=SpecialTokenTemplate(
+            source_prefix=(5,), source_suffix=(6, 2), target_prefix=(2, 7)
+        ).to_json()
+    )
     batch = PairBatches(COPIES, tokenizer, model, TRAIN).load([0, 1])
     ids = [tokenizer.encode(text) for text, _ in COPIES.pairs[:2]]
     for row, length in enumerate(batch.lengths_B.tolist()):

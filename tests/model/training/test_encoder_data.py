@@ -161,7 +161,7 @@ def test_texts_that_are_too_long_are_left_out_and_counted():
 
 
 def test_the_mask_is_a_special_token_that_only_those_who_ask_for_it_read():
-    reading = TOKENIZER.reading_special(MASK_ID)
+    reading = TOKENIZER.matching_special(MASK_ID)
     assert TOKENIZER.special_text(MASK_ID) == MASK
     assert reading.encode(f"a {MASK} b") == [*TOKENIZER.encode("a"), MASK_ID, *TOKENIZER.encode("b")]
     assert MASK_ID not in TOKENIZER.encode(f"a {MASK} b")
@@ -172,7 +172,7 @@ def test_the_mask_is_a_special_token_that_only_those_who_ask_for_it_read():
 
 def test_the_same_of_bytes():
     tokenizer = Tokenizer.train(TEXTS, kind="bpe", vocab_size=300, with_mask=True)
-    reading = tokenizer.reading_special(MASK_ID)
+    reading = tokenizer.matching_special(MASK_ID)
     assert reading.encode(f"a b{MASK} c") == [*tokenizer.encode("a b"), MASK_ID, *tokenizer.encode(" c")]
     assert MASK_ID not in tokenizer.encode(f"a b{MASK} c")
     assert tokenizer.pieces[MASK_ID] == b""

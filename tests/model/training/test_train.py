@@ -16,7 +16,7 @@ from model.config import PRESETS, ModelConfig, TrainConfig
 from model.training.data import Examples, copy_examples, embedded_examples
 from model.training.evaluate import translate
 from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import BarDisplay, Figures, PlainDisplay, clock, display_for
+from model.training.progress import BarDisplay, PlainDisplay, StepMetrics, clock, display_for
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
 from tests.full_disk import FullDisk, failures
@@ -299,7 +299,7 @@ def test_accumulated_batches_are_one_batch(tmp_path):
         torch.testing.assert_close(parameter, two[name], rtol=0, atol=1e-5)
 
 
-FIGURES = Figures(step=7, share=0.25, loss=2.5, learning_rate=1e-3, tokens_per_s=7654.3, remaining_s=75)
+FIGURES = StepMetrics(step=7, share=0.25, loss=2.5, learning_rate=1e-3, tokens_per_s=7654.3, remaining_s=75)
 
 
 def test_plain_lines_without_a_terminal():

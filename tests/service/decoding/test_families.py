@@ -81,7 +81,7 @@ def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
             continue
         place = rng.randrange(len(whole))
         stop = whole[place : place + 3]
-        matcher = StopMatcher(tokenizer.pieces, [stop], drops_first_blank=tokenizer.drops_first_blank)
+        matcher = StopMatcher(tokenizer.pieces, [stop], strips_leading_space=tokenizer.strips_leading_space)
         cut, state = Detokenizer(tokenizer.incremental(), [stop]), matcher.initial_state()
         told = ""
         for token in tokens:
@@ -96,6 +96,6 @@ def test_the_spans_of_an_answer_are_its_text(tokenizer):
     for text in lines(40, 5):
         tokens = [*tokenizer.encode(text), tokenizer.special["</s>"]]
         whole = tokenizer.decode(tokens)
-        spans = target_spans(tokens, tokenizer.pieces, whole, drops_first_blank=tokenizer.drops_first_blank)
+        spans = target_spans(tokens, tokenizer.pieces, whole, strips_leading_space=tokenizer.strips_leading_space)
         assert spans[-1][0] == spans[-1][1]
         assert {place for start, end in spans for place in range(start, end)} == set(range(len(whole)))

@@ -66,7 +66,7 @@ def walk(rule, vocabulary, rng, most=60):
 
 def written(vocabulary, tokens):
     text = b"".join(vocabulary.pieces[token] for token in tokens)
-    return text.removeprefix(b" ") if vocabulary.drops_first_blank else text
+    return text.removeprefix(b" ") if vocabulary.strips_leading_space else text
 
 
 def answers(rule, kind, seeds=range(30)):
@@ -224,7 +224,7 @@ def test_a_grammar_that_no_token_can_go_on_with_leaves_nothing():
 
 def test_tokens_with_the_same_text_are_all_allowed():
     vocabulary = Vocabulary(
-        (b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), eos_ids=(EOS,), drops_first_blank=True
+        (b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), eos_ids=(EOS,), strips_leading_space=True
     )
     rule = Grammar("regex", "ab?", vocabulary)
     assert possible(rule, rule.initial_state(), len(vocabulary)) == [4, 5, 6]
@@ -251,7 +251,7 @@ def test_special_tokens_write_nothing_and_the_end_ends():
 
 def test_any_of_several_ends_may_end_a_text_that_is_complete():
     more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.eos_ids)
-    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), drops_first_blank=False))
+    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), strips_leading_space=False))
     behind = rule.next_state(rule.initial_state(), BPE.pieces.index(b"a"))
     assert possible(rule, rule.initial_state(), len(BPE)) == [BPE.pieces.index(b"a")]
     assert possible(rule, behind, len(BPE)) == sorted([EOS, more])
@@ -265,7 +265,7 @@ def test_a_token_that_does_not_fit_cannot_be_followed():
 
 
 def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
-    vocabulary = Vocabulary(BPE.pieces, eos_ids=(EOS,), drops_first_blank=False)
+    vocabulary = Vocabulary(BPE.pieces, eos_ids=(EOS,), strips_leading_space=False)
     known = grammar._tokens_of(vocabulary)
     assert grammar._tokens_of(vocabulary) is known
     size = len(grammar._KNOWN)
@@ -322,7 +322,7 @@ def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
 def test_a_grammar_whose_first_token_needs_too_much_is_refused():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
     with pytest.raises(InvalidRequest, match="the grammar needs too much: parser error: Too many items"):
-        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), drops_first_blank=False))
+        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), strips_leading_space=False))
 
 
 def test_patterns_may_stand_where_nothing_is_intersected():
@@ -509,7 +509,7 @@ from service.decoding.grammar import Grammar
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
 pieces = (b"", b"", b"", b"", *(bytes([byte]) for byte in range(256)))
-vocabulary = Vocabulary(pieces, eos_ids=(2,), drops_first_blank=False)
+vocabulary = Vocabulary(pieces, eos_ids=(2,), strips_leading_space=False)
 def run():
     for name, (kind, text) in {DEEP!r}.items():
         try:

@@ -110,7 +110,7 @@ def test_progress_is_what_the_tokens_contain(phrases, tokens):
 # ---- where phrases may stand
 
 PIECES = (b"", b" a", b"a", b"b", b".", b" b", b"", " ä".encode(), b" ")
-SMALL = Vocabulary(PIECES, eos_ids=(EOS,), drops_first_blank=False)
+SMALL = Vocabulary(PIECES, eos_ids=(EOS,), strips_leading_space=False)
 WORD_LIKE = ((2,), (3,), (2, 3), (3, 2, 2), (4,), (4, 2), (2, 4))  # a, b, ab, baa, ., .a, a.
 spelled = st.sampled_from([((8, *bare), bare) for bare in WORD_LIKE] + [((1, 3), (2, 3)), ((5,), (3,)), ((1,), (2,))])
 spelled_lists = st.lists(spelled, min_size=1, max_size=4)

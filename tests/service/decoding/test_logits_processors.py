@@ -125,7 +125,7 @@ def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banne
 
     def written(tokens):
         text = b"".join(vocabulary.pieces[token] for token in tokens)
-        return text.removeprefix(b" ") if vocabulary.drops_first_blank else text
+        return text.removeprefix(b" ") if vocabulary.strips_leading_space else text
 
     here = len(written(tokens))
     for token in range(len(vocabulary)):

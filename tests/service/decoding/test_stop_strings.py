@@ -38,18 +38,18 @@ spelled = st.text("ab größe日本😀 ", max_size=20).map(BPE.encode)
 )
 def test_it_stops_with_the_token_that_the_detokenizer_stops_with(tokens, stop):
     """Any tokens: special ones, and bytes that are no UTF-8."""
-    matcher = StopMatcher(BPE.pieces, stop, drops_first_blank=False)
+    matcher = StopMatcher(BPE.pieces, stop, strips_leading_space=False)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(BPE.incremental(), stop), tokens)
 
 
 @given(tokens=st.lists(st.integers(0, WORDS.vocab_size - 1), max_size=20), stop=stop_strings)
 def test_the_blank_before_the_first_word_is_no_text(tokens, stop):
-    matcher = StopMatcher(WORDS.pieces, stop, drops_first_blank=WORDS.drops_first_blank)
+    matcher = StopMatcher(WORDS.pieces, stop, strips_leading_space=WORDS.strips_leading_space)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(WORDS.incremental(), stop), tokens)
 
 
 def test_states_are_values():
-    matcher = StopMatcher((b"", b"a", b"b"), ("ab",), drops_first_blank=False)
+    matcher = StopMatcher((b"", b"a", b"b"), ("ab",), strips_leading_space=False)
     first = matcher.next_state(matcher.initial_state(), 1)
     assert matcher.is_stopped(matcher.next_state(first, 2))
     assert not matcher.is_stopped(matcher.next_state(first, 1))

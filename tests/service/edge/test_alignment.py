@@ -34,14 +34,17 @@ def spell(text):
     return [token_of(byte) for byte in text.encode()]
 
 
-def decode(tokens, *, drops_first_blank=False, pieces=PIECES):
-    decoder = IncrementalDecoder(pieces, drops_first_blank=drops_first_blank)
+def decode(tokens, *, strips_leading_space=False, pieces=PIECES):
+    decoder = IncrementalDecoder(pieces, strips_leading_space=strips_leading_space)
     return "".join([decoder.push(token) for token in tokens]) + decoder.flush()
 
 
-def spans_of(tokens, *, drops_first_blank=False):
+def spans_of(tokens, *, strips_leading_space=False):
     return target_spans(
-        tokens, PIECES, decode(tokens, drops_first_blank=drops_first_blank), drops_first_blank=drops_first_blank
+        tokens,
+        PIECES,
+        decode(tokens, strips_leading_space=strips_leading_space),
+        strips_leading_space=strips_leading_space,
     )
 
 
@@ -76,19 +79,19 @@ def test_each_broken_character_is_one_character():
 
 
 def test_the_first_blank_is_no_part_of_the_text_where_it_is_dropped():
-    assert spans_of([EOS, DOG, DOG], drops_first_blank=True) == ((0, 0), (0, 3), (3, 7))
-    assert spans_of([BLANK, DOG], drops_first_blank=True) == ((0, 0), (0, 4))
+    assert spans_of([EOS, DOG, DOG], strips_leading_space=True) == ((0, 0), (0, 3), (3, 7))
+    assert spans_of([BLANK, DOG], strips_leading_space=True) == ((0, 0), (0, 4))
     assert spans_of([DOG, DOG]) == ((0, 4), (4, 8))
 
 
 def test_spans_end_where_a_stop_string_cut_the_text():
     tokens = [DOG, DOG, DOG, EOS]
-    assert target_spans(tokens, PIECES, " dog d", drops_first_blank=False) == ((0, 4), (4, 6), (6, 6), (6, 6))
-    assert target_spans(tokens, PIECES, "", drops_first_blank=False) == ((0, 0),) * 4
+    assert target_spans(tokens, PIECES, " dog d", strips_leading_space=False) == ((0, 4), (4, 6), (6, 6), (6, 6))
+    assert target_spans(tokens, PIECES, "", strips_leading_space=False) == ((0, 0),) * 4
 
 
 def test_no_tokens_have_no_spans():
-    assert target_spans([], PIECES, "", drops_first_blank=True) == ()
+    assert target_spans([], PIECES, "", strips_leading_space=True) == ()
 
 
 @given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=20), drops=st.booleans())
@@ -116,12 +119,12 @@ def test_spans_of_text_cut_anywhere_hold_the_characters_of_their_bytes(text, cut
         return sum(byte & 0xC0 != 0x80 for byte in data[:end])
 
     expected = tuple((begun(start + 1) - 1, begun(end)) for start, end in pairwise(edges))
-    assert target_spans(tokens, pieces, text, drops_first_blank=False) == expected
+    assert target_spans(tokens, pieces, text, strips_leading_space=False) == expected
 
 
 def check_spans(tokens, pieces, drops):
-    text = decode(tokens, drops_first_blank=drops, pieces=pieces)
-    spans = target_spans(tokens, pieces, text, drops_first_blank=drops)
+    text = decode(tokens, strips_leading_space=drops, pieces=pieces)
+    spans = target_spans(tokens, pieces, text, strips_leading_space=drops)
     assert len(spans) == len(tokens)
     full = [span for span in spans if span[0] < span[1]]
     assert full == sorted(full)
@@ -139,14 +142,14 @@ def check_spans(tokens, pieces, drops):
 def test_spans_of_a_trained_tokenizer_are_those_it_gives_a_source(text):
     tokenizer = TOKENIZER
     tokens = tokenizer.encode(text)
-    spans = target_spans(tokens, tokenizer.pieces, text, drops_first_blank=tokenizer.drops_first_blank)
+    spans = target_spans(tokens, tokenizer.pieces, text, strips_leading_space=tokenizer.strips_leading_space)
     assert list(spans) == tokenizer.offsets(text)
 
 
 def test_words_of_an_answer_are_cut_where_they_begin():
     tokenizer = Tokenizer.train(["Two old dogs, and isn't it sad?"], kind="words", vocab_size=50)
     text = unicodedata.normalize("NFC", "Two dogs, isn't it?")
-    spans = target_spans(tokenizer.encode(text), tokenizer.pieces, text, drops_first_blank=True)
+    spans = target_spans(tokenizer.encode(text), tokenizer.pieces, text, strips_leading_space=True)
     assert [text[start:end] for start, end in spans] == ["Two", " dogs", ",", " isn", "'", "t", " it", "?"]
 
 
