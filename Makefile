@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 STAMP := $(VENV)/.installed
 PROTO := glossa/v1/glossa.proto
+BASELINE := protos/baseline.txtpb
 STUBS := clients/python
 
 .DEFAULT_GOAL := help
@@ -50,18 +51,23 @@ test-all: $(STAMP)  ## run the tests, slow ones included
 	$(PYTEST) --quiet --numprocesses $(JOBS) -m "slow or not slow"
 
 .PHONY: check
-check: $(STAMP)  ## format, lint, types, .proto rules, stubs up to date, package borders
+check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, stubs up to date, package borders
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
+	$(BIN)/buf breaking --against $(BASELINE)
 	@$(MAKE) stubs-check
 	$(PYTEST) --quiet tests/test_architecture.py
 
 .PHONY: protos
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(STUBS) --pyi_out=$(STUBS) --grpc_python_out=$(STUBS) $(PROTO)
+
+.PHONY: baseline
+baseline: $(STAMP)  ## at a release: make the present .proto the API that later changes must stay compatible with
+	$(BIN)/buf build --exclude-source-info --output $(BASELINE)
 
 .PHONY: stubs-check
 stubs-check: $(STAMP)

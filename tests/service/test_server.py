@@ -192,10 +192,10 @@ async def test_fallback_is_logged_with_its_reason(caplog):
     assert record.fields["reason"] == "no GPU; add one"
 
 
-async def test_rows_that_are_not_kept_apart_are_logged(caplog, monkeypatch):
+async def test_a_model_that_is_not_batch_invariant_is_logged(caplog, monkeypatch):
     monkeypatch.setattr("tests.edge.served", functools.partial(served, is_batch_invariant=False))
     async with running():
-        records = [record for record in caplog.records if "depend on the batch" in record.getMessage()]
+        records = [record for record in caplog.records if record.getMessage() == "not_batch_invariant"]
     assert [(record.levelname, record.fields) for record in records] == [
         ("WARNING", {"model": "en-de"}),
         ("WARNING", {"model": "en"}),
