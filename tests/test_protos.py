@@ -12,13 +12,13 @@ PROTO = ROOT / "protos/glossa/v1/glossa.proto"
 FIELD = "  int32 max_tokens = 1;\n"
 
 
-def breaking(folder, text):
+def breaking(folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
     """Runs `buf breaking` on a module whose .proto has this text, against the committed baseline."""
     copy = folder / PROTO.relative_to(ROOT)
     copy.parent.mkdir(parents=True)
     copy.write_text(text)
     shutil.copy(ROOT / "buf.yaml", folder)
-    command = [Path(sys.executable).parent / "buf", "breaking", "--against", ROOT / "protos/baseline.txtpb"]
+    command = [str(Path(sys.executable).parent / "buf"), "breaking", "--against", str(ROOT / "protos/baseline.txtpb")]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
