@@ -4,7 +4,8 @@ A step of one row reads every weight of the decoder once and does little else: b
 the least time it can take. Reading is measured in turn with the steps, by a loop that gcc compiles, or by numpy's sum
 where there is no compiler, which is a little slower.
 
-usage: python -m bench.bandwidth [--forms static+kv b32 b128 fp32] [--repetitions 7] [--quick] [--json]
+usage: python -m bench.bandwidth [--schemes w8a8-static-kv8 w4-block32 w4-block128 fp32]
+           [--repetitions 7] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bench.measure import interleaved, machine, report, seconds
 from bench.speed_models import add_model_options, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
-from export.passes.quantize import FORMS, Form
+from export.passes.quantize import SCHEMES, QuantizationScheme
 from model.config import ModelConfig
 from service.runtime.runner import OnnxModel
 
@@ -88,42 +89,44 @@ def step_job(rows: Rows) -> Callable[[], float]:
     return lambda: 1e3 * float(np.median([rows.step() for _ in range(STEPS)]))
 
 
-def step_bytes(config: ModelConfig, form: Form) -> float:
+def step_bytes(config: ModelConfig, scheme: QuantizationScheme) -> float:
     """Of the weights that a decode step reads: cross-attention's keys and values are there already, and of the
     embeddings only a row is looked up."""
     width = config.d_model
     layer = 4 * width * width + 2 * width * width + 2 * width * config.d_ff
     weights = config.num_decoder_layers * layer + width * config.vocab_size
-    return weights * (form.weight_bits / 8 + (SCALE_BYTES / form.block if form.block else 0))
+    return weights * (scheme.weight_bits / 8 + (SCALE_BYTES / scheme.block_size if scheme.block_size else 0))
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(ask)
-    ask.add_argument("--forms", nargs="+", default=["static+kv", "b32", "b128", "fp32"], choices=list(FORMS))
+    ask.add_argument(
+        "--schemes", nargs="+", default=["w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"], choices=list(SCHEMES)
+    )
     ask.add_argument("--repetitions", type=int, default=7)
     ask.add_argument("--quick", action="store_true", help="int8 alone, fewer repetitions")
     ask.add_argument("--json", action="store_true")
     options = ask.parse_args()
     model = chosen_model(options)
-    forms = options.forms[:1] if options.quick else options.forms
+    schemes = options.schemes[:1] if options.quick else options.schemes
     read, how = reader()
     processors = machine()["processors"]
     jobs: dict[str, Callable[[], float]] = {}
     for threads in sorted({1, processors}):
         jobs[f"GB/s read, {threads} threads"] = read_job(read, threads)
-        for form in forms:
-            bundle = model.bundle(form)
+        for scheme in schemes:
+            bundle = model.bundle(scheme)
             opened = OnnxModel.open(bundle, load_bundle(bundle), device="cpu", single_engine_threads=threads)
-            jobs[f"ms a step, {form}, {threads} threads"] = step_job(Rows(opened, 1))
+            jobs[f"ms a step, {scheme}, {threads} threads"] = step_job(Rows(opened, 1))
     measured = interleaved(jobs, 3 if options.quick else options.repetitions)
     figures: dict[str, Any] = {"reader": how, "block_mb": BLOCK_MB, **measured}
     for name in jobs:
         if name.startswith("ms a step"):
-            _, form, threads = name.split(", ")
-            needed_ms = step_bytes(model.model.config, FORMS[form]) / measured[f"GB/s read, {threads}"].median / 1e6
-            figures[f"limit, {form}, {threads}, ms"] = round(needed_ms, 3)
-            figures[f"share of the limit, {form}, {threads}"] = round(needed_ms / measured[name].median, 3)
+            _, scheme, threads = name.split(", ")
+            needed_ms = step_bytes(model.model.config, SCHEMES[scheme]) / measured[f"GB/s read, {threads}"].median / 1e6
+            figures[f"limit, {scheme}, {threads}, ms"] = round(needed_ms, 3)
+            figures[f"share of the limit, {scheme}, {threads}"] = round(needed_ms / measured[name].median, 3)
     report(figures, [], as_json=options.json)
 
 

@@ -1,6 +1,7 @@
 """How fast are texts generated beside onnxruntime-genai, with the same weights in the shape of Llama?
 
-usage: python -m bench.compare_genai DIRECTORY --peer-python PYTHON [--forms b32,row] [--builds int4-b32:2,…]
+usage: python -m bench.compare_genai DIRECTORY --peer-python PYTHON [--schemes w4-block32,w8a8-dynamic]
+           [--builds int4-b32:2,…]
            [--case alone|batch|mixed] [--prompt 64] [--tokens 64] [--repeats 5] [--grpc] [--json]
 
 PYTHON is an interpreter that has onnxruntime-genai (for its builder also torch, transformers and onnx). DIRECTORY keeps
@@ -67,8 +68,8 @@ class Contestant(Protocol):
 class Ours:
     """Engines in this process, one per processor; one that is alone takes all of them."""
 
-    def __init__(self, form: str, path: Path, rows: int) -> None:
-        self.name, self._rows = f"glossa {form}", rows
+    def __init__(self, scheme: str, path: Path, rows: int) -> None:
+        self.name, self._rows = f"glossa {scheme}", rows
         manifest, count = load_bundle(path), effective_cpus()
         model = OnnxModel.open(
             path, manifest, device="cpu", single_engine_threads=count if rows == 1 else 1, busy_engines=BusyEngines()
@@ -108,10 +109,10 @@ class Ours:
 class OursServed:
     """`glossa serve` in a process of its own, with a client here."""
 
-    def __init__(self, form: str, path: Path) -> None:
+    def __init__(self, scheme: str, path: Path) -> None:
         from cli.local_server import serving  # the command imports what it needs
 
-        self.name = f"glossa {form}, gRPC"
+        self.name = f"glossa {scheme}, gRPC"
         self._tokenizer, self._stack = Tokenizer.load(path / TOKENIZER), ExitStack()
         self._address, _ = self._stack.enter_context(serving(path))
 
@@ -206,7 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--peer-python", type=Path, required=True)
-    parser.add_argument("--forms", default="b32,row")
+    parser.add_argument("--schemes", default="w4-block32,w8a8-dynamic")
     parser.add_argument("--builds", default="int4-b32:1,int4-b32:2")
     parser.add_argument("--case", choices=("alone", "batch", "mixed"), default="alone")
     for name, default in (("prompt", 64), ("tokens", 64), ("repeats", 5)):
@@ -215,16 +216,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    shape, forms = Shape(), options.forms.split(",")
-    prepare(options.directory, shape, forms)
+    shape, schemes = Shape(), options.schemes.split(",")
+    prepare(options.directory, shape, schemes)
     asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
     contestants: list[Contestant] = []
     try:
-        for form in forms:
-            path = options.directory / BUNDLE.format(form=form)
-            contestants.append(Ours(form, path, len(asks)))
+        for scheme in schemes:
+            path = options.directory / BUNDLE.format(scheme=scheme)
+            contestants.append(Ours(scheme, path, len(asks)))
             if options.grpc:
-                contestants.append(OursServed(form, path))
+                contestants.append(OursServed(scheme, path))
         for build, threads in (text.split(":") for text in options.builds.split(",")):
             path = build_peer(options.peer_python, options.directory, build)
             contestants.append(Theirs(f"genai {build}", options.peer_python, WORKER, path, int(threads)))

@@ -4,7 +4,7 @@ Both are our gRPC server; in one of them `bench.peer_server` puts CTranslate2 in
 batcher of 5 ms. Requests arrive at random moments (Poisson), of 5 to 60 tokens with answers about as long, and the rate
 is searched by `glossa bench --find-max`. Servers take turns, each round has other arrivals, and medians count.
 
-usage: python -m bench.compare_goodput [--form static+kv] [--checkpoint DIRECTORY --data TEST.tsv] [--rate 10]
+usage: python -m bench.compare_goodput [--scheme w8a8-static-kv8] [--checkpoint DIRECTORY --data TEST.tsv] [--rate 10]
            [--duration-s 10] [--rounds 1] [--quick] [--json]
 """
 
@@ -23,7 +23,7 @@ from bench.measure import Spread, Verdict, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server
 from bench.speed_models import SpeedModel, add_model_options, chosen_model
 from bench.speed_worker import HUGE_PAGES
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 
 BAR = 2.0
 TEXTS = 2000
@@ -49,7 +49,7 @@ def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, A
     texts = model.path / "goodput.txt"
     texts.write_text("\n".join(model.texts(work)) + "\n")
     processors = machine()["processors"]
-    bundle, theirs = model.bundle(options.form), model.ctranslate2("int8")
+    bundle, theirs = model.bundle(options.scheme), model.ctranslate2("int8")
 
     def servers() -> dict[str, AbstractContextManager[tuple[str, int]]]:
         made: dict[str, AbstractContextManager[tuple[str, int]]] = {
@@ -86,13 +86,13 @@ def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, A
             note=f"{options.rounds} searches each",
         )
     ]
-    return {"unit": "requests/s", "form": options.form, **figures, "loads": loads}, verdicts
+    return {"unit": "requests/s", "scheme": options.scheme, **figures, "loads": loads}, verdicts
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(ask)
-    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
     ask.add_argument("--rate", type=float, default=20.0, help="where searches begin, requests/s")
     ask.add_argument("--duration-s", type=float, default=10.0, help="of one rate")
     ask.add_argument("--within-s", type=float, default=100.0, help="of one search")

@@ -1,6 +1,6 @@
 """How fast are texts generated beside optimum-onnx, with the same float32 weights in the shape of Llama?
 
-usage: python -m bench.compare_optimum DIRECTORY --peer-python PYTHON [--forms fp32] [--case alone|batch]
+usage: python -m bench.compare_optimum DIRECTORY --peer-python PYTHON [--schemes fp32] [--case alone|batch]
            [--prompt 64] [--tokens 32] [--repeats 5] [--json]
 
 PYTHON is an interpreter that has optimum-onnx, which exports the model itself; DIRECTORY keeps the models. Timing and
@@ -22,19 +22,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--peer-python", type=Path, required=True)
-    parser.add_argument("--forms", default="fp32")
+    parser.add_argument("--schemes", default="fp32")
     parser.add_argument("--case", choices=("alone", "batch"), default="alone")
     for name, default in (("prompt", 64), ("tokens", 32), ("repeats", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    shape, forms = Shape(), options.forms.split(",")
-    prepare(options.directory, shape, forms)
+    shape, schemes = Shape(), options.schemes.split(",")
+    prepare(options.directory, shape, schemes)
     asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
     contestants: list[Contestant] = []
     try:
-        for form in forms:
-            contestants.append(Ours(form, options.directory / BUNDLE.format(form=form), len(asks)))
+        for scheme in schemes:
+            contestants.append(Ours(scheme, options.directory / BUNDLE.format(scheme=scheme), len(asks)))
         for threads in (1, 2):
             peer = options.directory / PEER
             contestants.append(Theirs("optimum", options.peer_python, WORKER, peer, threads))

@@ -4,7 +4,7 @@ In-process, in turn: all words and the shortlist's, one request after another (`
 (`offline`), and with beams of 4 (`beam`). The random model has a random shortlist of 256 words for each source, no end
 among them, so that every answer is as long as the other side's; a bundle brings its own, and then answers are scored.
 
-usage: python -m bench.compare_shortlist [--form static+kv] [--parts alone offline beam] [--count N] [--json]
+usage: python -m bench.compare_shortlist [--scheme w8a8-static-kv8] [--parts alone offline beam] [--count N] [--json]
            [--bundle BUNDLE --checkpoint DIRECTORY --data TEST.tsv [--precision int8]]
 """
 
@@ -24,7 +24,7 @@ from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
 from bench.speed_models import SpeedModel, Workload
 from export.bundle import SHORTLIST, TOKENIZER, Shortlist, load_bundle, load_shortlist
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
@@ -179,7 +179,7 @@ def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--form", choices=sorted(set(FORMS) - {"fp16"}), default="static+kv")
+    ask.add_argument("--scheme", choices=sorted(set(SCHEMES) - {"fp16"}), default="w8a8-static-kv8")
     ask.add_argument("--parts", nargs="+", choices=sorted(COUNTS), default=list(COUNTS))
     ask.add_argument("--bundle", type=Path)
     ask.add_argument("--precision", choices=["fp32", "int8", "int4"], default="int8")
@@ -194,9 +194,9 @@ def main() -> None:
     model = SpeedModel(checkpoint=args.checkpoint, data=args.data)
     precision: Precision = args.precision
     if args.bundle is None:
-        own = FORMS[args.form].precision
+        own = SCHEMES[args.scheme].precision
         precision, shortlist = "auto" if own == "fp16" else own, random_shortlist(model.model.config.vocab_size)
-        bundle = model.bundle(args.form, shortlist=shortlist)
+        bundle = model.bundle(args.scheme, shortlist=shortlist)
     else:
         bundle = args.bundle
         shortlist = load_shortlist(bundle / SHORTLIST)

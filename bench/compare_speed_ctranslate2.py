@@ -8,7 +8,8 @@ with ours, and the fastest of them is what our figure is divided by. Both sides 
     offline   all sentences at once, greedy
     beam      the same with beams of 4
 
-usage: python -m bench.compare_speed_ctranslate2 alone|offline|beam [--forms static+kv b32 b128 fp32]
+usage: python -m bench.compare_speed_ctranslate2 alone|offline|beam
+           [--schemes w8a8-static-kv8 w4-block32 w4-block128 fp32]
            [--checkpoint DIRECTORY --data TEST.tsv] [--count N] [--repetitions 5] [--quick] [--json]
 """
 
@@ -25,7 +26,7 @@ from bench.measure import Spread, Verdict, interleaved, machine, report, widest_
 from bench.peer_server import glossa_server
 from bench.speed_models import SpeedModel, add_model_options, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 
 ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}
@@ -40,10 +41,10 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 INTEL_ONLY = "MKL, AVX512"  # on AMD never the default, and a tenth as fast as the others with int8
 QUICK = ("as it comes", ROOMY)
 KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
-FORMS_OF = {
-    "alone": ["8b64", "static+kv", "b32", "b128", "fp32"],
-    "offline": ["static+kv", "fp32"],
-    "beam": ["static+kv"],
+SCHEMES_OF = {
+    "alone": ["w8-block64", "w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"],
+    "offline": ["w8a8-static-kv8", "fp32"],
+    "beam": ["w8a8-static-kv8"],
 }
 ROWS = (64, 128, 192)
 COUNTS = {"alone": 10, "offline": 512, "beam": 512}
@@ -71,13 +72,13 @@ def shapes(part: str, processors: int) -> list[Shape]:
     return [Shape(*division, batch) for division, batch in itertools.product(divisions, batches)]
 
 
-def bar(part: str, form: str, *, has_amx: bool) -> tuple[float, str] | None:
+def bar(part: str, scheme: str, *, has_amx: bool) -> tuple[float, str] | None:
     """What our figure must be at least, as a multiple of CTranslate2's, and what it should become."""
-    name = "b128" if form == "b128" else FORMS[form].precision
+    name = "w4-block128" if scheme == "w4-block128" else SCHEMES[scheme].precision
     bars = {
         ("alone", "int8"): (2.4, "90 % of the memory limit"),
         ("alone", "int4"): (2.8, ""),
-        ("alone", "b128"): (3.5, ""),
+        ("alone", "w4-block128"): (3.5, ""),
         ("alone", "fp32"): (1.15, "the limit"),
         ("offline", "int8"): (1.6 if has_amx else 1.5, "2×"),
         ("offline", "fp32"): (1.1, "the limit"),
@@ -114,9 +115,9 @@ class Comparison:
         best = sorted(jobs, key=lambda name: self.tried[name], reverse=True)[:KEPT]
         return {name: self._job(*jobs[name]) for name in best}
 
-    def ours(self, form: str, processors: int) -> dict[str, Callable[[], float]]:
+    def ours(self, scheme: str, processors: int) -> dict[str, Callable[[], float]]:
         """The job for our best number of rows, or of threads for one row, all of them tried once."""
-        worker = self._stack.enter_context(Worker("glossa", self._model.bundle(form), self.work, HUGE_PAGES))
+        worker = self._stack.enter_context(Worker("glossa", self._model.bundle(scheme), self.work, HUGE_PAGES))
         settings = [{"single_engine_threads": threads} for threads in sorted({1, processors})]
         if self._part != "alone":
             settings = [{"rows": rows} for rows in ROWS]
@@ -124,17 +125,19 @@ class Comparison:
         for setting in settings:
             worker.rate(count=2, **setting, **self._order)
             tried.append(worker.rate(count=min(self._count, OURS_TRIED), **setting, **self._order))
-            self.tried[f"Glossa {form}, {', '.join(f'{name} {value}' for name, value in setting.items())}"] = tried[-1]
+            self.tried[f"Glossa {scheme}, {', '.join(f'{name} {value}' for name, value in setting.items())}"] = tried[
+                -1
+            ]
         best = settings[tried.index(max(tried))]
-        return {f"Glossa {form}": self._job(worker, {**best, **self._order})}
+        return {f"Glossa {scheme}": self._job(worker, {**best, **self._order})}
 
-    def served(self, form: str) -> dict[str, Callable[[], float]]:
+    def served(self, scheme: str) -> dict[str, Callable[[], float]]:
         """The job for our server, with a client in a process of its own."""
         texts = self.work.with_suffix(".texts.json")
         texts.write_text(json.dumps(self._model.texts(self._sentences)))
-        address, _ = self._stack.enter_context(glossa_server(self._model.bundle(form)))
+        address, _ = self._stack.enter_context(glossa_server(self._model.bundle(scheme)))
         worker = self._stack.enter_context(Worker("client", address, self.work))
-        return {f"Glossa {form}, gRPC": self._job(worker, {"texts": str(texts), **self._order})}
+        return {f"Glossa {scheme}, gRPC": self._job(worker, {"texts": str(texts), **self._order})}
 
     def _peer(self, kind: str, environment: str) -> Worker:
         key = kind, environment
@@ -154,16 +157,16 @@ def environments(*, is_quick: bool) -> list[str]:
     return [name for name in known if name != INTEL_ONLY or machine()["family"].startswith("GenuineIntel")]
 
 
-def judge(part: str, forms: list[str], figures: dict[str, Spread], suffix: str) -> list[Verdict]:
+def judge(part: str, schemes: list[str], figures: dict[str, Spread], suffix: str) -> list[Verdict]:
     has_amx = "amx_int8" in machine()["flags"]
     verdicts = []
-    for form in forms:
-        kind = KINDS[FORMS[form].precision]
+    for scheme in schemes:
+        kind = KINDS[SCHEMES[scheme].precision]
         theirs = max(
             (spread.median, name) for name, spread in figures.items() if name.startswith(f"CTranslate2 {kind},")
         )
-        wanted = bar(part, form, has_amx=has_amx)
-        for name, limit in ((f"Glossa {form}", wanted), (f"Glossa {form}, gRPC", (GRPC_BAR, ""))):
+        wanted = bar(part, scheme, has_amx=has_amx)
+        for name, limit in ((f"Glossa {scheme}", wanted), (f"Glossa {scheme}, gRPC", (GRPC_BAR, ""))):
             if name in figures and limit is not None:
                 ratio = figures[name].median / theirs[0]
                 measure = f"{part}, {name.removeprefix('Glossa ')} against CTranslate2 {kind}{suffix}"
@@ -173,31 +176,31 @@ def judge(part: str, forms: list[str], figures: dict[str, Spread], suffix: str) 
 
 def measure(options: argparse.Namespace) -> None:
     model, part = chosen_model(options), options.part
-    forms = options.forms or FORMS_OF[part]
+    schemes = options.schemes or SCHEMES_OF[part]
     count = options.count or (COUNTS[part] // 4 if options.quick else COUNTS[part])
     processors = options.processors or machine()["processors"]
     with contextlib.ExitStack() as stack:
         run = Comparison(model, part, count, environments(is_quick=options.quick), stack)
         jobs: dict[str, Callable[[], float]] = {}
-        for kind in sorted({KINDS[FORMS[form].precision] for form in forms}):
+        for kind in sorted({KINDS[SCHEMES[scheme].precision] for scheme in schemes}):
             jobs |= run.peers(kind, processors)
-        for form in forms:
-            jobs |= run.ours(form, processors)
+        for scheme in schemes:
+            jobs |= run.ours(scheme, processors)
         if part == "alone":
-            jobs |= next((run.served(form) for form in forms if FORMS[form].precision == "int8"), {})
+            jobs |= next((run.served(scheme) for scheme in schemes if SCHEMES[scheme].precision == "int8"), {})
         figures = interleaved(jobs, options.repetitions)
     suffix = "" if model.is_random else ", real sentences"
     unit = "sentences/s" if not model.is_random else "sentences/s of 20 source and 30 target tokens"
     told: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
     told["tried once"] = {name: round(rate, 2) for name, rate in run.tried.items()}
-    report(told, judge(part, forms, figures, suffix), as_json=options.json)
+    report(told, judge(part, schemes, figures, suffix), as_json=options.json)
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("part", choices=list(COUNTS))
     add_model_options(ask)
-    ask.add_argument("--forms", nargs="+", choices=list(FORMS))
+    ask.add_argument("--schemes", nargs="+", choices=list(SCHEMES))
     ask.add_argument("--count", type=int, default=0, help="sentences of one repetition")
     ask.add_argument("--repetitions", type=int, default=5)
     ask.add_argument("--processors", type=int, default=0, help="that may be used; all of the machine if not given")

@@ -5,7 +5,7 @@
 
 Theirs is tried with one thread and with all; the faster one counts.
 
-usage: python -m bench.compare_speed_transformers alone|offline [--form static+kv] [--checkpoint DIRECTORY]
+usage: python -m bench.compare_speed_transformers alone|offline [--scheme w8a8-static-kv8] [--checkpoint DIRECTORY]
            [--data TEST.tsv] [--repetitions 5] [--quick] [--json]
 """
 
@@ -18,22 +18,22 @@ from typing import Any
 from bench.measure import Verdict, interleaved, machine, report
 from bench.speed_models import SpeedModel, add_model_options, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 
 BARS = {("alone", "float32"): 6.0, ("offline", "float32"): 4.5, ("offline", "bfloat16"): 2.2}
 COUNTS = {"alone": (10, 2), "offline": (512, 64)}  # sentences of one repetition, ours and theirs
 BATCH = 64
 
 
-def measure(model: SpeedModel, part: str, form: str, repetitions: int, *, quick: bool) -> tuple[dict[str, Any], Any]:
+def measure(model: SpeedModel, part: str, scheme: str, repetitions: int, *, quick: bool) -> tuple[dict[str, Any], Any]:
     ours, theirs = COUNTS[part]
     work = model.sentences(ours).save(model.path / f"transformers-{part}.work.json")
     order: dict[str, Any] = {"alone": part == "alone"}
     dtypes = [dtype for wanted, dtype in BARS if wanted == part and not (quick and dtype != "float32")]
     with contextlib.ExitStack() as stack:
-        glossa = stack.enter_context(Worker("glossa", model.bundle(form), work, HUGE_PAGES))
+        glossa = stack.enter_context(Worker("glossa", model.bundle(scheme), work, HUGE_PAGES))
         hugging_face = stack.enter_context(Worker("transformers", model.checkpoint, work, HUGE_PAGES))
-        jobs = {f"Glossa {form}": lambda: glossa.rate(count=ours, rows=128, **order)}
+        jobs = {f"Glossa {scheme}": lambda: glossa.rate(count=ours, rows=128, **order)}
         tried = {}
         for dtype in dtypes:
             rates = {}
@@ -45,8 +45,8 @@ def measure(model: SpeedModel, part: str, form: str, repetitions: int, *, quick:
         figures = interleaved(jobs, repetitions)
     verdicts = [
         Verdict(
-            f"{part}, {form} against generate {dtype}{'' if model.is_random else ', real sentences'}",
-            round(figures[f"Glossa {form}"].median / figures[f"generate {dtype}"].median, 3),
+            f"{part}, {scheme} against generate {dtype}{'' if model.is_random else ', real sentences'}",
+            round(figures[f"Glossa {scheme}"].median / figures[f"generate {dtype}"].median, 3),
             BARS[part, dtype],
         )
         for dtype in dtypes
@@ -58,13 +58,13 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("part", choices=list(COUNTS))
     add_model_options(ask)
-    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
     ask.add_argument("--repetitions", type=int, default=5)
     ask.add_argument("--quick", action="store_true", help="fp32 alone")
     ask.add_argument("--json", action="store_true")
     options = ask.parse_args()
     figures, verdicts = measure(
-        chosen_model(options), options.part, options.form, options.repetitions, quick=options.quick
+        chosen_model(options), options.part, options.scheme, options.repetitions, quick=options.quick
     )
     report(figures, verdicts, as_json=options.json)
 

@@ -3,7 +3,7 @@
 Growth is linear or better when twice as much never takes more than twice as long. Each doubling is told as its share of
 that: 1 is linear, 0.5 costs nothing. The worst one of each curve is judged, with 10 % for noise.
 
-usage: python -m bench.cost_growth [--form static+kv] [--plot FILE.svg] [--repetitions 5] [--quick] [--json]
+usage: python -m bench.cost_growth [--scheme w8a8-static-kv8] [--plot FILE.svg] [--repetitions 5] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.speed_models import add_model_options, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from service.runtime.runner import OnnxModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -87,13 +87,13 @@ def draw(file: Path, curves: dict[str, dict[int, Spread]], title: str) -> None:
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(ask)
-    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
     ask.add_argument("--plot", type=Path, help="a .svg or .png to draw")
     ask.add_argument("--repetitions", type=int, default=5)
     ask.add_argument("--quick", action="store_true", help="every second size")
     ask.add_argument("--json", action="store_true")
     options = ask.parse_args()
-    bundle = chosen_model(options).bundle(options.form)
+    bundle = chosen_model(options).bundle(options.scheme)
     model = OnnxModel.open(bundle, load_bundle(bundle), device="cpu")
     figures = interleaved(jobs(model, quick=options.quick), options.repetitions)
     curves: dict[str, dict[int, Spread]] = {name: {} for name in CURVES}
@@ -111,8 +111,8 @@ def main() -> None:
         for name, curve in curves.items()
     ]
     if options.plot:
-        draw(options.plot, curves, f"{options.form}, {machine()['model']}, one thread")
-    told: dict[str, Any] = {"form": options.form, **figures}
+        draw(options.plot, curves, f"{options.scheme}, {machine()['model']}, one thread")
+    told: dict[str, Any] = {"scheme": options.scheme, **figures}
     report(told, verdicts, as_json=options.json)
 
 

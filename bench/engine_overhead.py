@@ -50,7 +50,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
-    from export.to_onnx import framing_of, save_variant, tokens_of
+    from export.to_onnx import save_variant, special_token_template, tokens_of
     from export.verification.verifier import limits_of
     from model.architectures import build
     from model.config import ModelConfig
@@ -75,7 +75,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
             architecture=config.architecture,
             task="translation",
             tokens=tokens_of(config),
-            framing=framing_of(config),
+            template=special_token_template(config),
             limits=limits_of(config),
             variants=(save_variant(model, directory, "fp32"),),
             golden=Golden(source=source, prompt=(1,), output=tuple(greedy(model, [1], source=source, max_tokens=2))),

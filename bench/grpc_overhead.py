@@ -7,8 +7,8 @@
     memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
                and after both have answered the same load
 
-usage: python -m bench.grpc_overhead overhead|memory [--form static+kv] [--count 512] [--repetitions 5] [--quick]
-           [--json]
+usage: python -m bench.grpc_overhead overhead|memory [--scheme w8a8-static-kv8] [--count 512] [--repetitions 5]
+           [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server, resident_mb
 from bench.speed_models import SpeedModel, add_model_options, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from service.engine.scheduler import SchedulerConfig
 
 BARS = {"unary": 0.08, "streaming": 0.20}  # of the time
@@ -43,13 +43,13 @@ def _load(model: SpeedModel, count: int) -> tuple[Path, Path]:
     return work, texts
 
 
-def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+def overhead(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
     work, texts = _load(model, count)
     kinds = {f"{name}, {client}": (name, engine) for name in BARS for client, engine in CLIENTS.items()}
     client_s: dict[str, list[float]] = {name: [] for name in kinds}
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(Worker("glossa", model.bundle(form), work, HUGE_PAGES))
-        address, _ = stack.enter_context(glossa_server(model.bundle(form), HUGE_PAGES))
+        engine = stack.enter_context(Worker("glossa", model.bundle(scheme), work, HUGE_PAGES))
+        address, _ = stack.enter_context(glossa_server(model.bundle(scheme), HUGE_PAGES))
         clients = {kind: stack.enter_context(Worker(kind, address, work)) for kind in CLIENTS.values()}
 
         def ask(name: str) -> float:
@@ -70,16 +70,16 @@ def overhead(model: SpeedModel, form: str, count: int, repetitions: int) -> tupl
         told[f"processors that the client took, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
         measure = f"gRPC and Python, {name} on the same cores"
         verdicts.append(Verdict(measure, round(share, 4), BARS[how], "", is_limit=True))
-    return {"unit": "sentences/s", "form": form, "sentences": count, **told}, verdicts
+    return {"unit": "sentences/s", "scheme": scheme, "sentences": count, **told}, verdicts
 
 
-def memory(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
     """Servers start anew in each repetition: what a process has taken it seldom gives back."""
     work, texts = _load(model, count)
     processors = machine()["processors"]
     servers = {
-        "Glossa": lambda: glossa_server(model.bundle(form)),  # on whatever pages its command starts it with
-        "CTranslate2": lambda: ctranslate2_server(model.bundle(form), model.ctranslate2("int8"), workers=processors),
+        "Glossa": lambda: glossa_server(model.bundle(scheme)),  # on whatever pages its command starts it with
+        "CTranslate2": lambda: ctranslate2_server(model.bundle(scheme), model.ctranslate2("int8"), workers=processors),
     }
     ready: dict[str, list[float]] = {name: [] for name in servers}
     loaded: dict[str, list[float]] = {name: [] for name in servers}
@@ -93,15 +93,15 @@ def memory(model: SpeedModel, form: str, count: int, repetitions: int) -> tuple[
     figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
     figures |= {f"{name}, after the load": Spread.of(found) for name, found in loaded.items()}
     ratio = figures["Glossa, after the load"].median / figures["CTranslate2, after the load"].median
-    verdict = Verdict(f"resident memory, {form} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
-    return {"unit": "MB", "form": form, "sentences": count, **figures}, [verdict]
+    verdict = Verdict(f"resident memory, {scheme} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
+    return {"unit": "MB", "scheme": scheme, "sentences": count, **figures}, [verdict]
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("part", choices=["overhead", "memory"])
     add_model_options(ask)
-    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
     ask.add_argument("--count", type=int, default=512)
     ask.add_argument("--repetitions", type=int, default=5)
     ask.add_argument("--quick", action="store_true", help="a quarter of the sentences")
@@ -109,9 +109,9 @@ def main() -> None:
     options = ask.parse_args()
     model, count = chosen_model(options), options.count // 4 if options.quick else options.count
     if options.part == "memory":
-        figures, verdicts = memory(model, options.form, count, options.repetitions)
+        figures, verdicts = memory(model, options.scheme, count, options.repetitions)
     else:
-        figures, verdicts = overhead(model, options.form, count, options.repetitions)
+        figures, verdicts = overhead(model, options.scheme, count, options.repetitions)
     report(figures, verdicts, as_json=options.json)
 
 

@@ -110,8 +110,14 @@ def main() -> None:
             different[name.partition(" ")[2]] += answers != alone[name]
             tokens += sum(len(answer[0]) for answer in answers)
     quantization = model.variant.quantization
-    form = quantization.form if quantization else model.choice.precision
-    figures = {"form": form, "requests": len(requests), "mixes": args.mixes, "tokens": tokens, "different": different}
+    scheme = quantization.scheme if quantization else model.choice.precision
+    figures = {
+        "scheme": scheme,
+        "requests": len(requests),
+        "mixes": args.mixes,
+        "tokens": tokens,
+        "different": different,
+    }
     print(json.dumps(figures) if args.json else "\n".join(f"{name:12}{value}" for name, value in figures.items()))
     sys.exit(any(different.values()))
 

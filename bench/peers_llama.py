@@ -7,9 +7,9 @@ ours are scaled when they are copied. Its logits are compared with ours before a
 The rows of the special tokens in the last product are zero, so that no answer ends before its length: of 32,000 random
 logits some are positive.
 
-usage: python -m bench.peers_llama DIRECTORY [--forms fp32,b32,…] [--layers 12] [--width 768] [--words 32000]
+usage: python -m bench.peers_llama DIRECTORY [--schemes fp32,w4-block32,…] [--layers 12] [--width 768] [--words 32000]
 
-writes DIRECTORY/llama for whoever reads Hugging Face models, and DIRECTORY/bundle-FORM for each form.
+writes DIRECTORY/llama for whoever reads Hugging Face models, and DIRECTORY/bundle-SCHEME for each scheme.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from bench.peers import NotRepresentable, transformers_logits, verify
 from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
 from export.passes.calibrate import calibrate
-from export.passes.quantize import FORMS, Form
-from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
+from export.passes.quantize import SCHEMES, QuantizationScheme
+from export.to_onnx import Traced, save_variant, special_token_template, tokens_of, trace_model
 from export.verification.verifier import limits_of
 from model.config import ModelConfig
 from model.layers import Block
@@ -39,7 +39,7 @@ from model.reference.greedy import greedy
 from model.tokenizer import SPECIAL, Tokenizer
 from model.transformer import Decoder
 
-PEER, BUNDLE = "llama", "bundle-{form}"
+PEER, BUNDLE = "llama", "bundle-{scheme}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +154,10 @@ def save_peer(theirs: Any, tokenizer: Tokenizer, directory: Path) -> None:
     fast(tokenizer_file=str(directory / TOKENIZER), **names).save_pretrained(directory)
 
 
-def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, traced: Traced) -> None:
-    """A bundle of one form; its graphs are not compared with PyTorch. traced: what `trace_model` made of the model."""
+def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, scheme: QuantizationScheme, traced: Traced) -> None:
+    """A bundle of one scheme; its graphs are not compared with PyTorch. traced: what `trace_model` returned."""
     config = model.config
-    ranges = calibrate(model, [((), text) for text in random_texts(model)]) if form.needs_ranges else None
+    ranges = calibrate(model, [((), text) for text in random_texts(model)]) if scheme.needs_ranges else None
 
     def fill(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -165,9 +165,9 @@ def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, form: Form, tr
             architecture=config.architecture,
             task="generation",
             tokens=tokens_of(config),
-            framing=framing_of(config),
+            template=special_token_template(config),
             limits=limits_of(config),
-            variants=(save_variant(model, directory, form, ranges=ranges, traced=traced),),
+            variants=(save_variant(model, directory, scheme, ranges=ranges, traced=traced),),
             golden=Golden(source=(), prompt=(1,), output=tuple(greedy(model, [1], max_tokens=2))),
             lineage={},
             parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
@@ -182,9 +182,9 @@ def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[list
     return [[1, *draw.integers(len(SPECIAL), model.config.vocab_size, length - 1).tolist()] for _ in range(count)]
 
 
-def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
+def prepare(directory: Path, shape: Shape, schemes: Sequence[str]) -> None:
     """Writes what `directory` does not have yet, or has in a format that nobody reads any more."""
-    paths = {form: directory / BUNDLE.format(form=form) for form in forms}
+    paths = {scheme: directory / BUNDLE.format(scheme=scheme) for scheme in schemes}
     peer = directory / PEER
     for path in paths.values():
         if path.exists() and not _is_readable(path):
@@ -195,9 +195,9 @@ def prepare(directory: Path, shape: Shape, forms: Sequence[str]) -> None:
     if not peer.exists():
         save_peer(llama_model(model), tokenizer, peer)
     traced = trace_model(model)
-    for form, path in paths.items():
+    for scheme, path in paths.items():
         if not path.exists():
-            save_bundle(model, tokenizer, path, FORMS[form], traced)
+            save_bundle(model, tokenizer, path, SCHEMES[scheme], traced)
 
 
 def _is_readable(bundle: Path) -> bool:
@@ -211,12 +211,14 @@ def _is_readable(bundle: Path) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--forms", default="fp32", help="names of export.passes.quantize.FORMS, separated by commas")
+    parser.add_argument(
+        "--schemes", default="fp32", help="names of export.passes.quantize.SCHEMES, separated by commas"
+    )
     for name in ("layers", "width", "words"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
     options = parser.parse_args()
     shape = Shape(layers=options.layers, width=options.width, words=options.words)
-    prepare(options.directory, shape, options.forms.split(","))
+    prepare(options.directory, shape, options.schemes.split(","))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The profiler costs a little itself: the sum of the nodes and the step without it are told beside each other.
 
-usage: python -m bench.profile_step [--form static+kv | --bundle DIRECTORY --precision int8] [--rows 1 8 32 64]
+usage: python -m bench.profile_step [--scheme w8a8-static-kv8 | --bundle DIRECTORY --precision int8] [--rows 1 8 32 64]
            [--steps 60] [--json]
 """
 
@@ -30,7 +30,7 @@ from export.bundle import (
     Manifest,
     load_bundle,
 )
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from service.runtime.runner import OnnxModel
 
 WARM_UP = 5
@@ -87,14 +87,14 @@ def table(columns: dict[int, dict[str, float]], plain: dict[int, float]) -> str:
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(ask)
-    ask.add_argument("--form", default="static+kv", choices=list(FORMS))
+    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
     ask.add_argument("--bundle", type=Path, help="any other bundle")
     ask.add_argument("--precision", help="of its variants; the first one if not given")
     ask.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 64])
     ask.add_argument("--steps", type=int, default=60)
     ask.add_argument("--json", action="store_true")
     options = ask.parse_args()
-    path = options.bundle or chosen_model(options).bundle(options.form)
+    path = options.bundle or chosen_model(options).bundle(options.scheme)
     manifest = load_bundle(path)
     if options.precision:
         manifest = dataclasses.replace(manifest, variants=(manifest.variant(options.precision),))
@@ -104,8 +104,8 @@ def main() -> None:
         print(table(columns, plain))
         return
     variant = manifest.variants[0]
-    form = variant.quantization.form if variant.quantization else variant.precision
-    told = {"form": form, "source_tokens": SOURCE_TOKENS, "cached": CONTEXT, "nodes_ms": columns, "step_ms": plain}
+    scheme = variant.quantization.scheme if variant.quantization else variant.precision
+    told = {"scheme": scheme, "source_tokens": SOURCE_TOKENS, "cached": CONTEXT, "nodes_ms": columns, "step_ms": plain}
     report({**told, "markdown": table(columns, plain)}, [], as_json=True)
 
 

@@ -1,9 +1,9 @@
-"""What do forms of fewer bits lose, through the gRPC service, greedily and with beams: BLEU and answers that change?
+"""What do schemes of fewer bits lose, through the gRPC service, greedily and with beams: BLEU and answers that change?
 
-usage: python -m bench.quantised_quality CHECKPOINT TEST.tsv --calibration TRAIN.tsv [--form row static+kv b32]
-           [--beam 1 4] [--count 2000] [--json]
+usage: python -m bench.quantised_quality CHECKPOINT TEST.tsv --calibration TRAIN.tsv
+           [--scheme w8a8-dynamic w8a8-static-kv8 w4-block32] [--beam 1 4] [--count 2000] [--json]
 
-Each form is exported by itself, with whatever loss, beside fp32; `--form auto` is what the exporter takes by itself.
+Each scheme is exported by itself, with whatever loss, beside fp32; `--scheme auto` is the exporter's choice.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from pathlib import Path
 
 from cli.local_server import serving
 from export.select_scheme import Development
-from export.to_onnx import FormChoice, export_bundle
+from export.to_onnx import QuantizationOptions, export_bundle
 from glossa.client import Client
 from model.training.data import read_tsv
 from model.training.evaluate import bleu
 
-MAX_LOSS = 0.3  # BLEU points that the form which the exporter takes may lose on a test set; 0.1 is aimed for
-PRECISIONS = {"fp32": "fp32", "b32": "int4", "b128": "int4"}
+MAX_LOSS = 0.3  # BLEU points that the scheme which the exporter takes may lose on a test set; 0.1 is aimed for
+PRECISIONS = {"fp32": "fp32", "w4-block32": "int4", "w4-block128": "int4"}
 
 
-def export(checkpoint: Path, out: Path, form: str, pairs: list[tuple[str, str]], development: Path | None) -> str:
-    """Exports one form alone, and says its name: "auto" has one of its own."""
+def export(checkpoint: Path, out: Path, scheme: str, pairs: list[tuple[str, str]], development: Path | None) -> str:
+    """Exports one scheme alone, and says its name: "auto" has one of its own."""
     measured = pairs if development is None else list(read_tsv([development]).pairs)
     texts = Development([text for text, _ in measured], [text for _, text in measured], "development text")
-    precision = PRECISIONS.get(form, "int8")
-    forms = FormChoice(
-        form="auto" if form == "fp32" else form,
+    precision = PRECISIONS.get(scheme, "int8")
+    options = QuantizationOptions(
+        scheme="auto" if scheme == "fp32" else scheme,
         development=texts,
         calibration=pairs,
-        max_loss=None if form == "auto" else 100.0,
+        max_loss=None if scheme == "auto" else 100.0,
     )
-    manifest = export_bundle(checkpoint, out, precisions=[precision], forms=forms)  # type: ignore[list-item]
+    manifest = export_bundle(checkpoint, out, precisions=[precision], quantization=options)  # type: ignore[list-item]
     quantization = manifest.variants[0].quantization
-    return quantization.form if quantization else "fp32"
+    return quantization.scheme if quantization else "fp32"
 
 
 def main() -> None:
@@ -46,8 +46,12 @@ def main() -> None:
     ask.add_argument("checkpoint", type=Path)
     ask.add_argument("data", type=Path)
     ask.add_argument("--calibration", type=Path, required=True)
-    ask.add_argument("--development", type=Path, help="for --form auto; the calibration text if not given")
-    ask.add_argument("--form", nargs="+", default=["row", "static", "row+kv", "static+kv", "b32"])
+    ask.add_argument("--development", type=Path, help="for --scheme auto; the calibration text if not given")
+    ask.add_argument(
+        "--scheme",
+        nargs="+",
+        default=["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w4-block32"],
+    )
     ask.add_argument("--beam", type=int, nargs="+", default=[1, 4])
     ask.add_argument("--count", type=int, default=2000)
     ask.add_argument("--json", action="store_true")
@@ -57,9 +61,9 @@ def main() -> None:
     calibration = list(read_tsv([args.calibration]).pairs[:1000])
     plain: dict[int, list[str]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for form in ("fp32", *args.form):
-            bundle = Path(scratch) / form
-            name = export(args.checkpoint, bundle, form, calibration, args.development)
+        for scheme in ("fp32", *args.scheme):
+            bundle = Path(scratch) / scheme
+            name = export(args.checkpoint, bundle, scheme, calibration, args.development)
             with serving(bundle) as (address, _), Client(address, timeout_s=600.0) as client:
                 for beam in args.beam:
                     started_s = time.perf_counter()
@@ -69,7 +73,7 @@ def main() -> None:
                     score, wanted = bleu(answers, references).score, bleu(expected, references).score
                     equal = sum(a == b for a, b in zip(answers, expected, strict=True)) / len(answers)
                     figures = {
-                        "form": name if form == name else f"{form}: {name}",
+                        "scheme": name if scheme == name else f"{scheme}: {name}",
                         "beam": beam,
                         "BLEU": round(score, 2),
                         "lost": round(wanted - score, 2),

@@ -1,7 +1,7 @@
 """Do drafts pay? Tokens per second with and without `--draft-tokens`, of texts that repeat themselves and of others.
 
 usage: python -m bench.speculation [--checkpoint DIRECTORY --text FILE] [--layers 12 --width 768 --words 32000]
-           [--form row] [--draft 8] [--requests 1,8] [--tokens 128] [--repeats 5] [--threads 1] [--json]
+           [--scheme w8a8-dynamic] [--draft 8] [--requests 1,8] [--tokens 128] [--repeats 5] [--threads 1] [--json]
 
 One engine in this process answers whole requests, prompts included; with and without drafts in turns, medians of
 `--repeats` and of the ratios of neighbours. Without --checkpoint the weights are random, in the shape of Llama; such a
@@ -27,9 +27,9 @@ from typing import Any
 from bench.engine_overhead import processor
 from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
 from export.bundle import TOKENIZER, load_bundle
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
-from export.to_onnx import FormChoice, export_bundle, trace_model
+from export.to_onnx import QuantizationOptions, export_bundle, trace_model
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import NullMetrics
@@ -84,15 +84,18 @@ class Contestant:
 
 def make_bundle(arguments: argparse.Namespace, texts: Sequence[str], path: Path) -> None:
     """Of the checkpoint, or of random weights in the shape of Llama."""
-    form = FORMS[arguments.form]
+    scheme = SCHEMES[arguments.scheme]
     if arguments.checkpoint is None:
         shape = Shape(layers=arguments.layers, width=arguments.width, words=arguments.words)
         model = random_llama(shape)
-        save_bundle(model, random_tokenizer(shape.words), path, form, trace_model(model))
+        save_bundle(model, random_tokenizer(shape.words), path, scheme, trace_model(model))
         return
-    forms = FormChoice(form=form.name, development=Development(texts[:32]), max_loss=100.0)
+    options = QuantizationOptions(scheme=scheme.name, development=Development(texts[:32]), max_loss=100.0)
     export_bundle(
-        arguments.checkpoint, path, precisions=(form.precision,), forms=forms if form.is_quantized else FormChoice()
+        arguments.checkpoint,
+        path,
+        precisions=(scheme.precision,),
+        quantization=options if scheme.is_quantized else QuantizationOptions(),
     )
 
 
@@ -166,7 +169,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--words", type=int, default=32000)
-    parser.add_argument("--form", choices=list(FORMS), default="row")
+    parser.add_argument("--scheme", choices=list(SCHEMES), default="w8a8-dynamic")
     parser.add_argument("--draft", type=int, default=8)
     parser.add_argument("--requests", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8])
     parser.add_argument("--tokens", type=int, default=128)

@@ -46,30 +46,36 @@ class Part:
 def parts(options: argparse.Namespace) -> list[Part]:
     peer, faces = ("ctranslate2",), ("transformers",)
     speed, face = "compare_speed_ctranslate2", "compare_speed_transformers"
-    form = f"--form {options.form}"
-    forms = f"8b64 {options.form} b32 b128 fp32"
-    goodput = f"compare_goodput {form} --quick"
+    scheme = f"--scheme {options.scheme}"
+    schemes = f"w8-block64 {options.scheme} w4-block32 w4-block128 fp32"
+    goodput = f"compare_goodput {scheme} --quick"
     found = [
-        Part("models", f"speed_models --form fp32 {options.form} 8b64 b32 b128", "what is measured"),
-        Part("bandwidth", f"bandwidth --forms {forms}", "One row beside the memory's speed"),
-        Part("alone", f"{speed} alone --count 6 --forms {forms}", "One request at a time", peer),
-        Part("offline", f"{speed} offline --quick --forms {options.form} --count 512", "All sentences at once", peer),
-        Part("offline-fp32", f"{speed} offline --quick --forms fp32 --count 96", "The same in fp32", peer),
-        Part("beam", f"{speed} beam --quick --forms {options.form} --count 128", "Beams of 4", peer),
-        Part("transformers-alone", f"{face} alone --form 8b64", "Hugging Face, one at a time", faces),
-        Part("transformers-offline", f"{face} offline {form}", "Hugging Face, many at once", faces),
+        Part(
+            "models",
+            f"speed_models --scheme fp32 {options.scheme} w8-block64 w4-block32 w4-block128",
+            "what is measured",
+        ),
+        Part("bandwidth", f"bandwidth --schemes {schemes}", "One row beside the memory's speed"),
+        Part("alone", f"{speed} alone --count 6 --schemes {schemes}", "One request at a time", peer),
+        Part(
+            "offline", f"{speed} offline --quick --schemes {options.scheme} --count 512", "All sentences at once", peer
+        ),
+        Part("offline-fp32", f"{speed} offline --quick --schemes fp32 --count 96", "The same in fp32", peer),
+        Part("beam", f"{speed} beam --quick --schemes {options.scheme} --count 128", "Beams of 4", peer),
+        Part("transformers-alone", f"{face} alone --scheme w8-block64", "Hugging Face, one at a time", faces),
+        Part("transformers-offline", f"{face} offline {scheme}", "Hugging Face, many at once", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
-        Part("overhead", f"grpc_overhead overhead {form} --repetitions 3", "gRPC and Python with all rows busy"),
+        Part("overhead", f"grpc_overhead overhead {scheme} --repetitions 3", "gRPC and Python with all rows busy"),
         Part("grpc-alone", "grpc_alone --repetitions 2", "What gRPC alone takes for a streamed message"),
-        Part("memory", f"grpc_overhead memory {form} --repetitions 3", "Memory", peer),
-        Part("growth", f"cost_growth {form} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
-        Part("profile-fp32", "profile_step --form fp32", "Where a step goes, fp32"),
-        Part("profile", f"profile_step {form}", f"Where a step goes, {options.form}"),
+        Part("memory", f"grpc_overhead memory {scheme} --repetitions 3", "Memory", peer),
+        Part("growth", f"cost_growth {scheme} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
+        Part("profile-fp32", "profile_step --scheme fp32", "Where a step goes, fp32"),
+        Part("profile", f"profile_step {scheme}", f"Where a step goes, {options.scheme}"),
     ]
     if options.checkpoint:
         real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
         real += f" --data {shlex.quote(str(options.data))}" if options.data else ""
-        chosen = f"--forms {options.form} {real} --quick --count"
+        chosen = f"--schemes {options.scheme} {real} --quick --count"
         found += [
             Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, one at a time", peer),
             Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, all at once", peer),
@@ -123,7 +129,9 @@ def judged(told: dict[str, Any]) -> dict[str, Any]:
     """Adds the line of the table to what scripts say that judge nothing themselves."""
     if "different" in told:
         answers, different = told["requests"] * told["mixes"], sum(told["different"].values())
-        name = f"answers bit-identical alone and in {told['mixes']} mixes, {told['form']}, {told['requests']} requests"
+        name = (
+            f"answers bit-identical alone and in {told['mixes']} mixes, {told['scheme']}, {told['requests']} requests"
+        )
         line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
         return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
     if "of_best_peer" not in told:
@@ -142,7 +150,8 @@ def quality(bundle: Path) -> Iterator[dict[str, Any]]:
         for figures in variant.comparison:
             if figures.chosen and figures.bleu_loss is not None:
                 yield {
-                    "measure": f"BLEU lost by {variant.precision} ({figures.form}), {figures.sentences} sentences",
+                    "measure": f"BLEU lost by {variant.precision} ({figures.scheme}), "
+                    f"{figures.evaluation_samples} sentences",
                     "figure": round(figures.bleu_loss, 3),
                     "bar": 0.3,
                     "unit": "BLEU",
@@ -255,7 +264,7 @@ def main() -> None:
     ask.add_argument("--checkpoint", type=Path, help="a trained model, for real sentences")
     ask.add_argument("--data", type=Path, help="TSV of sentence pairs for it")
     ask.add_argument("--bundle", type=Path, help="its bundle as exported, for quality and invariance")
-    ask.add_argument("--form", default="static+kv", help="of int8")
+    ask.add_argument("--scheme", default="w8a8-static-kv8", help="of int8")
     ask.add_argument("--peer-python", type=Path, help="an interpreter that has onnxruntime-genai, to measure it too")
     ask.add_argument("--budget-s", type=float, default=1200.0)
     ask.add_argument("--keep", type=Path, default=CACHE / "speed.json", help="what was measured, as JSON")

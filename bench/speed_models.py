@@ -5,7 +5,7 @@ One is trained (any checkpoint); the other is `bench.random_model`, in the 6+6-l
 What is built lies in a cache directory, by the digest of the sources that built it: a changed exporter is never
 measured by its old graphs.
 
-usage: python -m bench.speed_models [--cache runs/bench] [--checkpoint DIRECTORY] [--form fp32 …] [--peers]
+usage: python -m bench.speed_models [--cache runs/bench] [--checkpoint DIRECTORY] [--scheme fp32 …] [--peers]
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_
 from bench.sentences import sentence_pairs
 from export.bundle import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist, write_bundle
 from export.passes.calibrate import calibrate
-from export.passes.quantize import FORMS
-from export.to_onnx import Traced, framing_of, save_variant, tokens_of, trace_model
+from export.passes.quantize import SCHEMES
+from export.to_onnx import Traced, save_variant, special_token_template, tokens_of, trace_model
 from export.verification.verifier import limits_of
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import TrainConfig
@@ -40,7 +40,7 @@ from service.runtime.runner import OnnxModel
 CACHE = Path("runs/bench")
 SOURCE_TOKENS, TARGET_TOKENS = 20, 30
 LONGEST_REAL = 100  # tokens of an answer to a real sentence; none of the Tatoeba model comes near
-CALIBRATED = 64  # sentences that static forms are calibrated on
+CALIBRATED = 64  # sentences that static schemes are calibrated on
 SOURCES = ("export", "model")  # packages that make bundles
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,15 +150,15 @@ class SpeedModel:
         if shortlist is not None:
             (directory / SHORTLIST).write_text(shortlist.to_json())
         config, source = self.model.config, self.sentences(1).sources[0]
-        ranges = calibrate(self.model, self._samples()) if FORMS[form].needs_ranges else None
+        ranges = calibrate(self.model, self._samples()) if SCHEMES[form].needs_ranges else None
         has_one = shortlist is not None
         traced = trace_model(self.model, shortlist=True) if has_one else self._traced
-        variant = save_variant(self.model, directory, FORMS[form], ranges=ranges, traced=traced, shortlist=has_one)
+        variant = save_variant(self.model, directory, SCHEMES[form], ranges=ranges, traced=traced, shortlist=has_one)
         unchecked = Manifest(
             architecture=config.architecture,
             task="translation",
             tokens=tokens_of(config),
-            framing=framing_of(config),
+            template=special_token_template(config),
             limits=limits_of(config),
             variants=(variant,),
             shortlist=SHORTLIST if shortlist is not None else "",
@@ -208,11 +208,11 @@ def chosen_model(options: argparse.Namespace) -> SpeedModel:
 def main(arguments: Sequence[str] | None = None) -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(ask)
-    ask.add_argument("--form", nargs="+", default=["fp32"])
+    ask.add_argument("--scheme", nargs="+", default=["fp32"])
     ask.add_argument("--peers", action="store_true", help="what CTranslate2 reads, too")
     options = ask.parse_args(arguments)
     model = chosen_model(options)
-    for form in options.form:
+    for form in options.scheme:
         print(model.bundle(form))
     for kind in ("float32", "int8") if options.peers else ():
         print(model.ctranslate2(kind))

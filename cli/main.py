@@ -25,7 +25,7 @@ from cli.local_server import ServerFailedError, fetch, is_ready, serving
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from export.bundle import FormFigures, Manifest, Variant
+    from export.bundle import Manifest, SchemeMeasurement, Variant
     from glossa.client import Client
     from glossa.client.types import Alignment, Answer, Attended, TokenLogprob
     from model.config import LanguagePair, Preset
@@ -258,11 +258,13 @@ def export(
         str,
         typer.Option(help="one or several of fp32, int8, int4 (CPU) and fp16 (CUDA needs it), such as fp32,int8"),
     ] = "fp32",
-    form: Annotated[
+    scheme: Annotated[
         str,
         typer.Option(
-            help="how int8 or int4 computes: row, static, row+kv, static+kv, 8b64 (int8), b32, b128 (int4; with "
-            "b128 answers may depend on the batch); auto: the fastest that loses little"
+            help="quantization scheme of int8 or int4: w8a8-dynamic, w8a8-static, "
+            "w8a8-dynamic-kv8, w8a8-static-kv8, w8-block64 (int8), "
+            "w4-block32, w4-block128 (int4; with "
+            "w4-block128 answers may depend on the batch); auto: the fastest that loses little"
         ),
     ] = "auto",
     development: Annotated[
@@ -298,7 +300,7 @@ def export(
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
     from export.bundle import BundleError
     from export.select_scheme import Development
-    from export.to_onnx import ExportError, FormChoice, export_bundle
+    from export.to_onnx import ExportError, QuantizationOptions, export_bundle
     from model.checkpoint import CheckpointError
     from model.config import ConfigError, LanguagePair
     from model.training.data import DataError, read_tsv
@@ -318,8 +320,8 @@ def export(
             checkpoint,
             bundle,
             precisions=precisions,
-            forms=FormChoice(
-                form=form,
+            quantization=QuantizationOptions(
+                scheme=scheme,
                 development=measured,
                 calibration=sample_pairs(checkpoint, calibration) if calibration else (),
                 max_loss=max_loss,
@@ -397,24 +399,23 @@ def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> No
     console.print(table)
     for variant in manifest.variants:
         if variant.quantization is not None:
-            console.print(form_table(variant))
+            console.print(scheme_table(variant))
 
 
-def form_table(variant: Variant) -> Table:
-    """The forms that were measured for a quantised variant."""
+def scheme_table(variant: Variant) -> Table:
+    """The quantization schemes that were measured for a quantised variant."""
     from rich.table import Table
 
     kind = variant.quantization
     assert kind is not None
-    place = f"blocks of {kind.block}" if kind.block else "scales by output"
-    kind_told = (
-        f"{kind.form}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, {kind.cache} caches"
-    )
+    place = f"blocks of {kind.block_size}" if kind.block_size else "scales by output"
+    kind_told = f"{kind.scheme}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, "
+    kind_told += f"{kind.kv_cache} caches"
     if not kind.batch_invariant:
         kind_told += "; answers may depend on the batch"
-    columns: dict[str, Callable[[FormFigures], str]] = {
-        "form": lambda figures: figures.form,
-        "texts": lambda figures: str(figures.sentences),
+    columns: dict[str, Callable[[SchemeMeasurement], str]] = {
+        "scheme": lambda figures: figures.scheme,
+        "texts": lambda figures: str(figures.evaluation_samples),
         "BLEU": lambda figures: shown(figures.bleu, ".2f"),
         "BLEU lost": lambda figures: shown(figures.bleu_loss, "+.2f"),
         "answers equal": lambda figures: shown(figures.exact_match, ".1%"),
@@ -422,7 +423,7 @@ def form_table(variant: Variant) -> Table:
         "nats lost": lambda figures: shown(figures.nats_loss, "+.3f"),
         "tokens equal": lambda figures: shown(figures.equal_tokens, ".1%"),
         "tokens/s": lambda figures: f"{figures.tokens_per_s:.0f}",
-        "alone": lambda figures: f"{figures.tokens_per_s_alone:.0f}",
+        "alone": lambda figures: f"{figures.single_stream_tokens_per_s:.0f}",
         "taken": lambda figures: "yes" if figures.chosen else "",
     }
     told = {name: [tell(figures) for figures in variant.comparison] for name, tell in columns.items()}

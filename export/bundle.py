@@ -40,13 +40,11 @@ from export.manifest import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     TOKENIZER,
-    Attention,
+    AlignmentSpec,
     AttentionKind,
+    AttentionMaps,
     Encoding,
     FileDigest,
-    FormError,
-    FormFigures,
-    Framing,
     Golden,
     GoldenVector,
     GraphSpec,
@@ -54,8 +52,10 @@ from export.manifest import (
     Manifest,
     Quantization,
     Role,
-    SeenAttention,
+    SchemaError,
+    SchemeMeasurement,
     Shortlist,
+    SpecialTokenTemplate,
     StateKind,
     StateSpec,
     Task,
@@ -65,6 +65,7 @@ from export.manifest import (
     parse_manifest,
     parse_shortlist,
 )
+from export.manifest_migration import MIGRATIONS, migrated
 
 __all__ = [
     "FORMAT_VERSION",
@@ -79,15 +80,14 @@ __all__ = [
     "TARGET_LANGUAGE",
     "TOKENIZER",
     "WORD_MULTIPLE",
-    "Attention",
+    "AlignmentSpec",
     "AttentionKind",
+    "AttentionMaps",
     "BundleError",
     "BundleExistsError",
     "DamagedFileError",
     "Encoding",
     "FileDigest",
-    "FormFigures",
-    "Framing",
     "Golden",
     "GoldenVector",
     "GraphSpec",
@@ -98,9 +98,10 @@ __all__ = [
     "NotVerifiedError",
     "Quantization",
     "Role",
-    "SeenAttention",
+    "SchemeMeasurement",
     "Shortlist",
     "ShortlistError",
+    "SpecialTokenTemplate",
     "StateKind",
     "StateSpec",
     "Task",
@@ -200,17 +201,17 @@ def load_manifest(path: Path) -> Manifest:
         )
     try:
         values = parse_json(text)
-    except FormError as error:
+    except SchemaError as error:
         raise ManifestError(file, str(error), fix=again) from None
     version = values.get("format_version")
-    if version != FORMAT_VERSION or isinstance(version, bool):
+    if type(version) is not int or version not in (*MIGRATIONS, FORMAT_VERSION):
+        known = " or ".join(map(str, (*MIGRATIONS, FORMAT_VERSION)))
         fix = f"export the checkpoint again with this version of glossa, or run one that reads version {version!r}"
-        raise VersionError(
-            file, "has an unknown format_version", expected=FORMAT_VERSION, actual=repr(version), fix=fix
-        )
+        raise VersionError(file, "has an unknown format_version", expected=known, actual=repr(version), fix=fix)
+    values = migrated(values, version)
     try:
         manifest = parse_manifest(values)
-    except FormError as error:
+    except SchemaError as error:
         raise ManifestError(file, str(error), fix=again) from None
     _check_parity(manifest, file)
     return manifest
@@ -264,7 +265,7 @@ def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
         )
     try:
         return parse_shortlist(parse_json(text), vocab_size)
-    except FormError as error:
+    except SchemaError as error:
         raise ShortlistError(file, str(error), fix=again) from None
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
@@ -26,8 +26,8 @@ LEAST_WORDS = 4  # of every source token
 MOST_WORDS = 256  # of an answer: BLEU 23.01 on Tatoeba en-de, 22.93 with 192, 23.03 without a bound (989 at most)
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
-StateKind = Literal["self_kv", "cross_kv", "recurrent", "words"]
-Role = Literal["encode", "decode", "rank", "align", "attend", "words", "rank_words"]
+StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
+Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Task = Literal["translation", "generation", "encoding"]
 
@@ -41,7 +41,7 @@ class StateSpec:
     cross_kv: `encode` writes NAME and `decode` reads it; its first states of a recurrent decoder have no source axis.
     recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, in the same memory too: it
     has read the one before it writes the other. What is there at position 0 does not matter.
-    words: `words` writes NAME and `rank_words` reads it; the growing axis is that of a request's own words.
+    shortlist: `project_shortlist` writes NAME, `shortlist_logprobs` reads it; its growing axis is the shortlist.
     Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
     cache that it only reads.
     """
@@ -69,21 +69,21 @@ class GraphSpec:
 class Quantization:
     """How a variant with fewer bits computes."""
 
-    form: str  # "row", "static+kv", …: the exporter's name for all of the following
+    scheme: str  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for all of the following
     weight_bits: int
-    block: int  # inputs that share a scale; 0: all of an output's
-    activations: Literal["row", "static", "block"]  # which share a step: a row's, all of a product's, a block's
-    cache: Literal["float32", "int8"]
+    block_size: int  # inputs that share a scale; 0: all of an output's
+    activations: Literal["dynamic", "static", "block"]  # what shares a scale: a row, a product, a block
+    kv_cache: Literal["float32", "int8"]
     batch_invariant: bool  # an answer is the same, bit for bit, alone and in any batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormFigures:
+class SchemeMeasurement:
     """What an exporter measured of one form, to choose among several; fp32 stands beside them. None: not of such a
     model, or not without references."""
 
-    form: str
-    sentences: int  # that were answered, or texts that were read
+    scheme: str
+    evaluation_samples: int  # that were answered, or texts that were read
     exact_match: float | None  # share of greedy answers equal to those of fp32
     bleu: float | None  # against references
     bleu_loss: float | None  # fp32 minus this
@@ -91,7 +91,7 @@ class FormFigures:
     nats_loss: float | None  # this minus fp32
     equal_tokens: float | None  # share of best next tokens equal to those of fp32, the text before them given
     tokens_per_s: float  # of decode steps of 32 rows
-    tokens_per_s_alone: float  # of one row
+    single_stream_tokens_per_s: float  # of one row
     chosen: bool
 
 
@@ -103,7 +103,7 @@ class Variant:
     graphs: dict[str, GraphSpec]  # by role
     states: tuple[StateSpec, ...]
     quantization: Quantization | None = None
-    comparison: tuple[FormFigures, ...] = ()
+    comparison: tuple[SchemeMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,44 +116,44 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Special ids; some may coincide. more_eos: other tokens that end an answer as eos does."""
+    """Special ids; some may coincide. extra_eos: other tokens that end an answer as eos does."""
 
     pad: int
     bos: int
     eos: int
     unk: int
-    more_eos: tuple[int, ...] = ()
+    extra_eos: tuple[int, ...] = ()
 
     @property
     def ends(self) -> tuple[int, ...]:
         """All that end an answer."""
-        return self.eos, *self.more_eos
+        return self.eos, *self.extra_eos
 
 
 SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Framing:
+class SpecialTokenTemplate:
     """What stands around the ids of a text: ids, and SOURCE_LANGUAGE and TARGET_LANGUAGE for those of the languages
-    that a request names. The decoder reads `before_target` first; of a model without a source it precedes every
+    that a request names. The decoder reads `target_prefix` first; of a model without a source it precedes every
     prompt.
 
     languages: the id of each code; none, where requests name no languages.
     """
 
-    before_source: tuple[int | str, ...] = ()
-    after_source: tuple[int | str, ...] = ()
-    before_target: tuple[int | str, ...] = ()
+    source_prefix: tuple[int | str, ...] = ()
+    source_suffix: tuple[int | str, ...] = ()
+    target_prefix: tuple[int | str, ...] = ()
     languages: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
-    def around_source(self) -> tuple[int | str, ...]:
-        return (*self.before_source, *self.after_source)
+    def source_special_tokens(self) -> tuple[int | str, ...]:
+        return (*self.source_prefix, *self.source_suffix)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class AlignmentSpec:
     """What `align` tells of: every head of every decoder layer."""
 
     layers: int
@@ -182,7 +182,7 @@ class GoldenVector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenAttention:
+class AttentionMaps:
     """What the output "KIND_attention" of `attend` tells: every head of so many layers."""
 
     kind: AttentionKind
@@ -217,17 +217,19 @@ class Manifest:
     architecture: str
     task: Task
     tokens: Tokens
-    framing: Framing
+    template: SpecialTokenTemplate
     limits: Limits
     variants: tuple[Variant, ...]
     golden: Golden
     lineage: dict[str, Any]
     parity: dict[str, Any]
     created: str  # ISO 8601, UTC
-    attention: Attention | None = None  # None: no variant has an `align` graph
+    alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or nothing is known of its states
-    seen: tuple[SeenAttention, ...] = ()  # (): no variant has an `attend` graph
-    shortlist: str = ""  # a file of `files`; "": none, and no variant has the graphs `words` and `rank_words`
+    attention_maps: tuple[AttentionMaps, ...] = ()  # (): no variant has an `attend` graph
+    shortlist: str = (
+        ""  # a file of `files`; "": none, and no variant has the graphs `project_shortlist` and `shortlist_logprobs`
+    )
     files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
 
     def variant(self, precision: str) -> Variant:
@@ -269,43 +271,45 @@ class Shortlist:
         return json.dumps({"always": self.always, "by_source": by_source}, separators=(",", ":")) + "\n"
 
 
-class FormError(ValueError):
+class SchemaError(ValueError):
     """A value in a file of a bundle: where it stands and what is wrong."""
 
 
 def parse_json(text: bytes) -> dict[str, Any]:
-    """Strictly: one object, no key twice, no NaN. Raises FormError."""
+    """Strictly: one object, no key twice, no NaN. Raises SchemaError."""
     try:
         values = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:  # bad UTF-8 and endless digits are ValueErrors too
-        raise FormError(f"is not JSON ({error})") from None
+        raise SchemaError(f"is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise FormError(f"is not a JSON object but {type(values).__name__}")
+        raise SchemaError(f"is not a JSON object but {type(values).__name__}")
     return values
 
 
 def parse_manifest(values: dict[str, Any]) -> Manifest:
-    """The manifest of this format version in JSON values. Raises FormError."""
+    """The manifest of this format version in JSON values. Raises SchemaError."""
     manifest: Manifest = _parse(Manifest, values, "")
     _check(manifest)
     return manifest
 
 
 def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Shortlist:
-    """The shortlist in JSON values, of ids below `vocab_size` where that is known. Raises FormError."""
+    """The shortlist in JSON values, of ids below `vocab_size` where that is known. Raises SchemaError."""
     limit = 1 << 31 if vocab_size is None else vocab_size
 
     def ids(value: Any, where: str) -> tuple[int, ...]:
         if not isinstance(value, list) or not all(type(token) is int and 0 <= token < limit for token in value):
-            raise FormError(f"{where:.80} must be a list of ids of 0..{limit - 1}, got {value!r:.80}")
+            raise SchemaError(f"{where:.80} must be a list of ids of 0..{limit - 1}, got {value!r:.80}")
         return tuple(value)
 
     if set(values) != {"always", "by_source"} or not isinstance(values["by_source"], dict):
-        raise FormError(f"must have the list always and the object by_source, and no more, got {', '.join(values):.80}")
+        raise SchemaError(
+            f"must have the list always and the object by_source, and no more, got {', '.join(values):.80}"
+        )
     by_source = {}
     for name, targets in values["by_source"].items():
         if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= limit:
-            raise FormError(f"by_source.{name:.80} must be an id of 0..{limit - 1}")
+            raise SchemaError(f"by_source.{name:.80} must be an id of 0..{limit - 1}")
         by_source[int(name)] = ids(targets, f"by_source.{name}")
     return Shortlist(always=ids(values["always"], "always"), by_source=by_source)
 
@@ -322,7 +326,7 @@ def _no_constant(name: str) -> float:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises FormError."""
+    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises SchemaError."""
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _parse_fields(kind, value, where)
@@ -341,107 +345,112 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     if kind is Any or type(value) is kind:
         return value
     wanted = " or ".join(map(repr, arguments)) if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise FormError(f"{where} must be {wanted}, got {value!r:.80}")
+    raise SchemaError(f"{where} must be {wanted}, got {value!r:.80}")
 
 
 def _parse_fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        raise FormError(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
+        raise SchemaError(f"{where or 'the manifest'} must be an object, got {value!r:.80}")
     hints, prefix = get_type_hints(kind), f"{where}." if where else ""
     for key in value:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(hints))}"
-            raise FormError(f"{prefix}{key:.80} is an unknown key; {hint}")
+            raise SchemaError(f"{prefix}{key:.80} is an unknown key; {hint}")
     for key in hints:
         if key not in value:
-            raise FormError(f"{prefix}{key} is missing")
+            raise SchemaError(f"{prefix}{key} is missing")
     return kind(**{key: _parse(hints[key], value[key], prefix + key) for key in hints})
 
 
 def _check(manifest: Manifest) -> None:
-    """What the types do not say. Raises FormError."""
+    """What the types do not say. Raises SchemaError."""
     for name, digest in manifest.files.items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
-            raise FormError(
+            raise SchemaError(
                 f"files.{name!r:.80} is not a name for a file of a bundle: relative, and .json, .onnx or .data"
             )
         if digest.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", digest.sha256):
-            raise FormError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
+            raise SchemaError(f"files.{name} must have a size of at least 0 and 64 lower-case hexadecimal digits")
     graphs = [graph.file for variant in manifest.variants for graph in variant.graphs.values()]
     for name in (TOKENIZER, *graphs, *filter(None, [manifest.shortlist])):
         if name not in manifest.files:
-            raise FormError(f"files does not list {name!r:.80}")
+            raise SchemaError(f"files does not list {name!r:.80}")
     limits = manifest.limits
     has_decoder = manifest.task != "encoding"
     positive = ("vocab_size", "max_target_len" if has_decoder else "max_source_len")
     for name, value in dataclasses.asdict(limits).items():
         least = 1 if name in positive else 0
         if value < least:
-            raise FormError(f"limits.{name} must be at least {least}, got {value}")
+            raise SchemaError(f"limits.{name} must be at least {least}, got {value}")
     if not has_decoder and limits.max_target_len:
-        raise FormError(f"limits.max_target_len must be 0 for the task encoding, got {limits.max_target_len}")
+        raise SchemaError(f"limits.max_target_len must be 0 for the task encoding, got {limits.max_target_len}")
     golden = manifest.golden
     tokens = manifest.tokens
     ids = [tokens.pad, tokens.bos, tokens.unk, *tokens.ends, *golden.source, *golden.prompt, *golden.output]
     if not all(0 <= token < limits.vocab_size for token in ids):
-        raise FormError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
+        raise SchemaError(f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}")
     if has_decoder:
         if not golden.prompt or not golden.output or bool(golden.source) != bool(limits.max_source_len):
-            raise FormError("golden must have a prompt, an output, and a source exactly when the model has one")
+            raise SchemaError("golden must have a prompt, an output, and a source exactly when the model has one")
     elif golden.prompt or golden.output or not golden.source:
-        raise FormError("golden must have a source, and nothing else but vectors, for the task encoding")
-    _check_framing(manifest.framing, limits)
+        raise SchemaError("golden must have a source, and nothing else but vectors, for the task encoding")
+    _check_template(manifest.template, limits)
     if not manifest.variants or len({v.precision for v in manifest.variants}) != len(manifest.variants):
-        raise FormError("variants must hold at least one, each of its own precision")
+        raise SchemaError("variants must hold at least one, each of its own precision")
     _check_encoding(manifest)
     roles = {"encode"} if limits.max_source_len else set()
-    roles |= {"decode", "rank"} if has_decoder else set()
-    attention = manifest.attention
-    if attention is not None:
+    roles |= {"decode", "logprobs"} if has_decoder else set()
+    alignment = manifest.alignment
+    if alignment is not None:
         roles.add("align")
         has_both = limits.max_source_len and has_decoder
-        if not has_both or not 1 <= attention.default_layer <= attention.layers or attention.heads < 1:
-            raise FormError(f"attention must be of a source, and its default_layer one of its layers, got {attention}")
+        if not has_both or not 1 <= alignment.default_layer <= alignment.layers or alignment.heads < 1:
+            raise SchemaError(
+                f"alignment must be of a source, and its default_layer one of its layers, got {alignment}"
+            )
     if manifest.shortlist:
-        roles |= {"words", "rank_words"}
+        roles |= {"project_shortlist", "shortlist_logprobs"}
         if not (limits.max_source_len and has_decoder):
-            raise FormError("shortlist must be of a model with a source and a decoder")
-    if manifest.seen:
+            raise SchemaError("shortlist must be of a model with a source and a decoder")
+    if manifest.attention_maps:
         roles.add("attend")
-        _check_seen(manifest)
+        _check_attention_maps(manifest)
     for variant in manifest.variants:
         _check_variant(variant, roles)
 
 
-def _check_framing(framing: Framing, limits: Limits) -> None:
-    for code, token in framing.languages.items():
+def _check_template(template: SpecialTokenTemplate, limits: Limits) -> None:
+    for code, token in template.languages.items():
         if not code or not 0 <= token < limits.vocab_size:
-            raise FormError(f"framing.languages.{code:.80} must be an id of 0..{limits.vocab_size - 1}, got {token}")
-    names = (SOURCE_LANGUAGE, TARGET_LANGUAGE) if framing.languages and limits.max_source_len else ()
-    for name in ("before_source", "after_source", "before_target"):
-        for place, token in enumerate(getattr(framing, name)):
+            raise SchemaError(f"template.languages.{code:.80} must be an id of 0..{limits.vocab_size - 1}, got {token}")
+    names = (SOURCE_LANGUAGE, TARGET_LANGUAGE) if template.languages and limits.max_source_len else ()
+    for name in ("source_prefix", "source_suffix", "target_prefix"):
+        for place, token in enumerate(getattr(template, name)):
             if token not in names and not (isinstance(token, int) and 0 <= token < limits.vocab_size):
                 languages = f", or {' or '.join(names)}" if names else ""
-                raise FormError(
-                    f"framing.{name}[{place}] must be an id of 0..{limits.vocab_size - 1}{languages}, got {token!r:.80}"
+                raise SchemaError(
+                    f"template.{name}[{place}] must be an id of 0..{limits.vocab_size - 1}{languages}, "
+                    f"got {token!r:.80}"
                 )
-    if limits.max_source_len and limits.max_target_len and not framing.before_target:
-        raise FormError("framing.before_target must hold what the decoder begins from")
-    if limits.max_source_len and len(framing.around_source) > limits.max_source_len:
-        raise FormError(f"framing must put at most {limits.max_source_len} tokens around a source")
-    if len(framing.before_target) > limits.max_target_len:
-        raise FormError(f"framing.before_target must be at most {limits.max_target_len} tokens")
+    if limits.max_source_len and limits.max_target_len and not template.target_prefix:
+        raise SchemaError("template.target_prefix must hold what the decoder begins from")
+    if limits.max_source_len and len(template.source_special_tokens) > limits.max_source_len:
+        raise SchemaError(f"template must put at most {limits.max_source_len} tokens around a source")
+    if len(template.target_prefix) > limits.max_target_len:
+        raise SchemaError(f"template.target_prefix must be at most {limits.max_target_len} tokens")
 
 
-def _check_seen(manifest: Manifest) -> None:
-    kinds = [seen.kind for seen in manifest.seen]
-    if len(set(kinds)) != len(kinds) or any(seen.layers < 1 or seen.heads < 1 for seen in manifest.seen):
-        raise FormError(f"seen must hold each kind once, with 1 layer and head or more, got {manifest.seen}")
+def _check_attention_maps(manifest: Manifest) -> None:
+    kinds = [maps.kind for maps in manifest.attention_maps]
+    if len(set(kinds)) != len(kinds) or any(maps.layers < 1 or maps.heads < 1 for maps in manifest.attention_maps):
+        raise SchemaError(
+            f"attention_maps must hold each kind once, with 1 layer and head or more, got {manifest.attention_maps}"
+        )
     for variant in manifest.variants:
         graph = variant.graphs.get("attend")
         if graph is not None and graph.outputs != tuple(f"{kind}_attention" for kind in kinds):
-            raise FormError(f"variants {variant.precision}: attend must tell {', '.join(kinds)}, got {graph.outputs}")
+            raise SchemaError(f"variants {variant.precision}: attend must tell {', '.join(kinds)}, got {graph.outputs}")
 
 
 MOST = (1 << 31) - 1  # of a number that is told to clients
@@ -451,75 +460,83 @@ def _check_encoding(manifest: Manifest) -> None:
     encoding, golden, words = manifest.encoding, manifest.golden, manifest.limits.vocab_size
     if encoding is None:
         if manifest.task == "encoding":
-            raise FormError("encoding must say what is told, for the task encoding")
+            raise SchemaError("encoding must say what is told, for the task encoding")
         return
     if not 1 <= encoding.width <= MOST:
-        raise FormError(f"encoding.width must be 1..{MOST}, got {encoding.width}")
+        raise SchemaError(f"encoding.width must be 1..{MOST}, got {encoding.width}")
     if encoding.mask is not None and not 0 <= encoding.mask < words:
-        raise FormError(f"encoding.mask must be an id of 0..{words - 1}, got {encoding.mask}")
+        raise SchemaError(f"encoding.mask must be an id of 0..{words - 1}, got {encoding.mask}")
     if len(set(encoding.labels)) < len(encoding.labels) or not all(encoding.labels):
-        raise FormError(f"encoding.labels must be different names, got {encoding.labels!r:.80}")
+        raise SchemaError(f"encoding.labels must be different names, got {encoding.labels!r:.80}")
     if manifest.task != "encoding":
         return
     for variant in manifest.variants:
         vector = golden.vectors.get(variant.precision)
         if vector is None or len(vector.values) != encoding.width or vector.tolerance <= 0:
-            raise FormError(
+            raise SchemaError(
                 f"golden.vectors.{variant.precision} must have {encoding.width} values and a tolerance above 0"
             )
 
 
-FORM_NAME = re.compile(r"[a-z0-9+]{1,16}")
+SCHEME_NAME = re.compile(r"[a-z0-9-]{1,24}")
 
 
 def _check_quantization(variant: Variant, where: str) -> None:
     told = variant.quantization
-    if told is not None and not (0 < told.weight_bits <= 32 and 0 <= told.block <= MOST):
-        raise FormError(f"{where}: quantization must have 1..32 weight bits and a block of at least 0, got {told}")
-    forms = [figures.form for figures in variant.comparison] + ([told.form] if told is not None else [])
-    if not all(FORM_NAME.fullmatch(form) for form in forms):
-        raise FormError(f"{where}: forms must be up to 16 lower-case letters, digits and '+', got {forms!r:.80}")
-    if any(not 0 <= figures.sentences <= MOST for figures in variant.comparison):
-        raise FormError(f"{where}: comparison must count 0..{MOST} sentences")
+    if told is not None and not (0 < told.weight_bits <= 32 and 0 <= told.block_size <= MOST):
+        raise SchemaError(
+            f"{where}: quantization must have 1..32 weight bits and a block_size of at least 0, got {told}"
+        )
+    schemes = [figures.scheme for figures in variant.comparison] + ([told.scheme] if told is not None else [])
+    if not all(SCHEME_NAME.fullmatch(scheme) for scheme in schemes):
+        raise SchemaError(f"{where}: schemes must be up to 24 lower-case letters, digits and '-', got {schemes!r:.80}")
+    if any(not 0 <= figures.evaluation_samples <= MOST for figures in variant.comparison):
+        raise SchemaError(f"{where}: comparison must count 0..{MOST} sentences")
     if sum(figures.chosen for figures in variant.comparison) > 1:
-        raise FormError(f"{where}: comparison must have chosen one form at most")
+        raise SchemaError(f"{where}: comparison must have chosen one scheme at most")
 
 
 def _check_variant(variant: Variant, roles: set[str]) -> None:
     where = f"variants {variant.precision}"
     _check_quantization(variant, where)
     if set(variant.graphs) != roles or any(role != graph.role for role, graph in variant.graphs.items()):
-        raise FormError(
+        raise SchemaError(
             f"{where}: graphs must be exactly {' and '.join(sorted(roles))}, got {', '.join(variant.graphs)}"
         )
     decode = variant.graphs.get("decode")
     if decode is None:
         if variant.states:
-            raise FormError(f"{where}: states must be empty without decode, got {len(variant.states)}")
+            raise SchemaError(f"{where}: states must be empty without decode, got {len(variant.states)}")
         return
     names = {state.name for state in variant.states}
-    if "words" in roles and not (
+    if "project_shortlist" in roles and not (
         {"word_ids", "word_weight"} <= names and "asked" in decode.inputs and "states" in decode.outputs
     ):
-        raise FormError(
+        raise SchemaError(
             f"{where}: with a shortlist there must be states word_ids and word_weight, and decode must read asked and "
             f"write states, got {', '.join(sorted(names))}; {', '.join((*decode.inputs, *decode.outputs))}"
         )
     for state in variant.states:
         if state.stride < 1 or (state.stride > 1 and state.kind != "self_kv"):
-            raise FormError(f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}")
+            raise SchemaError(
+                f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}"
+            )
         if state.kind == "cross_kv":
             written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
             ends = state.name, state.name
-        elif state.kind == "words":
+        elif state.kind == "shortlist":
             graphs = variant.graphs
-            written, read = (graphs["words"].outputs, graphs["rank_words"].inputs) if "words" in roles else ((), ())
+            written, read = (
+                (graphs["project_shortlist"].outputs, graphs["shortlist_logprobs"].inputs)
+                if "project_shortlist" in roles
+                else ((), ())
+            )
             ends = state.name, state.name
         else:
             written, read = decode.outputs, decode.inputs
             ends = f"present.{state.name}", f"past.{state.name}"
         if ends[0] not in written or ends[1] not in read:
-            raise FormError(f"{where}: no graph writes {ends[0]} or none reads {ends[1]}")
+            raise SchemaError(f"{where}: no graph writes {ends[0]} or none reads {ends[1]}")
         sizes = state.shape[1:]
         if state.kind == "recurrent" and any(isinstance(size, str) for size in sizes):
-            raise FormError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")
+            raise SchemaError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")

@@ -1,11 +1,11 @@
-"""Which form of a precision is taken: the fastest whose answers are nearly as good as those of fp32.
+"""Which scheme of a precision is taken: the fastest whose answers are nearly as good as those of fp32.
 
-Every form is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
+Every scheme is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
 with references, or texts to be read token by token by a model that continues them; and the speed of decode steps. How a
-form is made is the business of `export.passes.quantize`, and that its graphs compute what they should that of
+scheme is made is the business of `export.passes.quantize`, and that its graphs compute what they should that of
 `export.verification.checks`; here they may be as wrong as they like, as long as somebody measures it.
 
-    ChoiceError (ValueError)    there is nothing to measure on, or no form is good enough
+    SchemeSelectionError (ValueError)    there is nothing to measure on, or no scheme is good enough
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE, FormFigures
+from export.bundle import PAD_MULTIPLE, SchemeMeasurement
 from export.verification.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
 from export.verification.inputs import Ids
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
-YARDSTICK = "fp32"
+BASELINE = "fp32"
 ROWS = 32  # answered together, and of the steps whose speed counts
 MAX_SENTENCES = 1000
-BUDGET_S = 60.0  # for all forms together
+BUDGET_S = 60.0  # for all schemes together
 TOKENS_BESIDE_SOURCE = 16  # new tokens that an answer may have beyond twice its source's
 WINDOW = 64  # tokens of a text that is read
 READ_AT_ONCE = 16  # of them, before the others follow one by one
@@ -40,7 +40,7 @@ TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is gi
 T = TypeVar("T")
 Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
 
-# What a form may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
+# What a scheme may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
 # good translations neither is worse. 0.05 nats are 5 % of perplexity.
 # A reading is one label, one filled mask, or a vector that is not the same one any more.
 MAX_LOSS: Mapping[Measure, float] = {
@@ -53,8 +53,8 @@ MASKED_EACH = 7  # a token of so many is hidden, and asked for
 SAME_COSINE = 0.98  # between two vectors of one text
 
 
-class ChoiceError(ValueError):
-    """There is nothing to measure on, or no form is good enough."""
+class SchemeSelectionError(ValueError):
+    """There is nothing to measure on, or no scheme is good enough."""
 
 
 class Steps(Graphs, Protocol):
@@ -90,15 +90,15 @@ class Development:
 
 
 class Choice(NamedTuple):
-    """The form that is taken, and the figures of all that were measured, fp32 first."""
+    """The scheme that is taken, and the figures of all that were measured, fp32 first."""
 
-    form: str
-    figures: tuple[FormFigures, ...]
+    scheme: str
+    figures: tuple[SchemeMeasurement, ...]
 
 
-def choose(
-    yardstick: Steps,
-    forms: Mapping[str, Steps],
+def select_scheme(
+    baseline: Steps,
+    schemes: Mapping[str, Steps],
     development: Development,
     tokenizer: Tokenizer,
     config: ModelConfig,
@@ -106,11 +106,11 @@ def choose(
     max_loss: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """The fastest of the forms that lose at most `max_loss` against `yardstick`, the graphs of fp32.
+    """The fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
 
     max_loss: in BLEU points with references; without any the share of answers that differ; nats per token for a model
-    without a source; for one without a decoder the share of what it says that differs. Raises ChoiceError when no form
-    is within it, with the figures of each.
+    without a source; for one without a decoder the share of what it says that differs. Raises SchemeSelectionError
+    when no scheme is within it, with the figures of each.
     """
     measure: Measure = "nats per token"
     if not config.has_decoder:
@@ -118,7 +118,7 @@ def choose(
     elif config.has_encoder:
         measure = "BLEU" if development.references else "answers that differ"
     bound = MAX_LOSS[measure] if max_loss is None else max_loss
-    graphs = {YARDSTICK: yardstick, **forms}
+    graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)
     if not config.has_decoder:
         quality = _encoded(graphs, batches, config, clock)
@@ -127,14 +127,14 @@ def choose(
     else:
         quality = _read(graphs, batches, clock)
     speeds = (_speeds if config.has_decoder else _reading_speeds)(graphs, batches, config, clock)
-    figures = {name: FormFigures(form=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
-    losses = {name: _loss(figures[name], measure) for name in forms}
-    within = [name for name in forms if losses[name] <= bound]
+    figures = {name: SchemeMeasurement(scheme=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
+    losses = {name: _loss(figures[name], measure) for name in schemes}
+    within = [name for name in schemes if losses[name] <= bound]
     if not within:
-        told = "; ".join(f"{name} loses {losses[name]:.3g} ({_told(figures[name])})" for name in forms)
-        raise ChoiceError(
-            f"no form is within {bound:g} {measure} of fp32 ({_told(figures[YARDSTICK])}) on {development.name}: "
-            f"{told}; fix: calibrate with text like that which will be read, name another form, allow more loss, "
+        told = "; ".join(f"{name} loses {losses[name]:.3g} ({_told(figures[name])})" for name in schemes)
+        raise SchemeSelectionError(
+            f"no scheme is within {bound:g} {measure} of fp32 ({_told(figures[BASELINE])}) on {development.name}: "
+            f"{told}; fix: calibrate with text like that which will be read, name another scheme, allow more loss, "
             "or stay with fp32"
         )
     best = max(within, key=lambda name: figures[name].tokens_per_s)
@@ -142,7 +142,7 @@ def choose(
     return Choice(best, tuple(figures.values()))
 
 
-def _loss(figures: FormFigures, measure: Measure) -> float:
+def _loss(figures: SchemeMeasurement, measure: Measure) -> float:
     match measure:
         case "BLEU":
             loss = figures.bleu_loss
@@ -154,13 +154,13 @@ def _loss(figures: FormFigures, measure: Measure) -> float:
     return loss
 
 
-def _told(figures: FormFigures) -> str:
-    """One form's figures for a reader."""
+def _told(figures: SchemeMeasurement) -> str:
+    """One scheme's figures for a reader."""
     parts = [f"BLEU {figures.bleu:.2f}"] if figures.bleu is not None else []
     if figures.nats_per_token is not None and figures.equal_tokens is not None:
         parts += [f"{figures.nats_per_token:.3f} nats per token", f"{figures.equal_tokens:.1%} of tokens equal"]
     if figures.exact_match is not None:
-        parts.append(f"{figures.exact_match:.1%} of {figures.sentences} answers equal")
+        parts.append(f"{figures.exact_match:.1%} of {figures.evaluation_samples} answers equal")
     return ", ".join([*parts, f"{figures.tokens_per_s:.0f} tokens/s"])
 
 
@@ -182,7 +182,7 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
         else:
             items += [_Item(place, window) for window in _windows(ids, config)]
     if not items:
-        raise ChoiceError(
+        raise SchemeSelectionError(
             f"{development.name}: no text in it can be read by this model, of {len(development.texts)}; "
             "fix: give development text of the kind that it is for"
         )
@@ -201,7 +201,7 @@ def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
     return [window for window in windows if len(window) > 1]
 
 
-Fields = dict[str, Any]  # of FormFigures
+Fields = dict[str, Any]  # of SchemeMeasurement
 
 
 def _measured(
@@ -210,19 +210,19 @@ def _measured(
     run: Callable[[Steps, list[_Item]], T],
     clock: Callable[[], float],
 ) -> dict[str, list[T]]:
-    """What `run` says of each form for each batch; as many batches as fp32 has answered in its share of the budget."""
-    share_s = BUDGET_S / (2 * len(graphs))  # half: other forms may take longer than fp32, and speed is measured too
+    """Results of `run` by scheme and batch, for as many batches as fp32 completes in its share of the budget."""
+    share_s = BUDGET_S / (2 * len(graphs))  # half: other schemes may take longer than fp32, and speed is measured too
     started_s, first = clock(), list[T]()
     for batch in batches:
-        first.append(run(graphs[YARDSTICK], batch))
+        first.append(run(graphs[BASELINE], batch))
         if clock() - started_s > share_s:
             break
     others = {
-        name: [run(form, batch) for batch in batches[: len(first)]]
-        for name, form in graphs.items()
-        if name != YARDSTICK
+        name: [run(scheme, batch) for batch in batches[: len(first)]]
+        for name, scheme in graphs.items()
+        if name != BASELINE
     }
-    return {YARDSTICK: first, **others}
+    return {BASELINE: first, **others}
 
 
 # ---- how good
@@ -238,18 +238,18 @@ def _answered(
 ) -> dict[str, Fields]:
     """Greedy answers to sources, against those of fp32 and against references."""
 
-    def run(form: Steps, batch: list[_Item]) -> list[Ids]:
+    def run(scheme: Steps, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
         start = config.template.wrap_prompt((), development.languages)
         most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(form, sources, [start] * len(sources), config.eos_ids, most)
+        answers = answer_greedily(scheme, sources, [start] * len(sources), config.eos_ids, most)
         return [answer.tokens for answer in answers]
 
     told = {
         name: [answer for answers in batch for answer in answers]
         for name, batch in _measured(graphs, batches, run, clock).items()
     }
-    wanted = told[YARDSTICK]
+    wanted = told[BASELINE]
     places = [item.place for batch in batches for item in batch][: len(wanted)]
     scores = dict[str, float]()
     if development.references:
@@ -258,10 +258,10 @@ def _answered(
             scores[name] = bleu([tokenizer.decode(list(answer)) for answer in answers], references).score
     return {
         name: {
-            "sentences": len(wanted),
+            "evaluation_samples": len(wanted),
             "exact_match": round(_share(answers, wanted), 4),
             "bleu": round(scores[name], 3) if scores else None,
-            "bleu_loss": round(scores[YARDSTICK] - scores[name], 3) if scores else None,
+            "bleu_loss": round(scores[BASELINE] - scores[name], 3) if scores else None,
             **dict.fromkeys(("nats_per_token", "nats_loss", "equal_tokens")),
         }
         for name, answers in told.items()
@@ -273,15 +273,15 @@ def _encoded(
 ) -> dict[str, Fields]:
     """What an encoder alone says of texts against what fp32 says: tokens at masks, labels, or whole vectors."""
 
-    def run(form: Steps, batch: list[_Item]) -> list[Any]:
+    def run(scheme: Steps, batch: list[_Item]) -> list[Any]:
         sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
         if config.mask_id is not None and config.head == "masked":
             sources = [
                 tuple(config.mask_id if place in hidden else token for place, token in enumerate(source))
                 for source, hidden in zip(sources, places, strict=True)
             ]
-            return [int(row.argmax()) for row in form.encode(sources, places)["place_logprobs"]]
-        outputs = form.encode(sources)
+            return [int(row.argmax()) for row in scheme.encode(sources, places)["place_logprobs"]]
+        outputs = scheme.encode(sources)
         if config.multi_label:
             return [tuple(row > 0) for row in outputs["label_logits"]]
         if config.is_classifier:
@@ -293,10 +293,10 @@ def _encoded(
         name: [answer for answers in batch for answer in answers]
         for name, batch in _measured(graphs, batches, run, clock).items()
     }
-    wanted = told[YARDSTICK]
+    wanted = told[BASELINE]
     return {
         name: {
-            "sentences": len(wanted),
+            "evaluation_samples": len(wanted),
             "exact_match": round(sum(map(_is_same, answers, wanted)) / len(wanted), 4),
             **dict.fromkeys(("bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens")),
         }
@@ -330,26 +330,26 @@ def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Ca
     nats = {name: sum(reading.nats for reading in told[name]) / len(best[name]) for name in told}
     return {
         name: {
-            "sentences": sum(map(len, batches[: len(told[name])])),
+            "evaluation_samples": sum(map(len, batches[: len(told[name])])),
             **dict.fromkeys(("exact_match", "bleu", "bleu_loss")),
             "nats_per_token": round(nats[name], 4),
-            "nats_loss": round(nats[name] - nats[YARDSTICK], 4),
-            "equal_tokens": round(_share(best[name], best[YARDSTICK]), 4),
+            "nats_loss": round(nats[name] - nats[BASELINE], 4),
+            "equal_tokens": round(_share(best[name], best[BASELINE]), 4),
         }
         for name in told
     }
 
 
-def read_batch(form: Graphs, batch: Sequence[_Item]) -> _Reading:
+def read_batch(scheme: Graphs, batch: Sequence[_Item]) -> _Reading:
     """The first tokens of all texts as prompts, the others one by one; texts that have ended drop off the end."""
     texts = sorted((item.ids for item in batch), key=len, reverse=True)
     place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # of the token that comes next
-    buffers = form.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
+    buffers = scheme.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
     blocks, starts = [list(text[:place]) for text in texts], [0] * len(texts)
     nats, best = 0.0, list[int]()
     while blocks:
         rows = {name: array[: len(blocks)] for name, array in buffers.items()}
-        prediction = form.decode(blocks, starts, rows, {}, top_k=1)
+        prediction = scheme.decode(blocks, starts, rows, {}, top_k=1)
         nats -= float(sum(prediction.logprobs[row, texts[row][place]] for row in range(len(blocks))))
         best += [int(token) for token in prediction.top_ids[:, 0]]
         blocks = [[text[place]] for text in texts if len(text) > place + 1]
@@ -369,11 +369,12 @@ def _share(some: Sequence[T], wanted: Sequence[T]) -> float:
 def _speeds(
     graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, Fields]:
-    """Tokens per second of decode steps of many rows and of one, all forms in turns, medians."""
+    """Tokens per second of decode steps of many rows and of one, all schemes in turns, medians."""
     many = _tokens_per_s(graphs, batches[0], ROWS, config, clock)
     alone = _tokens_per_s(graphs, batches[0], 1, config, clock)
     return {
-        name: {"tokens_per_s": round(many[name], 1), "tokens_per_s_alone": round(alone[name], 1)} for name in graphs
+        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(alone[name], 1)}
+        for name in graphs
     }
 
 
@@ -384,11 +385,12 @@ def _reading_speeds(
     del config
     sources = [item.ids for item in batches[0]]
     many, alone = (
-        _rates({name: partial(form.encode, some) for name, form in graphs.items()}, sum(map(len, some)), 1, clock)
+        _rates({name: partial(scheme.encode, some) for name, scheme in graphs.items()}, sum(map(len, some)), 1, clock)
         for some in (sources, sources[:1])
     )
     return {
-        name: {"tokens_per_s": round(many[name], 1), "tokens_per_s_alone": round(alone[name], 1)} for name in graphs
+        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(alone[name], 1)}
+        for name in graphs
     }
 
 
@@ -398,12 +400,12 @@ def _tokens_per_s(
     sources = [batch[row % len(batch)].ids for row in range(rows)]
     place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
     runs = dict[str, Callable[[], None]]()
-    for name, form in graphs.items():
+    for name, scheme in graphs.items():
         cross: Arrays = {}
         if config.has_encoder:
-            cross = encode_for_decode(form, sources)
-        buffers = form.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
-        runs[name], _ = form.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
+            cross = encode_for_decode(scheme, sources)
+        buffers = scheme.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
+        runs[name], _ = scheme.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
         runs[name]()
     return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
 

@@ -38,13 +38,13 @@ from export.bundle import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     TOKENIZER,
-    Attention,
+    AlignmentSpec,
     Encoding,
-    Framing,
     GraphSpec,
     Manifest,
     Quantization,
     Role,
+    SpecialTokenTemplate,
     Task,
     Tokens,
     Variant,
@@ -56,13 +56,13 @@ from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
 from export.passes.fuse_rotary import ROTARY_MULTIPLE, fuse_rotary
 from export.passes.optimize import makers_of, name_weights, optimize, round_up_tables
-from export.passes.quantize import FORMS, Form, Precision, quantize
-from export.passes.shortlist import ask_rows, word_states, words_graphs
-from export.select_scheme import MAX_SENTENCES, ChoiceError, Development, choose
+from export.passes.quantize import SCHEMES, Precision, QuantizationScheme, quantize
+from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
+from export.select_scheme import MAX_SENTENCES, Development, SchemeSelectionError, select_scheme
 from export.shortlist import learn_shortlist
 from export.verification.inputs import framed_texts, sample_inputs
 from export.verification.verifier import (
-    Served,
+    OrtGraphs,
     checkpoint_digest,
     is_batch_invariant,
     limits_of,
@@ -81,11 +81,11 @@ from model.training.data import unseen_examples
 from model.training.evaluate import greedy_batch
 
 OPSET = 23
-# What a precision's form is chosen from unless one is named. Blocks of 8 bits are for one to four rows, and with blocks
-# of 4 bits larger than these answers depend on the batch.
+# Candidates when no scheme is named. Blocks of 8 bits are for one to four rows, and with larger blocks of 4 bits
+# answers depend on the batch.
 AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
-    "int8": ("row", "static", "row+kv", "static+kv"),
-    "int4": ("b32",),
+    "int8": ("w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8"),
+    "int4": ("w4-block32",),
 }
 INLINE_LIMIT = 1 << 20  # bytes of weights; a file of their own is mapped, not copied, and a message ends at 2 GiB
 
@@ -105,16 +105,16 @@ class ParityError(ExportError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormChoice:
-    """How the forms of int8 and int4 are chosen.
+class QuantizationOptions:
+    """How the schemes of int8 and int4 are chosen.
 
-    form: one of `export.passes.quantize.FORMS`, or "auto" for the fastest of `AUTOMATIC`. development: text to
+    scheme: one of `export.passes.quantize.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`. development: text to
     measure on;
     None: there is none. calibration: pairs of source and target text, the source empty for models without one; none:
     the development text. max_loss: see `export.select_scheme.choose`.
     """
 
-    form: str = "auto"
+    scheme: str = "auto"
     development: Development | None = None
     calibration: Sequence[tuple[str, str]] = ()
     max_loss: float | None = None
@@ -125,7 +125,7 @@ def export_bundle(
     out: Path,
     *,
     precisions: Sequence[Precision] = ("fp32",),
-    forms: FormChoice | None = None,
+    quantization: QuantizationOptions | None = None,
     texts: Sequence[str] = (),
     attention: bool = False,
     parallel: Sequence[tuple[str, str]] = (),
@@ -133,25 +133,25 @@ def export_bundle(
 ) -> Manifest:
     """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
 
-    forms: how the form of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others must be
-    given some. attention: also a graph that tells every attention of a pass, and where there is a source one that
-    tells how a finished target attends to it. parallel: pairs of source and target text from which to learn a
+    quantization: how the scheme of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others
+    must be given some. attention: also a graph that tells every attention of a pass, and where there is a source
+    one that tells how a finished target attends to it. parallel: pairs of source and target text from which to learn a
     shortlist; none: no shortlist.
 
     Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    forms = forms or FormChoice()
-    if forms.development is None and any(precision in AUTOMATIC for precision in precisions):
-        forms = dataclasses.replace(forms, development=own_development(loaded.lineage))
+    quantization = quantization or QuantizationOptions()
+    if quantization.development is None and any(precision in AUTOMATIC for precision in precisions):
+        quantization = dataclasses.replace(quantization, development=own_development(loaded.lineage))
     return export_model(
         loaded.model,
         loaded.tokenizer,
         out,
         lineage=lineage,
         precisions=precisions,
-        forms=forms,
+        quantization=quantization,
         texts=texts,
         attention=attention,
         parallel=parallel,
@@ -175,7 +175,7 @@ def export_model(
     *,
     lineage: Mapping[str, Any] | None = None,
     precisions: Sequence[Precision] = ("fp32",),
-    forms: FormChoice | None = None,
+    quantization: QuantizationOptions | None = None,
     texts: Sequence[str] = (),
     attention: bool = False,
     parallel: Sequence[tuple[str, str]] = (),
@@ -185,25 +185,33 @@ def export_model(
     """Export a model in memory: float32, on the CPU, in evaluation mode; it is not changed.
 
     Each of the precisions becomes a variant and is verified on the CPU against the float32 model; CUDA needs fp16.
-    int8 and int4 take the fastest form that `forms` allows, measured against fp32, whether that is asked for or not.
+    int8 and int4 take the fastest scheme that `quantization` allows, measured against fp32.
     Graphs with more than `inline_limit` bytes of weights keep them in a file beside them.
     """
-    config, forms = model.config, forms or FormChoice()
+    config, quantization = model.config, quantization or QuantizationOptions()
     check_exportable(model, tokenizer)
-    check_forms(precisions, forms)
-    if not config.has_decoder and ("int4" in precisions or (forms.form != "auto" and not is_for_encoders(forms.form))):
+    check_quantization(precisions, quantization)
+    if not config.has_decoder and (
+        "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
+    ):
         raise ExportError(
-            "precision int4, and forms with blocks or int8 caches, are of decoders; export an encoder with fp32, fp16, "
-            "or int8 in form row or static"
+            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
+            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
         )
-    if forms.form in FORMS and FORMS[forms.form].has_int8_cache and (problem := int8_cache_problem(config)):
-        raise ExportError(f"form: {forms.form} keeps int8 keys and values, {problem}; take {forms.form[:-3]}")
+    if (
+        quantization.scheme in SCHEMES
+        and SCHEMES[quantization.scheme].has_int8_cache
+        and (problem := int8_cache_problem(config))
+    ):
+        raise ExportError(
+            f"scheme: {quantization.scheme} keeps int8 keys and values, {problem}; take {quantization.scheme[:-4]}"
+        )
     if attention and config.compression_stride:
         raise ExportError(
             "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
         )
-    if forms.development is None and texts:
-        forms = dataclasses.replace(forms, development=Development(texts, (), "the texts given"))
+    if quantization.development is None and texts:
+        quantization = dataclasses.replace(quantization, development=Development(texts, (), "the texts given"))
     if parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
     if attention and config.is_recurrent and config.score == "none":
@@ -219,7 +227,7 @@ def export_model(
             tokenizer,
             directory,
             precisions,
-            forms,
+            quantization,
             inline_limit=inline_limit,
             attention=attention,
             shortlist=bool(parallel),
@@ -233,15 +241,15 @@ def export_model(
             architecture=config.architecture,
             task=task_of(config),
             tokens=tokens_of(config),
-            framing=framing_of(config),
+            template=special_token_template(config),
             limits=limits_of(config),
             variants=variants,
             golden=golden,
             lineage=origin,
             parity=report,
-            attention=attention_of(config) if attention and config.has_encoder and config.has_decoder else None,
+            alignment=alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
             encoding=encoding_of(config) if config.has_encoder else None,
-            seen=seen_attention(config) if attention else (),
+            attention_maps=seen_attention(config) if attention else (),
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             shortlist=SHORTLIST if parallel else "",
         )
@@ -271,22 +279,19 @@ def encoding_of(config: ModelConfig) -> Encoding:
 def tokens_of(config: ModelConfig) -> Tokens:
     """The special ids of a model."""
     return Tokens(
-        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, more_eos=config.extra_eos_ids
+        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, extra_eos=config.extra_eos_ids
     )
 
 
-TEMPLATE_PARTS = {"before_source": "source_prefix", "after_source": "source_suffix", "before_target": "target_prefix"}
-
-
-def framing_of(config: ModelConfig) -> Framing:
+def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
     """What stands around the model's texts, as a manifest tells it."""
     template = config.template
     told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     parts = {
-        name: tuple(told.get(token, token) for token in getattr(template, ours))
-        for name, ours in TEMPLATE_PARTS.items()
+        name: tuple(told.get(token, token) for token in getattr(template, name))
+        for name in ("source_prefix", "source_suffix", "target_prefix")
     }
-    return Framing(**parts, languages=dict(template.languages))
+    return SpecialTokenTemplate(**parts, languages=dict(template.languages))
 
 
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
@@ -309,26 +314,27 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
         raise ExportError("the model is in training mode; call model.eval() first")
 
 
-def check_forms(precisions: Sequence[Precision], forms: FormChoice) -> None:
-    """Refuses precisions and a form that do not fit together. Raises ExportError."""
+def check_quantization(precisions: Sequence[Precision], quantization: QuantizationOptions) -> None:
+    """Refuses precisions and a scheme that do not fit together. Raises ExportError."""
     if not precisions or len(set(precisions)) != len(precisions):
         raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
-    if forms.form == "auto":
+    if quantization.scheme == "auto":
         return
-    form = FORMS.get(forms.form)
-    if form is None or not form.is_quantized:
-        known = [name for name, form in FORMS.items() if form.is_quantized]
-        raise ExportError(f"form: must be auto, {' or '.join(known)}, got {forms.form}")
-    if form.precision not in precisions:
+    scheme = SCHEMES.get(quantization.scheme)
+    if scheme is None or not scheme.is_quantized:
+        known = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]
+        raise ExportError(f"scheme: must be auto, {' or '.join(known)}, got {quantization.scheme}")
+    if scheme.precision not in precisions:
         raise ExportError(
-            f"form: {form.name} is one of {form.precision}, which is not among the precisions {', '.join(precisions)}; "
-            f"fix: ask for {form.precision} as well"
+            f"scheme: {scheme.name} is one of {scheme.precision}, which is not among the precisions "
+            f"{', '.join(precisions)}; "
+            f"fix: ask for {scheme.precision} as well"
         )
 
 
-def is_for_encoders(form: str) -> bool:
-    """Whether a form is more than another name for "row" or "static" where there is no decoder."""
-    return FORMS[form].activations in ("row", "static") and not FORMS[form].has_int8_cache
+def is_for_encoders(scheme: str) -> bool:
+    """Whether a scheme is more than another name for "w8a8-dynamic" or "w8a8-static" where there is no decoder."""
+    return SCHEMES[scheme].activations in ("dynamic", "static") and not SCHEMES[scheme].has_int8_cache
 
 
 def save_variants(
@@ -336,56 +342,58 @@ def save_variants(
     tokenizer: Tokenizer,
     directory: Path,
     precisions: Sequence[Precision],
-    forms: FormChoice,
+    quantization: QuantizationOptions,
     *,
     inline_limit: int = INLINE_LIMIT,
     attention: bool = False,
     shortlist: bool = False,
 ) -> tuple[Variant, ...]:
-    """A variant of each precision below `directory`, those of int8 and int4 in the forms that were chosen."""
+    """A variant of each precision below `directory`, those of int8 and int4 in the schemes that were chosen."""
     quantized = [precision for precision in precisions if precision in AUTOMATIC]
     traced = trace_model(model, attention=attention, shortlist=shortlist) if quantized else None
     scratch, variants = directory / "candidates", dict[Precision, Variant]()
 
-    def save(form: Form | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
+    def save(scheme: QuantizationScheme | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
         extras = {"attention": attention, "shortlist": shortlist}
-        return save_variant(model, place, form, inline_limit, **extras, ranges=ranges, traced=traced)
+        return save_variant(model, place, scheme, inline_limit, **extras, ranges=ranges, traced=traced)
 
     for precision in precisions:
         if precision not in AUTOMATIC:
             variants[precision] = save(precision, directory)
     if quantized:
-        development = forms.development
+        development = quantization.development
         if development is None:
             raise ExportError(
                 f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
                 "fix: give development text, --development FILE"
             )
-        asked = {precision: _form_names(precision, forms.form, model.config) for precision in quantized}
-        is_calibrated = any(FORMS[name].needs_ranges for names in asked.values() for name in names)
-        ranges = calibrate(model, calibration_ids(model, tokenizer, forms)) if is_calibrated else None
+        asked = {precision: _scheme_names(precision, quantization.scheme, model.config) for precision in quantized}
+        is_calibrated = any(SCHEMES[name].needs_ranges for names in asked.values() for name in names)
+        ranges = calibrate(model, calibration_ids(model, tokenizer, quantization)) if is_calibrated else None
         place = directory if "fp32" in variants else scratch / "fp32"
         plain = variants["fp32"] if "fp32" in variants else save("fp32", place)
-        yardstick = Served(place, plain, limits_of(model.config))
+        baseline = OrtGraphs(place, plain, limits_of(model.config))
         for precision, names in asked.items():
-            saved = {name: save(FORMS[name], scratch / name, ranges) for name in names}
-            served = {name: Served(scratch / name, saved[name], limits_of(model.config)) for name in names}
+            saved = {name: save(SCHEMES[name], scratch / name, ranges) for name in names}
+            served = {name: OrtGraphs(scratch / name, saved[name], limits_of(model.config)) for name in names}
             try:
-                choice = choose(yardstick, served, development, tokenizer, model.config, max_loss=forms.max_loss)
-            except ChoiceError as error:
+                choice = select_scheme(
+                    baseline, served, development, tokenizer, model.config, max_loss=quantization.max_loss
+                )
+            except SchemeSelectionError as error:
                 raise ExportError(f"{precision}: {error}") from None
-            (scratch / choice.form / precision).rename(directory / precision)
-            variants[precision] = dataclasses.replace(saved[choice.form], comparison=choice.figures)
+            (scratch / choice.scheme / precision).rename(directory / precision)
+            variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
         shutil.rmtree(scratch, ignore_errors=True)
     return tuple(variants[precision] for precision in precisions)
 
 
-def _form_names(precision: Precision, form: str, config: ModelConfig) -> tuple[str, ...]:
-    """The forms of a precision that are measured: the one named, if it is one of this precision."""
-    if form in FORMS and FORMS[form].precision == precision:
-        return (form,)
+def _scheme_names(precision: Precision, scheme: str, config: ModelConfig) -> tuple[str, ...]:
+    """The schemes of a precision that are measured: the one named, if it is one of this precision."""
+    if scheme in SCHEMES and SCHEMES[scheme].precision == precision:
+        return (scheme,)
     has_problem = bool(int8_cache_problem(config))
-    return tuple(name for name in AUTOMATIC[precision] if not (has_problem and FORMS[name].has_int8_cache))
+    return tuple(name for name in AUTOMATIC[precision] if not (has_problem and SCHEMES[name].has_int8_cache))
 
 
 def int8_cache_problem(config: ModelConfig) -> str:
@@ -403,9 +411,15 @@ def int8_cache_problem(config: ModelConfig) -> str:
     return ""
 
 
-def calibration_ids(model: Model, tokenizer: Tokenizer, forms: FormChoice) -> list[tuple[list[int], list[int]]]:
+def calibration_ids(
+    model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions
+) -> list[tuple[list[int], list[int]]]:
     """Token ids of the calibration text, or of the development text; sources without a reference are answered."""
-    config, pairs, development = model.config, list(forms.calibration[:MAX_CALIBRATION]), forms.development
+    config, pairs, development = (
+        model.config,
+        list(quantization.calibration[:MAX_CALIBRATION]),
+        quantization.development,
+    )
     if isinstance(model, Encoder):
         given = [source or target for source, target in pairs] or list(development.texts if development else ())
         return [(list(source), []) for source in framed_texts(given[:MAX_CALIBRATION], tokenizer, config)]
@@ -456,7 +470,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         else:
             check_graph(made[role], role, model.config, is_half=not encoder_decoder.attends_in_one_node(model))
     if shortlist:
-        ask_rows(made["decode"], last_product(model)[0])
+        select_rows(made["decode"], last_product(model)[0])
     return Traced(made, signatures)
 
 
@@ -470,7 +484,7 @@ def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
 def save_variant(
     model: Model,
     directory: Path,
-    form: Form | Precision,
+    scheme: QuantizationScheme | Precision,
     inline_limit: int = INLINE_LIMIT,
     *,
     attention: bool = False,
@@ -480,45 +494,45 @@ def save_variant(
 ) -> Variant:
     """Trace, optimise, quantise and save every graph of a float32 model below `directory`/PRECISION.
 
-    form: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for forms that need them.
+    scheme: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for schemes that need them.
     traced: what `trace_model` made of this model before, with the same extras; fp16 has to be traced anew.
     """
-    form = FORMS[form] if isinstance(form, str) else form
-    if form.precision == "fp16":
+    scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    if scheme.precision == "fp16":
         model, traced = copy.deepcopy(model).half(), None
     traced = traced or trace_model(model, attention=attention, shortlist=shortlist)
     made = dict[Role, ModelProto]()
-    (directory / form.precision).mkdir(parents=True)
+    (directory / scheme.precision).mkdir(parents=True)
     for role, signature in traced.signatures.items():
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
-        graph = quantize(graph, role, form, ranges)
+        graph = quantize(graph, role, scheme, ranges)
         made[role] = signature.finish(graph) if signature.finish else graph
     states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    states = states_of(model.config, "int8" if form.has_int8_cache else dtype)
+    states = states_of(model.config, "int8" if scheme.has_int8_cache else dtype)
     if shortlist:
-        made |= words_graphs(*last_product(model), is_quantized=form.is_quantized)
-        states += word_states(*last_product(model), is_quantized=form.is_quantized)
+        made |= shortlist_graphs(*last_product(model), is_quantized=scheme.is_quantized)
+        states += shortlist_states(*last_product(model), is_quantized=scheme.is_quantized)
     specs = dict[str, GraphSpec]()
     for role, graph in made.items():
         inputs = tuple(value.name for value in graph.graph.input)
-        file = f"{form.precision}/{role}.onnx"
+        file = f"{scheme.precision}/{role}.onnx"
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
     return Variant(
-        precision=form.precision,
+        precision=scheme.precision,
         graphs=specs,
         states=states,
-        quantization=_quantization(form),
+        quantization=_quantization(scheme),
     )
 
 
-def _quantization(form: Form) -> Quantization | None:
-    """What is promised of a form, as far as this processor keeps it."""
-    promised = form.quantization()
-    if promised is None or is_batch_invariant(form):
+def _quantization(scheme: QuantizationScheme) -> Quantization | None:
+    """What is promised of a scheme, as far as this processor keeps it."""
+    promised = scheme.quantization()
+    if promised is None or is_batch_invariant(scheme):
         return promised
     return dataclasses.replace(promised, batch_invariant=False)
 
@@ -537,13 +551,13 @@ def save_shortlist(
     return {"pairs": learned.pairs, "held_out": learned.held_out, **rounded}
 
 
-def attention_of(config: ModelConfig) -> Attention:
+def alignment_of(config: ModelConfig) -> AlignmentSpec:
     """What `align` tells of a model, and the layer that aligns words best: the last but one (Garg et al. 2019, "Jointly
     Learning to Align and Translate with Transformer Models"), where there are enough layers to speak of one."""
     if config.is_recurrent:
-        return Attention(layers=1, heads=1, default_layer=1)
+        return AlignmentSpec(layers=1, heads=1, default_layer=1)
     layers = config.num_decoder_layers
-    return Attention(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)
+    return AlignmentSpec(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)
 
 
 def trace(signature: encoder_decoder.Signature) -> ModelProto:
@@ -594,7 +608,7 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
 
 def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
     """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
-    if role == "rank":
+    if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
         return
     if config.is_recurrent:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.bundle import AttentionKind, SeenAttention
+from export.bundle import AttentionKind, AttentionMaps
 from service.errors import InvalidRequest
 
 FLOAT_BYTES = 4
@@ -53,7 +53,7 @@ class AttentionChoice:
     mean_layers: bool = False
     mean_heads: bool = False
 
-    def checked(self, seen: Sequence[SeenAttention], *, text_only: bool) -> AttentionChoice:
+    def checked(self, seen: Sequence[AttentionMaps], *, text_only: bool) -> AttentionChoice:
         """The same with its kinds filled in, for a model that has `seen`. text_only: nothing is answered, so that where
         there is an encoder only that is told. Raises InvalidRequest."""
         there = {one.kind: one for one in seen}
@@ -94,7 +94,7 @@ class AttentionChoice:
                 for head, weights_QK in zip(heads, of_layer_HQK, strict=True):
                     yield Matrix(kind, layer, head, weights_QK)
 
-    def told_bytes(self, seen: Sequence[SeenAttention], lengths: Lengths) -> int:
+    def told_bytes(self, seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
         """Of all matrices and tokens in a message."""
         size = TOKEN_BYTES * (lengths.source + 2 * lengths.target)
         for one in seen:
@@ -105,7 +105,7 @@ class AttentionChoice:
         return size
 
 
-def computed_bytes(seen: Sequence[SeenAttention], lengths: Lengths) -> int:
+def computed_bytes(seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
     """Of all weights of a pass, whatever is told of them: every layer has its own, and they are put together."""
     return sum(2 * one.layers * one.heads * _bytes(one.kind, lengths) for one in seen)
 

@@ -1,7 +1,7 @@
 """What the state of a row costs, and in which steps buffers grow: plain numbers, without buffers or sessions.
 
 What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, `words` with the words that a row may choose among, and what has no growing axis has a fixed size.
+the source, `shortlist` with the words that a row may choose among, and what has no growing axis has a fixed size.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CacheLayout:
                 strides[spec.stride] = strides.get(spec.stride, 0) + size
             else:
                 totals[kind] = totals.get(kind, 0) + size
-        own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("words", 0)
+        own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("shortlist", 0)
         return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words)
 
     def bytes_per(self, positions: int) -> int:

@@ -167,7 +167,7 @@ def open_model(
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
         draft_tokens=draft_tokens,
         is_batch_invariant=is_apart,
-        open_attention=model.open_attend if manifest.seen else None,
+        open_attention=model.open_attend if manifest.attention_maps else None,
     )
 
 

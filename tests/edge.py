@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from grpc_health.v1 import health_pb2_grpc
 
-from export.bundle import Framing, Golden, Limits, Manifest, Tokens
+from export.bundle import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings
 from service.edge.catalog import Provider, ServedModel
@@ -118,7 +118,7 @@ def manifest(task="translation", **changes):
         "architecture": "encoder_decoder" if has_source else "decoder",
         "task": task,
         "tokens": Tokens(pad=0, bos=1, eos=2, unk=3),
-        "framing": Framing(after_source=(2,) if has_source else (), before_target=(1,)),
+        "template": SpecialTokenTemplate(source_suffix=(2,) if has_source else (), target_prefix=(1,)),
         "limits": Limits(
             vocab_size=TOKENIZERS[task].vocab_size,
             max_source_len=8 if has_source else 0,

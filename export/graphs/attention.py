@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.bundle import SeenAttention
+from export.bundle import AttentionMaps
 from export.graphs.encoder_decoder import SeenSourceAttention, Signature
 from model.architectures import Model
 from model.attention import FullAttention, PositionBias, causal_mask, merge_heads, padding_mask
@@ -24,7 +24,7 @@ from model.encoder import Encoder
 from model.transformer import EncoderDecoder
 
 
-def seen_attention(config: ModelConfig) -> tuple[SeenAttention, ...]:
+def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
     """What `attend` tells of a model, in the order of its outputs.
 
     Nothing of a recurrent one, of which `align` tells all, and of one whose keys stand for several positions.
@@ -38,7 +38,7 @@ def seen_attention(config: ModelConfig) -> tuple[SeenAttention, ...]:
         kinds["decoder"] = config.num_decoder_layers
     if config.has_encoder and config.has_decoder:
         kinds["cross"] = config.num_decoder_layers
-    return tuple(SeenAttention(kind=kind, layers=layers, heads=config.num_heads) for kind, layers in kinds.items())
+    return tuple(AttentionMaps(kind=kind, layers=layers, heads=config.num_heads) for kind, layers in kinds.items())
 
 
 class SeenSelfAttention(FullAttention):

@@ -1,6 +1,6 @@
 """The graphs as modules that can be traced, around the layers of `model` and with no weights of their own: `encode`,
-`decode` and `rank`, and `align` for whoever wants to know how a finished target attends to its source. An encoder alone
-is `encode` with what its heads say.
+`decode` and `logprobs`, and `align` for how a finished target attends to its source. An encoder
+alone is `encode` with what its heads say.
 
 What differs from PyTorch decoding is how queries meet keys: one `GroupQueryAttention` node of ONNX Runtime appends a
 block to the cache in place and attends with one length per row. Attending to the source is the same node with no new
@@ -264,7 +264,7 @@ class _Decode(nn.Module):
     def say(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
         """All outputs, behind the tokens with these states."""
         presents = [attend.present for attend in attends if attend.present is not None]
-        logits_PV = logits_behind(self.model.decoder.unembedding, states_PM)
+        logits_PV = next_token_logits(self.model.decoder.unembedding, states_PM)
         return [logits_PV, *(tensor for layer in presents for tensor in layer)]
 
 
@@ -291,7 +291,7 @@ class DecodeGraph(_Decode):
 
 class DecodeTokenGraph(_Decode):
     """`decode` of a model with an encoder, or one that compresses: one token of each row, and what follows all of them
-    (P = B), unless `words.ask_rows` has it asked."""
+    (P = B), unless `words.select_rows` has it asked."""
 
     def forward(
         self,
@@ -318,15 +318,15 @@ def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
     return result
 
 
-def logits_behind(unembedding: nn.Module, states_PM: Tensor) -> Tensor:
+def next_token_logits(unembedding: nn.Module, states_PM: Tensor) -> Tensor:
     """What `decode` says of the token behind those with these states: float32 (P, V)."""
     # In half precision the log-probabilities of a row would add up to several percent off.
     logits_PV: Tensor = unembedding(states_PM).float()
     return logits_PV
 
 
-class RankGraph(nn.Module):
-    """`rank`: logits → log-probabilities, and the best tokens.
+class LogprobsGraph(nn.Module):
+    """`logprobs`: logits → log-probabilities, and the best tokens.
 
     logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp taken off them, so that
     logits = logprobs + normaliser. top_ids int64 (P, N): the N = `top_k` best tokens by their logits, best first, of
@@ -457,7 +457,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             inputs=inputs,
             outputs=outputs,
         )
-        return {"decode": decode, "rank": rank_signature(config)}
+        return {"decode": decode, "logprobs": logprobs_signature(config)}
     if not isinstance(model, EncoderDecoder):
         decode = Signature(
             module=DecodeGraph(model),
@@ -466,7 +466,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             inputs=(*inputs, "positions"),
             outputs=outputs,
         )
-        return {"decode": decode, "rank": rank_signature(config)}
+        return {"decode": decode, "logprobs": logprobs_signature(config)}
     cross, cross_axes = pairs(source, "source")
     source_lengths = torch.full((batch,), source, dtype=torch.int32)
     encode = Signature(
@@ -483,7 +483,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         inputs=(*inputs, "source_lengths", *theirs),
         outputs=outputs,
     )
-    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "rank": rank_signature(config)}
+    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "logprobs": logprobs_signature(config)}
     if not attention:
         return made
     align = Signature(
@@ -496,10 +496,10 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     return made | {"align": align}
 
 
-def rank_signature(config: ModelConfig) -> Signature:
-    """That of `rank`, which is the same for all models with so many words."""
+def logprobs_signature(config: ModelConfig) -> Signature:
+    """That of `logprobs`, which is the same for all models with so many words."""
     return Signature(
-        module=RankGraph(),
+        module=LogprobsGraph(),
         arguments=(torch.zeros(3, config.vocab_size), torch.tensor([2])),
         dynamic_axes=({0: torch.export.Dim("asked")}, {}),
         inputs=("logits", "top_k"),

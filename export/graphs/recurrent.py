@@ -25,7 +25,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
-from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logits_behind, rank_signature
+from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logprobs_signature, next_token_logits
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
 
@@ -162,7 +162,7 @@ class DecodeGraph(nn.Module):
             attend = GraphSourceAttention(states_B1SN, source_lengths_B)
         keys_BSA = None if keys_B1SA is None else keys_B1SA.squeeze(1)
         vectors_B1M, carried = decoder(tokens_B1, begun, keys_BSA, attend)
-        return [logits_behind(decoder.unembedding, vectors_B1M[:, 0]), *carried]
+        return [next_token_logits(decoder.unembedding, vectors_B1M[:, 0]), *carried]
 
 
 class WatchGraph(nn.Module):
@@ -223,7 +223,7 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
         inputs=("tokens", "starts", *(f"past.{name}" for name in names), *firsts, *told),
         outputs=("logits", *(f"present.{name}" for name in names)),
     )
-    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "rank": rank_signature(config)}
+    made: dict[Role, Signature] = {"encode": encode, "decode": decode, "logprobs": logprobs_signature(config)}
     if not attention:
         return made
     align = Signature(

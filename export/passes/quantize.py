@@ -1,26 +1,27 @@
-"""Fewer bits: passes that turn the fp32 graphs of `export.passes.optimize` into those of a `Form`.
+"""Fewer bits: passes that turn the fp32 graphs of `export.passes.optimize` into those of a `QuantizationScheme`.
 
 Products read int8 or 4-bit weights, embeddings become int8, and caches may hold int8. Norms, softmax, biases and
 residuals stay float32. Forms, and what each is for:
 
-    row         u8 activations with one step for each row, from its largest magnitude; nothing to calibrate
-    static      u8 activations with one calibrated step and zero point for each product; the fastest with many rows
-    row+kv      the same two with int8 keys and values, of the target and of the source
-    static+kv
-    8b64        int8 weights in blocks of 64 inputs, activations quantised block by block: fast for one to four rows
-    b32, b128   the same with 4-bit weights in blocks of 32 or 128, in the decoder; the encoder, whose products have
-                many rows, is that of "row"
+    w8a8-dynamic            u8 activations, one scale per row from its largest magnitude; no calibration
+    w8a8-static             u8 activations, one calibrated scale and zero point per product; the fastest for many rows
+    w8a8-dynamic-kv8        the same two with an int8 KV cache, of the target and of the source
+    w8a8-static-kv8
+    w8-block64              int8 weights in blocks of 64 inputs, activations quantized per block: fast for 1 to 4 rows
+    w4-block32, w4-block128 the same with 4-bit weights in blocks of 32 or 128 in the decoder; the encoder, whose
+                            products have many rows, uses "w8a8-dynamic"
 
 Weights of products of integers are from -64 to 64: processors without VNNI add up pairs of products in 16 bits, and two
 of such a weight and an unsigned byte fit. So a product is exact whatever its kernel, its threads and the number of
-rows, and "row" and "static" answer a request alone and in a batch with the same bits, as fp32 does. `MatMulNBits` does
+rows, and "w8a8-dynamic" and "w8a8-static" answer a request alone and in a batch with the same bits, as fp32 does.
+`MatMulNBits` does
 so for blocks up to 64 (8-bit) and, where there is AVX-512, up to 32 (4-bit). With larger ones rows differ between even
 and odd batches; without AVX-512 a single row differs from the same row among others.
 
 Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
 `DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
 
-Nothing here runs a graph; what a form costs in quality is measured by `export.select_scheme`.
+Nothing here runs a graph; what a scheme costs in quality is measured by `export.select_scheme`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from export.bundle import Quantization, Role
 from export.passes.calibrate import Ranges
 from export.passes.optimize import attributes_of, makers_of, remove_unused, sum_in_norms
-from export.passes.unpad_encoder import pack_sources
+from export.passes.unpad_encoder import unpad_encoder
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
-Activations = Literal["row", "static", "block"]
+Activations = Literal["dynamic", "static", "block"]
 
 MICROSOFT = "com.microsoft"
 SCATTER_OPSET = 24  # TensorScatter
@@ -52,13 +53,13 @@ INVARIANT_BLOCKS = {4: 32, 8: 64}  # the largest block of MatMulNBits whose rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """How products and caches are computed. fp32 and fp16 are forms too, of which nothing is left to do here."""
+class QuantizationScheme:
+    """How products and caches are computed. fp32 and fp16 are schemes too, of which nothing is left to do here."""
 
     name: str
     precision: Precision
     weight_bits: int = 32
-    block: int = 0
+    block_size: int = 0
     activations: Activations | None = None
     has_int8_cache: bool = False
 
@@ -72,66 +73,70 @@ class Form:
 
     @property
     def is_batch_invariant(self) -> bool:
-        """Unless this processor has another kernel: `verify.is_batch_invariant` tries it."""
-        return self.block <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
+        """Unless this processor has another kernel: `verifier.is_batch_invariant` measures it."""
+        return self.block_size <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
 
     def quantization(self) -> Quantization | None:
         """What a manifest says of it."""
         if self.activations is None:
             return None
         return Quantization(
-            form=self.name,
+            scheme=self.name,
             weight_bits=self.weight_bits,
-            block=self.block,
+            block_size=self.block_size,
             activations=self.activations,
-            cache="int8" if self.has_int8_cache else "float32",
+            kv_cache="int8" if self.has_int8_cache else "float32",
             batch_invariant=self.is_batch_invariant,
         )
 
-    def for_role(self, role: Role) -> Form:
+    def for_role(self, role: Role) -> QuantizationScheme:
         """Blocks are for few rows; graphs whose products always have many do without. `attend` keeps no caches."""
-        form = FORMS["row"] if self.activations == "block" and role != "decode" else self
-        return dataclasses.replace(form, has_int8_cache=False) if role == "attend" else form
+        scheme = SCHEMES["w8a8-dynamic"] if self.activations == "block" and role != "decode" else self
+        return dataclasses.replace(scheme, has_int8_cache=False) if role == "attend" else scheme
 
 
-FORMS: Mapping[str, Form] = {
-    form.name: form
-    for form in (
-        Form(name="fp32", precision="fp32"),
-        Form(name="fp16", precision="fp16", weight_bits=16),
-        Form(name="row", precision="int8", weight_bits=8, activations="row"),
-        Form(name="static", precision="int8", weight_bits=8, activations="static"),
-        Form(name="row+kv", precision="int8", weight_bits=8, activations="row", has_int8_cache=True),
-        Form(name="static+kv", precision="int8", weight_bits=8, activations="static", has_int8_cache=True),
-        Form(name="8b64", precision="int8", weight_bits=8, block=64, activations="block"),
-        Form(name="b32", precision="int4", weight_bits=4, block=32, activations="block"),
-        Form(name="b128", precision="int4", weight_bits=4, block=128, activations="block"),
+SCHEMES: Mapping[str, QuantizationScheme] = {
+    scheme.name: scheme
+    for scheme in (
+        QuantizationScheme(name="fp32", precision="fp32"),
+        QuantizationScheme(name="fp16", precision="fp16", weight_bits=16),
+        QuantizationScheme(name="w8a8-dynamic", precision="int8", weight_bits=8, activations="dynamic"),
+        QuantizationScheme(name="w8a8-static", precision="int8", weight_bits=8, activations="static"),
+        QuantizationScheme(
+            name="w8a8-dynamic-kv8", precision="int8", weight_bits=8, activations="dynamic", has_int8_cache=True
+        ),
+        QuantizationScheme(
+            name="w8a8-static-kv8", precision="int8", weight_bits=8, activations="static", has_int8_cache=True
+        ),
+        QuantizationScheme(name="w8-block64", precision="int8", weight_bits=8, block_size=64, activations="block"),
+        QuantizationScheme(name="w4-block32", precision="int4", weight_bits=4, block_size=32, activations="block"),
+        QuantizationScheme(name="w4-block128", precision="int4", weight_bits=4, block_size=128, activations="block"),
     )
 }
 
 
 def is_kept(weight: str) -> bool:
-    """Whether a weight stays float32 in every form: a router's, since a rounded logit may choose another expert (Fedus
-    et al. 2022, 2.4), and vectors of distances, which are few."""
+    """Whether a weight stays float32 in every scheme: a router's, since a rounded logit may choose another expert
+    (Fedus et al. 2022, 2.4), and vectors of distances, which are few."""
     return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
 
 
-def quantize(model: ModelProto, role: Role, form: Form, ranges: Ranges | None = None) -> ModelProto:
-    """The graph of `role`, optimised and with named weights, in a form. ranges: where `form.needs_ranges`."""
-    if not form.is_quantized:
+def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: Ranges | None = None) -> ModelProto:
+    """The graph of `role`, optimised and with named weights, in a scheme. ranges: where `scheme.needs_ranges`."""
+    if not scheme.is_quantized:
         return model
-    assert ranges is not None or not form.needs_ranges, form.name
-    form = form.for_role(role)
-    rewriter = _Rewriter(model.graph, form, ranges)
-    if form.has_int8_cache:
+    assert ranges is not None or not scheme.needs_ranges, scheme.name
+    scheme = scheme.for_role(role)
+    rewriter = _Rewriter(model.graph, scheme, ranges)
+    if scheme.has_int8_cache:
         rewriter.narrow_caches()
         for opset in model.opset_import:
             opset.version = max(opset.version, SCATTER_OPSET) if opset.domain == "" else opset.version
     rewriter.quantize_embeddings()
     rewriter.quantize_products()
     if role == "encode":
-        model = pack_sources(model)
-    if form.activations == "block":
+        model = unpad_encoder(model)
+    if scheme.activations == "block":
         model = sum_in_norms(model)
     if not any(opset.domain == MICROSOFT for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
@@ -157,8 +162,8 @@ class _Product:
 class _Rewriter:
     """Rewrites one graph in place. Nodes are replaced where they stood, so that the order stays topological."""
 
-    def __init__(self, graph: GraphProto, form: Form, ranges: Ranges | None) -> None:
-        self.graph, self.form, self.ranges = graph, form, ranges
+    def __init__(self, graph: GraphProto, scheme: QuantizationScheme, ranges: Ranges | None) -> None:
+        self.graph, self.scheme, self.ranges = graph, scheme, ranges
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.quantized: dict[tuple[str, str], tuple[str, str, str]] = {}  # (x, step) → u8, its scale, its zero point
         self.divided: dict[str, np.ndarray] = {}  # by the output of a product: see `_Product.per_output_N`
@@ -169,7 +174,7 @@ class _Rewriter:
 
     def name(self, what: str) -> str:
         self.count += 1
-        return f"{self.form.name}.{what}.{self.count}"
+        return f"{self.scheme.name}.{what}.{self.count}"
 
     def constant(self, name: str, array: np.ndarray) -> str:
         array = np.ascontiguousarray(array)  # and of one axis at least
@@ -237,13 +242,13 @@ class _Rewriter:
     def quantize_products(self) -> None:
         replacements: dict[int, list[NodeProto]] = {}
         places = {node.output[0]: i for i, node in enumerate(self.graph.node)}
-        compute = {"row": self.by_row, "static": self.statically, "block": self.by_blocks}
-        assert self.form.activations is not None
+        compute = {"dynamic": self.by_row, "static": self.statically, "block": self.by_blocks}
+        assert self.scheme.activations is not None
         self.makers = makers_of(self.graph)
         for product in list(self.products()):
             for node in product.nodes:
                 replacements[places[node.output[0]]] = []
-            replacements[places[product.nodes[0].output[0]]] = compute[self.form.activations](product)
+            replacements[places[product.nodes[0].output[0]]] = compute[self.scheme.activations](product)
         self.replace(replacements)
 
     def integers(self, product: _Product) -> tuple[str, str]:
@@ -310,7 +315,7 @@ class _Rewriter:
         return nodes
 
     def by_blocks(self, product: _Product) -> list[NodeProto]:
-        bits, block = self.form.weight_bits, self.form.block
+        bits, block = self.scheme.weight_bits, self.scheme.block_size
         packed, scale = symmetric_blocks(product.weight_KN, bits=bits, block=block)
         name = f"{product.weight_name}.int{bits}"
         inputs = [

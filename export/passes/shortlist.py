@@ -1,5 +1,5 @@
-"""The graphs of a model with a shortlist, for requests that choose among words of their own: `words`, `rank_words`, and
-what `decode` tells and is told for them.
+"""The graphs of a model with a shortlist, for requests that restrict the vocabulary: `project_shortlist`,
+`shortlist_logprobs`, and the further input and output of `decode` that they need.
 
 A last product over all words is 40 % of a step of a small model, or of a step with 32,000 words. Rows that choose among
 a few hundred words have the columns of these beside their caches and multiply by nothing else: each row by its own, so
@@ -32,7 +32,7 @@ OPSET, IR_VERSION = 23, 10
 NOWHERE = float("-inf")
 
 
-def ask_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
+def select_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
     """`decode` with logits of some rows only, and with the states that they are made of, of all rows.
 
     asked int64 (A,), A >= 0: rows; logits become (A, V). states float32 (B, M). weight_VM: of the last product.
@@ -53,18 +53,19 @@ def ask_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
     return decode
 
 
-def words_graphs(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> dict[Role, ModelProto]:
-    """`words` and `rank_words` of a last product: float32, float16 or, of float32 weights, quantised."""
+def shortlist_graphs(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> dict[Role, ModelProto]:
+    """`words` and `shortlist_logprobs` of a last product: float32, float16 or, of float32 weights, quantised."""
     kept = _kept(weight_VM, bias_V, is_quantized=is_quantized)
-    return {"words": _words(kept), "rank_words": _rank_words(kept)}
+    return {"project_shortlist": _words(kept), "shortlist_logprobs": _rank_words(kept)}
 
 
-def word_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> tuple[StateSpec, ...]:
+def shortlist_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> tuple[StateSpec, ...]:
     """What `words` tells, which is kept beside a row's caches."""
     kept = _kept(weight_VM[:1], None if bias_V is None else bias_V[:1], is_quantized=is_quantized)
-    ids = StateSpec(name="word_ids", kind="words", dtype="int64", shape=("batch", "words"))
+    ids = StateSpec(name="word_ids", kind="shortlist", dtype="int64", shape=("batch", "words"))
     return ids, *(
-        StateSpec(name=name, kind="words", dtype=table.dtype.name, shape=_axes(table)) for name, table in kept.items()
+        StateSpec(name=name, kind="shortlist", dtype=table.dtype.name, shape=_axes(table))
+        for name, table in kept.items()
     )
 
 
@@ -100,7 +101,7 @@ def _words(kept: Mapping[str, Array]) -> ModelProto:
             nodes.append(_node("Transpose", [f"{name}.rows"], name, perm=[0, 2, 1]))
         outputs.append(_value(name, table.dtype, _axes(table)))
     tables = {f"{name}.table": table for name, table in kept.items()}
-    return _model("words", nodes, [_value("ids", np.int64, ("batch", "words"))], outputs, tables)
+    return _model("project_shortlist", nodes, [_value("ids", np.int64, ("batch", "words"))], outputs, tables)
 
 
 def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
@@ -151,7 +152,9 @@ def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
         _value("top_ids", np.int64, ("batch", "top_k")),
     ]
     read = {name for node in nodes for name in node.input}
-    return _model("rank_words", nodes, inputs, outputs, {k: value for k, value in constants.items() if k in read})
+    return _model(
+        "shortlist_logprobs", nodes, inputs, outputs, {k: value for k, value in constants.items() if k in read}
+    )
 
 
 def _float_logits(dtype: np.dtype[Any]) -> list[NodeProto]:

@@ -36,7 +36,7 @@ TOKEN_BY_TOKEN = frozenset(
 )
 
 
-def pack_sources(model: ModelProto) -> ModelProto:
+def unpad_encoder(model: ModelProto) -> ModelProto:
     """The graph with its tokens packed; as it was where tokens meet something that is neither constant nor known to be
     tokens."""
     packer = _Packer(model)

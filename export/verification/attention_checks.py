@@ -14,7 +14,7 @@ import numpy as np
 
 from export.bundle import Quantization, Role
 from export.verification.checks import HALF_A_STEP, TOLERANCES, Arrays, Check, Checker
-from export.verification.emulated_quantization import Roundings, rounded_model, weights_off
+from export.verification.emulated_quantization import Roundings, emulated_model, weights_off
 from export.verification.inputs import Ids, Samples
 from export.verification.torch_reference import Expected
 from model.architectures import Model
@@ -41,7 +41,7 @@ class AttendGraphs(Protocol):
         ...
 
 
-class AttentionSuite(Checker):
+class AttentionVerifier(Checker):
     """All checks of `attend` in one variant."""
 
     def __init__(
@@ -81,7 +81,7 @@ class AttentionSuite(Checker):
     def against_pytorch(self) -> tuple[float, str]:
         """Every kind, layer and head, of each row of a ragged batch; and the longest source and target alone. The error
         is that of weights where scores are at most LARGE_SCORE."""
-        model = rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+        model = emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
         expected, worst = Expected(model), self.worst()
         longest = [self.samples.longest_source], [self.samples.longest_target]
         for attended, sources, targets in (

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from export.bundle import PAD_MULTIPLE, WORD_MULTIPLE, Golden, Quantization, Role
-from export.verification.emulated_quantization import Roundings, SeenProduct, products_off, rounded_model, weights_off
+from export.verification.emulated_quantization import Roundings, SeenProduct, emulated_model, products_off, weights_off
 from export.verification.inputs import Ids, Samples
 from export.verification.torch_reference import Expected
 from model.architectures import GenerativeModel
@@ -63,7 +63,7 @@ Arrays = dict[str, Array]
 
 
 class Prediction(NamedTuple):
-    """What `decode` says of the next token of each row, or behind each token that it was asked for, and what `rank`
+    """What `decode` says of the next token of each row, or behind each token that it was asked for, and what `logprobs`
     makes of that; fields are named like their outputs."""
 
     logits: Array  # float32 (rows, V)
@@ -139,7 +139,7 @@ class Graphs(Protocol):
         """
         ...
 
-    def rank_words(
+    def shortlist_logprobs(
         self,
         words: Sequence[Ids],
         tokens: Sequence[int],
@@ -282,7 +282,7 @@ def answer_greedily(
     return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
 
 
-class Worst:
+class ErrorTracker:
     """The largest error of any output so far, and where it was."""
 
     def __init__(self, *, by_deviation: bool = False) -> None:
@@ -324,8 +324,8 @@ class Checker:
         is_invariant = quantization is None or quantization.batch_invariant
         self.alone_tolerance = 0.0 if is_invariant else self.tolerance
 
-    def worst(self) -> Worst:
-        return Worst(by_deviation=self.quantization is not None)
+    def worst(self) -> ErrorTracker:
+        return ErrorTracker(by_deviation=self.quantization is not None)
 
     def check(self, name: str, measure: Callable[[], tuple[float, str]], tolerance: float) -> Check:
         try:
@@ -351,11 +351,11 @@ class Checker:
             worst.add("a row", together, alone)
             differ += differing(together, alone)
         assert self.quantization is not None
-        note = f"bits not compared: answers in blocks of {self.quantization.block} may depend on the batch"
+        note = f"bits not compared: answers in blocks of {self.quantization.block_size} may depend on the batch"
         return worst.error, f"{note}; {differ} values differ"
 
 
-class Suite(Checker):
+class GraphVerifier(Checker):
     """All checks of one variant. Rows of `sources` and `targets` are ordered so that steps can always use a prefix."""
 
     def __init__(
@@ -393,7 +393,7 @@ class Suite(Checker):
     @cached_property
     def model(self) -> GenerativeModel:
         """The model, with the roundings of the graphs if they have any."""
-        return rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+        return emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
 
     @cached_property
     def expected(self) -> Expected:
@@ -432,7 +432,7 @@ class Suite(Checker):
             ("last position against PyTorch", self.last_position, self.tolerance),
             ("greedy answers against the reference", self.greedy, 0.0),
         ]
-        if "words" in self.served.roles:
+        if "project_shortlist" in self.served.roles:
             checks += [
                 ("own words against PyTorch", self.own_words, WORD_TOLERANCES[self.precision]),
                 ("own words in a batch as alone", self.own_words_alone, self.alone_tolerance),
@@ -748,7 +748,7 @@ class Suite(Checker):
             self._fill(buffers, place, self.sources[row], self.targets[row][:-1])
         tokens, starts = [target[-1] for target in targets], [len(target) - 1 for target in targets]
         words = [self.words[row] for row in rows]
-        return self.served.rank_words(words, tokens, starts, buffers, self.cross(rows), width=width)
+        return self.served.shortlist_logprobs(words, tokens, starts, buffers, self.cross(rows), width=width)
 
     @cached_property
     def ranked(self) -> WordPrediction:
@@ -791,7 +791,7 @@ class Suite(Checker):
         """Every layer and head; and the longest target alone, with a source that leaves it a choice."""
         worst, longest, expected = self.worst(), [self.samples.longest_target], self.expected
         if self.quantization:
-            expected = Expected(rounded_model(self.plain_model, self.aligning))
+            expected = Expected(emulated_model(self.plain_model, self.aligning))
         row = max(range(len(self.sources)), key=lambda row: len(self.sources[row]))
         for aligned, sources, targets in (
             (self.aligned, self.sources, self.targets),

@@ -253,7 +253,7 @@ def _blocks(block: int) -> Round:
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def rounded_model(model: AnyModel, roundings: Roundings) -> AnyModel:
+def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
     """A copy that rounds what the graphs round. Raises KeyError where they round no weight of the model."""
     rounded: Any = copy.deepcopy(model)
     names = _names(model)

@@ -14,7 +14,7 @@ import torch
 
 from export.bundle import GoldenVector, Quantization, Role
 from export.verification.checks import HALF_A_STEP, PLAIN_TOLERANCES, PRODUCT_TOLERANCE, Array, Arrays, Check, Checker
-from export.verification.emulated_quantization import Roundings, SeenProduct, products_off, rounded_model, weights_off
+from export.verification.emulated_quantization import Roundings, SeenProduct, emulated_model, products_off, weights_off
 from export.verification.inputs import Ids, Samples
 from model.encoder import Encoder
 
@@ -65,7 +65,7 @@ class ExpectedEncoder:
         return arrays
 
 
-class EncoderSuite(Checker):
+class EncoderVerifier(Checker):
     """All checks of one variant of an encoder alone."""
 
     def __init__(
@@ -125,7 +125,7 @@ class EncoderSuite(Checker):
 
     @cached_property
     def expected(self) -> list[Arrays]:
-        model = rounded_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+        model = emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
         told = ExpectedEncoder(model)
         return [told.encode(source, places) for source, places in zip(self.sources, self.places, strict=True)]
 

@@ -32,14 +32,14 @@ from export.bundle import (
     load_bundle,
     load_shortlist,
 )
-from export.passes.quantize import Form, quantize
-from export.verification.attention_checks import AttentionSuite
+from export.passes.quantize import QuantizationScheme, quantize
+from export.verification.attention_checks import AttentionVerifier
 from export.verification.checks import (
     Array,
     Arrays,
     Check,
+    GraphVerifier,
     Prediction,
-    Suite,
     Verification,
     WordPrediction,
     answer_greedily,
@@ -51,7 +51,7 @@ from export.verification.checks import (
     round_up,
 )
 from export.verification.emulated_quantization import Roundings, SeenProduct, product_values, read_roundings
-from export.verification.encoder_checks import EncoderSuite, golden_vector, mean_state, vector_difference
+from export.verification.encoder_checks import EncoderVerifier, golden_vector, mean_state, vector_difference
 from export.verification.inputs import Ids, Samples, sample_inputs
 from model.architectures import Model
 from model.atomic_write import DIGESTS
@@ -75,14 +75,14 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 
 def verify_graphs(directory: Path, variant: Variant, model: Model, samples: Samples) -> Verification:
     """Every check of one variant, whose files are below `directory`, against the model they were exported from."""
-    served = Served(directory, variant, limits_of(model.config))
+    served = OrtGraphs(directory, variant, limits_of(model.config))
     seen: list[Check] = []
     if "attend" in served.roles:
-        seen = AttentionSuite(served, variant.precision, model, samples, variant.quantization).run()
+        seen = AttentionVerifier(served, variant.precision, model, samples, variant.quantization).run()
     if isinstance(model, Encoder):
-        suite = EncoderSuite(served, variant.precision, model, samples, variant.quantization)
+        suite = EncoderVerifier(served, variant.precision, model, samples, variant.quantization)
         return Verification((*suite.run(), *seen))
-    found = Suite(served, variant.precision, model, samples, variant.quantization).run()
+    found = GraphVerifier(served, variant.precision, model, samples, variant.quantization).run()
     return Verification((*found.checks, *seen), found.answers)
 
 
@@ -98,7 +98,7 @@ def verify_variants(
     else:
         golden = common_golden(verified)
     if golden is not None:
-        checks += [_check_golden(Served(directory, variant, limits), golden, ends) for variant in variants]
+        checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in variants]
     return checks, golden
 
 
@@ -106,7 +106,7 @@ def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits
     """What each variant makes of one text: the longest that is no extreme."""
     source = max(samples.sources, key=len)
     vectors = {
-        variant.precision: golden_vector(Served(directory, variant, limits), source, variant.precision)
+        variant.precision: golden_vector(OrtGraphs(directory, variant, limits), source, variant.precision)
         for variant in variants
     }
     return Golden(source=source, prompt=(), output=(), vectors=vectors)
@@ -124,7 +124,7 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
         shortlist = load_shortlist(bundle / manifest.shortlist, vocab_size=manifest.limits.vocab_size)
         checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens", ""))
     for variant in manifest.variants:
-        served = Served(bundle, variant, manifest.limits)
+        served = OrtGraphs(bundle, variant, manifest.limits)
         checks.append(_check_golden(served, manifest.golden, manifest.tokens.ends))
     if checkpoint is not None:
         loaded = load_checkpoint(checkpoint)
@@ -142,7 +142,7 @@ def checkpoint_digest(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
 
 
-def _check_golden(served: Served, golden: Golden, ends: Sequence[int]) -> Check:
+def _check_golden(served: OrtGraphs, golden: Golden, ends: Sequence[int]) -> Check:
     precision = served.variant.precision
     if golden.vectors:
         vector = golden.vectors[precision]
@@ -172,7 +172,7 @@ def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
 # ---- the graphs, run as a server runs them
 
 
-class Served:
+class OrtGraphs:
     """`Graphs` of one variant in sessions such as a server's."""
 
     def __init__(self, directory: Path, variant: Variant, limits: Limits) -> None:
@@ -259,7 +259,7 @@ class Served:
     def buffers(self, rows: int, capacity: int) -> Arrays:
         arrays: Arrays = {}
         for state in self.variant.states:
-            if state.kind not in ("cross_kv", "words"):
+            if state.kind not in ("cross_kv", "shortlist"):
                 arrays[state.name] = _dirty(state, {"batch": rows, "capacity": state.places(capacity)})
         return arrays
 
@@ -287,8 +287,7 @@ class Served:
         top_k: int = 1,
         asked: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Callable[[], None], Prediction]:
-        """`decode` and `rank`, bound but not run yet, and where their answer will stand; running them twice does the
-        same twice."""
+        """`decode` and `logprobs`, bound but not run yet, and the arrays that they will fill. Running is repeatable."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = _capacity_of(buffers)
@@ -310,12 +309,12 @@ class Served:
         value = onnxruntime.OrtValue.ortvalue_from_numpy
         states = {name: value(array) for name, array in {**buffers, **cross}.items()}
         told = {name: value(array) for name, array in prediction._asdict().items()}
-        if "words" in self.roles:
+        if "project_shortlist" in self.roles:
             told["states"] = value(np.full((len(blocks), self._state_width), np.nan, np.float32))
         inputs = {name: value(array) for name, array in feeds.items()}
         inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
         inputs |= {"logits": told["logits"], "top_k": value(np.array([top_k], np.int64))}
-        roles = ("decode", "rank") if rows else ("decode",)
+        roles = ("decode", "logprobs") if rows else ("decode",)
         bindings = {role: self.sessions[role].io_binding() for role in roles}
         for role, binding in bindings.items():
             graph = self.variant.graphs[role]
@@ -345,7 +344,7 @@ class Served:
         (spec,) = [state for state in self.variant.states if state.name == "word_weight"]
         return int(spec.shape[1])
 
-    def rank_words(
+    def shortlist_logprobs(
         self,
         words: Sequence[Ids],
         tokens: Sequence[int],
@@ -357,10 +356,12 @@ class Served:
     ) -> WordPrediction:
         step = self.sessions["decode"].run(["states"], self._step_feeds(tokens, starts, buffers, cross, ()))
         states: Array = step[0]
-        kept = [state for state in self.variant.states if state.kind == "words"]
+        kept = [state for state in self.variant.states if state.kind == "shortlist"]
         held = {state.name: _dirty(state, {"batch": len(words), "words": width}) for state in kept}
         for row, own in enumerate(words):
-            told = self.sessions["words"].run([state.name for state in kept], {"ids": np.array([own], np.int64)})
+            told = self.sessions["project_shortlist"].run(
+                [state.name for state in kept], {"ids": np.array([own], np.int64)}
+            )
             for state, array in zip(kept, told, strict=True):
                 held[state.name][row, ..., : len(own)] = array[0]
         feeds: Arrays = {
@@ -371,7 +372,7 @@ class Served:
             **held,
         }
         names = ("logprobs", "normaliser", "top_logprobs", "top_ids")
-        return WordPrediction(states, *self.sessions["rank_words"].run(list(names), feeds))
+        return WordPrediction(states, *self.sessions["shortlist_logprobs"].run(list(names), feeds))
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
         tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
@@ -396,10 +397,10 @@ def _dirty(state: StateSpec, sizes: Mapping[str, int]) -> Array:
 
 
 @cache
-def is_batch_invariant(form: Form) -> bool:
+def is_batch_invariant(scheme: QuantizationScheme) -> bool:
     """Whether a product in blocks gives a row the same bits alone and among others on this processor; tried, because
-    processors without AVX-512 have kernels of their own. The other forms compute exact sums everywhere."""
-    if not form.block:
+    processors without AVX-512 have kernels of their own. The other schemes compute exact sums everywhere."""
+    if not scheme.block_size:
         return True
     tensor = onnx.helper.make_tensor_value_info
     random = np.random.default_rng(1)
@@ -412,7 +413,7 @@ def is_batch_invariant(form: Form) -> bool:
         [onnx.numpy_helper.from_array(weight_KN, "weight")],
     )
     model = onnx.helper.make_model(product, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
-    session = _session(quantize(model, "decode", form).SerializeToString())
+    session = _session(quantize(model, "decode", scheme).SerializeToString())
     (together_BN,) = session.run(["y"], {"x": x_BK})
     return all(np.array_equal(session.run(["y"], {"x": x_BK[:rows]})[0], together_BN[:rows]) for rows in (1, 2, 3))
 

@@ -23,9 +23,9 @@ from export.bundle import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     Encoding,
-    FormFigures,
     Manifest,
     Quantization,
+    SchemeMeasurement,
     Shortlist,
     Task,
     Variant,
@@ -151,7 +151,7 @@ class ServedModel:
         return dataclasses.replace(quantization, batch_invariant=False)
 
     @property
-    def figures(self) -> FormFigures | None:
+    def figures(self) -> SchemeMeasurement | None:
         """What was measured of them against fp32 when they were exported."""
         comparison = self._variant.comparison if self._variant else ()
         return next((figures for figures in comparison if figures.chosen), None)
@@ -188,7 +188,7 @@ class ServedModel:
     @property
     def max_tokens(self) -> int:
         """Most new tokens of any request."""
-        return self.room(max(1, len(self.manifest.framing.before_target)))
+        return self.room(max(1, len(self.manifest.template.target_prefix)))
 
     async def request(
         self,
@@ -313,8 +313,8 @@ class ServedModel:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Which characters of a text each token of it stands for, as its model reads it: none for the tokens around
         it."""
-        framing, end = self.manifest.framing, len(text)
-        before, after = [(0, 0)] * len(framing.before_source), [(end, end)] * len(framing.after_source)
+        framing, end = self.manifest.template, len(text)
+        before, after = [(0, 0)] * len(framing.source_prefix), [(end, end)] * len(framing.source_suffix)
         return [*before, *self.tokenizer.offsets(text), *after]
 
     def _places(self, source: Sequence[int]) -> tuple[int, ...]:
@@ -344,13 +344,13 @@ class ServedModel:
         _check_text(text, limits)
         if isinstance(target, str):
             _check_text(target, limits, "target")
-        if not self.manifest.seen:
+        if not self.manifest.attention_maps:
             raise Unsupported(f"model {self.name!r} tells no attention; export it with --attention")
         if target is not None and text_only:
             raise InvalidRequest("text_only", "must be false with a target")
         if max_tokens and (target is not None or text_only):
             raise InvalidRequest("max_tokens", f"must be 0 where the model does not answer, got {max_tokens}")
-        choice = choice.checked(self.manifest.seen, text_only=text_only)
+        choice = choice.checked(self.manifest.attention_maps, text_only=text_only)
         build = functools.partial(self._build_attention, text, target, choice, languages, text_only, max_tokens)
         source, prompt, reads, most = await asyncio.to_thread(build)
         request = Request(
@@ -419,13 +419,13 @@ class ServedModel:
 
     def _tells(self, choice: AttentionChoice, source: int, prompt: int, max_tokens: int) -> bool:
         """Whether the attention of an answer of so many tokens can be told."""
-        lengths, seen = Lengths(source, prompt + max_tokens - 1), self.manifest.seen
+        lengths, seen = Lengths(source, prompt + max_tokens - 1), self.manifest.attention_maps
         told, computed = choice.told_bytes(seen, lengths), computed_bytes(seen, lengths)
         return told <= MAX_ANSWER_BYTES and computed <= MAX_ATTENTION_BYTES
 
     def _check_told(self, choice: AttentionChoice, lengths: Lengths) -> None:
         """What is told must fit into a message that clients take, and what is computed into memory."""
-        seen = self.manifest.seen
+        seen = self.manifest.attention_maps
         told, computed = choice.told_bytes(seen, lengths), computed_bytes(seen, lengths)
         if told > MAX_ANSWER_BYTES:
             raise InvalidRequest(
@@ -577,7 +577,7 @@ class ServedModel:
     def _framed(self, text: str, languages: Languages) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Source and prompt of a text, with the tokens that frame them."""
         ids = self._language_ids(languages)
-        start = _filled(self.manifest.framing.before_target, ids)
+        start = _filled(self.manifest.template.target_prefix, ids)
         if self.has_source:
             return self._source(text, ids), start
         prompt = (*start, *self._encode(text, "text"))
@@ -590,8 +590,8 @@ class ServedModel:
 
     def _source(self, text: str, languages: Mapping[str, int], *, has_masks: bool = False) -> tuple[int, ...]:
         """has_masks: the mask's text is the mask."""
-        framing = self.manifest.framing
-        before, after = _filled(framing.before_source, languages), _filled(framing.after_source, languages)
+        framing = self.manifest.template
+        before, after = _filled(framing.source_prefix, languages), _filled(framing.source_suffix, languages)
         source = (*before, *self._encode(text, "text", has_masks=has_masks), *after)
         self._check_length(source)
         return source
@@ -605,19 +605,19 @@ class ServedModel:
 
     def _language_ids(self, languages: Languages, *, has_target: bool = True) -> dict[str, int]:
         """The ids for the places that the framing leaves to languages. has_target: the decoder is to read its part."""
-        framing = self.manifest.framing
-        used = {*framing.around_source, *(framing.before_target if has_target else ())}
+        framing = self.manifest.template
+        used = {*framing.source_special_tokens, *(framing.target_prefix if has_target else ())}
         ids = {}
         for field, code in ((SOURCE_LANGUAGE, languages.source), (TARGET_LANGUAGE, languages.target)):
             if field in used:
                 ids[field] = self._language_id(field, code)
-            elif code and field not in framing.before_target:
+            elif code and field not in framing.target_prefix:
                 reason = f"reads no {field}" if framing.languages else "has no languages to choose from"
                 raise InvalidRequest(field, f"must be left out: model {self.name!r} {reason}")
         return ids
 
     def _language_id(self, field: str, code: str) -> int:
-        known = self.manifest.framing.languages
+        known = self.manifest.template.languages
         if code in known:
             return known[code]
         if close := difflib.get_close_matches(code, known, n=1, cutoff=0.4):  # de for deu_Latn
@@ -688,7 +688,7 @@ class ServedModel:
         asked = [name for name in ("alignment", "coverage_penalty") if getattr(options, name) not in ("none", 0.0)]
         if not asked:
             return
-        attention = self.manifest.attention
+        attention = self.manifest.alignment
         if attention is None:
             fix = "export it with --attention" if self.has_source else "only translations have it"
             raise Unsupported(f"model {self.name!r} tells no attention, which {asked[0]} needs; {fix}")
@@ -717,7 +717,7 @@ class ServedModel:
         """What answers of max_tokens would need."""
         answers = max(options.num_hypotheses, options.num_sequences) * max_tokens
         numbers = TOKEN_BYTES * answers * (1 + options.top_logprobs)
-        attention = self.manifest.attention
+        attention = self.manifest.alignment
         if options.alignment == "none" or attention is None:
             return Size(numbers, 0)
         weights = 4 * answers * source_len

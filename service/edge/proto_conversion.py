@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import AttentionKind, FormFigures, Quantization
+from export.bundle import AttentionKind, Quantization, SchemeMeasurement
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
@@ -191,7 +191,7 @@ def attended(
     seen, tokenizer = finished.attention, model.tokenizer
     assert seen is not None
     text, pieces = asked.text, tokenizer.pieces
-    framing = model.manifest.framing
+    framing = model.manifest.template
     names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
     names |= {token: f"<{code}>" for code, token in framing.languages.items()}
 
@@ -206,9 +206,9 @@ def attended(
         ]
 
     offsets, source = tokenizer.offsets(text), list[Span]()
-    before: list[Span] = [(0, 0)] * len(framing.before_target)
+    before: list[Span] = [(0, 0)] * len(framing.target_prefix)
     if request.source:
-        source += source_spans(offsets, text, before=len(framing.before_source), after=len(framing.after_source))
+        source += source_spans(offsets, text, before=len(framing.source_prefix), after=len(framing.source_suffix))
     else:
         before += offsets
     fields: dict[str, Any] = {"source": told(request.source, source)}
@@ -274,7 +274,7 @@ class HypothesisConverter:
         options, tokenizer = self._options, self._tokenizer
         if options.alignment == "none":
             return None
-        attention = self._model.manifest.attention
+        attention = self._model.manifest.alignment
         assert attention is not None
         assert result.attention is not None
         aligned = alignment(
@@ -296,8 +296,8 @@ class HypothesisConverter:
 
     @functools.cached_property
     def _source_spans(self) -> tuple[Span, ...]:
-        framing, offsets = self._model.manifest.framing, self._tokenizer.offsets(self._text)
-        return source_spans(offsets, self._text, before=len(framing.before_source), after=len(framing.after_source))
+        framing, offsets = self._model.manifest.template, self._tokenizer.offsets(self._text)
+        return source_spans(offsets, self._text, before=len(framing.source_prefix), after=len(framing.source_suffix))
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored
@@ -345,9 +345,9 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         ),
         bundle_sha256=model.bundle_sha256,
         format_version=manifest.format_version,
-        has_alignment=manifest.attention is not None,
-        alignment_layers=manifest.attention.layers if manifest.attention else 0,
-        alignment_heads=manifest.attention.heads if manifest.attention else 0,
+        has_alignment=manifest.alignment is not None,
+        alignment_layers=manifest.alignment.layers if manifest.alignment else 0,
+        alignment_heads=manifest.alignment.heads if manifest.alignment else 0,
         has_shortlist=model.shortlist is not None,
         labels=model.encoding.labels if model.encoding else (),
         embedding_size=model.encoding.width if model.encoding else 0,
@@ -355,10 +355,11 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         multi_label=model.encoding.multi_label if model.encoding else False,
         has_pooler=model.encoding.has_pooler if model.encoding else False,
         quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
-        languages=sorted(manifest.framing.languages),
+        languages=sorted(manifest.template.languages),
         draft_tokens=model.draft_tokens,
         attention=[
-            pb.AttentionLayers(kind=KINDS[seen.kind], layers=seen.layers, heads=seen.heads) for seen in manifest.seen
+            pb.AttentionLayers(kind=KINDS[seen.kind], layers=seen.layers, heads=seen.heads)
+            for seen in manifest.attention_maps
         ],
     )
 
@@ -377,17 +378,17 @@ def _timings(timings: Timings) -> pb.Timings:
     )
 
 
-def _quantization(quantization: Quantization, figures: FormFigures | None) -> pb.Quantization:
+def _quantization(quantization: Quantization, figures: SchemeMeasurement | None) -> pb.Quantization:
     measured: dict[str, Any] = {}
     if figures is not None:
         measured = {name: getattr(figures, name) for name in ("bleu_loss", "exact_match", "nats_loss")}
-        measured["evaluation_samples"] = figures.sentences
+        measured["evaluation_samples"] = figures.evaluation_samples
     return pb.Quantization(
-        scheme=quantization.form,
+        scheme=quantization.scheme,
         weight_bits=quantization.weight_bits,
-        block_size=quantization.block,
+        block_size=quantization.block_size,
         activations=quantization.activations,
-        kv_cache=quantization.cache,
+        kv_cache=quantization.kv_cache,
         batch_invariant=quantization.batch_invariant,
         **measured,
     )

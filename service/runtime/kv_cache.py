@@ -1,8 +1,8 @@
 """Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
 
 What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, `words` with the words that a row may choose among, and what has no growing axis has a fixed size. Nothing
-here knows an architecture, a session or a scheduler.
+the source, `shortlist` with the words that a row may choose among, and what has no growing axis has a fixed size.
+Nothing here knows an architecture, a session or a scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is taken for all that the live requests
 can come to need: pages that nobody has written cost nothing, while fresh ones cost several times what the copy does (at
@@ -256,7 +256,11 @@ class CacheBuffers:
         if (room, wanted) == (self.rows, self.capacities):
             return False
         most_rows = row_capacity_for(max(rows, most.rows), self.max_rows)
-        longest: dict[str, int] = {"self_kv": most.target_len, "cross_kv": most.source_len, "words": most.shortlist_len}
+        longest: dict[str, int] = {
+            "self_kv": most.target_len,
+            "cross_kv": most.source_len,
+            "shortlist": most.shortlist_len,
+        }
         shapes = [(buffer, wanted.get(buffer.kind, 0)) for buffer in self.buffers]
         sizes = [
             buffer.size_for(most_rows, max(capacity, _capacity(buffer.kind, longest.get(buffer.kind, 0))))
@@ -287,14 +291,14 @@ class CacheBuffers:
         own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
         strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
         words = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
-        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "words": words}
+        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "shortlist": words}
         for buffer in self.buffers:
             if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
                 buffer.copy(wanted)
 
 
 def _capacity(kind: StateKind, length: int) -> int:
-    return shortlist_capacity_for(length) if kind == "words" else capacity_for(length)
+    return shortlist_capacity_for(length) if kind == "shortlist" else capacity_for(length)
 
 
 class PrefixStore:

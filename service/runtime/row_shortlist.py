@@ -1,7 +1,7 @@
 """Rows that choose among words of their own: what is kept of these beside a row's caches, and what a step says of them.
 
-`words` is run once for a row, when it joins, and `rank_words` in every step instead of the last product of `decode` and
-of `rank`: over the words of one row, whoever else is there. Nothing here knows what the words are or why.
+`project_shortlist` is run once for a row, when it joins, and `shortlist_logprobs` in every step instead of the last
+product of `decode` and of `logprobs`: over the words of one row, independent of other rows.
 
 Shapes: R rows, L lines, W room for words, V vocabulary, K best tokens.
 """
@@ -22,7 +22,7 @@ STATES, IDS = "states", "word_ids"
 
 
 class RowShortlist(OutputBlocks):
-    """One engine's sessions of `words` and `rank_words`, and their outputs for all lines of a turn."""
+    """One engine's sessions of `project_shortlist` and `shortlist_logprobs`, and their outputs of a turn."""
 
     def __init__(
         self, words: Any, ranking: Any, memory: Memory, rows: RowInputs, states: CacheBuffers, vocab_size: int
@@ -30,7 +30,7 @@ class RowShortlist(OutputBlocks):
         """words, ranking: sessions. states: of all rows; whoever replaces them says so here."""
         self.states = states
         self._words, self._ranking = words, ranking
-        (weights,) = [buffer for buffer in states.of_kind("words") if "word_weight" in buffer.names]
+        (weights,) = [buffer for buffer in states.of_kind("shortlist") if "word_weight" in buffer.names]
         super().__init__(memory, {STATES: int(weights.spec.shape[1]), **dict.fromkeys(RANKED, 0), "normaliser": 1})
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
         self._lines = 0
@@ -55,7 +55,7 @@ class RowShortlist(OutputBlocks):
         if binding is None or self._memory.device != "cpu":  # others copy what is bound when it is bound
             binding = self._fillings[join.row] = self._words.io_binding()
             binding.bind_input("ids", "cpu", 0, self._ids.dtype, self._ids.shape, self._ids.ctypes.data)
-            for buffer in self.states.of_kind("words"):
+            for buffer in self.states.of_kind("shortlist"):
                 for name, address in buffer.addresses(join.row):
                     binding.bind_output(name, self._memory.device, 0, buffer.dtype, buffer.shape(1), address)
         self._words.run_with_iobinding(binding)
@@ -66,7 +66,7 @@ class RowShortlist(OutputBlocks):
 
     def ensure(self, lines: int, top_k: int) -> bool:
         """Makes room for so many lines, for at least `top_k` best words of each. True: states have another place."""
-        room = self.states.capacities.get("words", 0)
+        room = self.states.capacities.get("shortlist", 0)
         top_k = min(top_k_for(max(top_k, 2)), room)
         widths = {**self._widths, "logprobs": room, "top_ids": top_k, "top_logprobs": top_k}
         if lines <= self._lines and widths == self._widths:
@@ -96,7 +96,7 @@ class RowShortlist(OutputBlocks):
 
     def _bound(self, rows: int, line: int) -> Any:
         binding = self._ranking.io_binding()
-        for buffer in self.states.of_kind("words"):
+        for buffer in self.states.of_kind("shortlist"):
             for name, address in buffer.addresses(0):
                 binding.bind_input(name, self._memory.device, 0, buffer.dtype, buffer.shape(rows), address)
         binding.bind_input(STATES, *self._place(STATES, 0, rows))
@@ -132,6 +132,6 @@ class RowShortlist(OutputBlocks):
         return float(self._read("normaliser", line, 1)[0, 0])
 
     def _ids_of(self, row: int, count: int) -> np.ndarray:
-        (buffer,) = [buffer for buffer in self.states.of_kind("words") if IDS in buffer.names]
+        (buffer,) = [buffer for buffer in self.states.of_kind("shortlist") if IDS in buffer.names]
         (address,) = [address for name, address in buffer.addresses(row) if name == IDS]
         return self._memory.read(buffer.block, address - buffer.block.address, (count,), buffer.dtype)

@@ -215,7 +215,7 @@ class OnnxRunner:
         self._lone = (
             _Computing({**model.sessions, **model.single_engine_sessions}) if model.single_engine_sessions else None
         )
-        self._ranking: Any = model.sessions.get("rank")
+        self._ranking: Any = model.sessions.get("logprobs")
         self._align = model.sessions.get("align")
         self._rankings: dict[tuple[int, int], Any] = {}  # bindings by lines; void when a buffer moves
         inputs = {role: frozenset(graph.inputs) for role, graph in model.variant.graphs.items()}
@@ -229,8 +229,8 @@ class OnnxRunner:
         self._rows = RowInputs(memory, max_rows)
         self._source_lengths = self._rows["source_lengths"]
         self._words: RowShortlist | None = None
-        if "words" in inputs:
-            sessions = model.sessions["words"], model.sessions["rank_words"]
+        if "project_shortlist" in inputs:
+            sessions = model.sessions["project_shortlist"], model.sessions["shortlist_logprobs"]
             self._words = RowShortlist(*sessions, memory, self._rows, self._states, self.limits.vocab_size)
         self._total_length = np.zeros((), np.int32)
         self._graphs = 0  # steps that were captured
@@ -321,7 +321,7 @@ class OnnxRunner:
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
         lengths: dict[StateKind, int] = {"self_kv": plan.max_target_len, "cross_kv": plan.max_source_len}
         if self._words is not None:
-            lengths["words"] = plan.max_shortlist_len
+            lengths["shortlist"] = plan.max_shortlist_len
         moved = self._states.ensure(plan.rows, live=live, lengths=lengths, most=plan.allocation_shape)
         lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
         if self._outputs.must_rank(is_scored=plan.is_scored):
@@ -569,7 +569,7 @@ class OnnxRunner:
         is written to of these, and how many are."""
         binding = self._computing.decode.io_binding()
         for state in self._states.buffers:
-            if state.kind == "words":
+            if state.kind == "shortlist":
                 continue
             shape = state.shape(rows)
             for name, address in state.addresses(first):

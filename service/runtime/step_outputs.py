@@ -1,4 +1,4 @@
-"""Where `decode` writes what it says of each row, what `rank` makes of that, and how a search reads it.
+"""Where `decode` writes what it says of each row, what `logprobs` makes of that, and how a search reads it.
 
 All of it stays where the graphs compute, in main memory or on a device. A turn in which nobody wants log-probabilities
 is not ranked, if the logits can be read in place: the likeliest token of each row is found there. Otherwise the best
@@ -64,7 +64,7 @@ class OutputBlocks:
 
 
 class LogitsBlocks(OutputBlocks):
-    """The outputs of `decode` and `rank` for all lines of an engine's turn. `top_k`: int64 (1,), K as the graph takes
+    """The outputs of `decode` and `logprobs` of one turn of an engine. `top_k`: int64 (1,), K as the graph takes
     it. `is_ranked`: this turn's lines are, or will be."""
 
     def __init__(self, memory: Memory, vocab_size: int) -> None:
@@ -113,7 +113,7 @@ class LogitsBlocks(OutputBlocks):
         binding.bind_output("logits", *self._place("logits", first, lines))
 
     def bind_ranking(self, binding: Any, first: int, lines: int) -> None:
-        """Lets `rank` read the logits of these lines, and write what it makes of them."""
+        """Lets `logprobs` read the logits of these lines, and write what it makes of them."""
         binding.bind_input("logits", *self._place("logits", first, lines))
         binding.bind_input("top_k", "cpu", 0, self.top_k.dtype, self.top_k.shape, self.top_k.ctypes.data)
         for name in RANKED:
@@ -152,7 +152,7 @@ class LogitsBlocks(OutputBlocks):
 
 
 class WordOutputs(Protocol):
-    """What `rank_words` says of rows that choose among words of their own, each in a line:
+    """What `shortlist_logprobs` says of rows that choose among words of their own, each in a line:
     `service.runtime.row_shortlist.RowShortlist`."""
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...

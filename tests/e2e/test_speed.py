@@ -16,7 +16,7 @@ from bench.speed_models import SpeedModel
 from bench.speed_worker import HUGE_PAGES, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
-INT8 = "static+kv"
+INT8 = "w8a8-static-kv8"
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
 ONE_CORE = {"engines": 1, "rows": 64}  # tests run beside each other
 ALONE, OFFLINE = {"count": 5, "alone": True}, {"count": 64, "alone": False}
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def model(tmp_path_factory):
     """Built in a process of its own: the peers' libraries warn, and warnings are errors here."""
     cache = tmp_path_factory.mktemp("speed")
-    command = [sys.executable, "-m", "bench.speed_models", "--cache", str(cache), "--form", "fp32", INT8]
+    command = [sys.executable, "-m", "bench.speed_models", "--cache", str(cache), "--scheme", "fp32", INT8]
     subprocess.run([*command, *(["--peers"] if HAS_CTRANSLATE2 else [])], check=True, cwd=ROOT, capture_output=True)
     return SpeedModel(cache)
 

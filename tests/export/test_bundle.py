@@ -11,11 +11,11 @@ import pytest
 
 from export import bundle
 from export.bundle import (
-    Attention,
+    AlignmentSpec,
+    AttentionMaps,
     BundleExistsError,
     DamagedFileError,
     FileDigest,
-    Framing,
     Golden,
     GraphSpec,
     Limits,
@@ -24,9 +24,9 @@ from export.bundle import (
     NotABundleError,
     NotVerifiedError,
     Quantization,
-    SeenAttention,
     Shortlist,
     ShortlistError,
+    SpecialTokenTemplate,
     StateSpec,
     Tokens,
     UnsafeFileError,
@@ -53,15 +53,15 @@ def a_manifest(**changes):
             inputs=("tokens", "cross_key.0", "past.self_key.0"),
             outputs=("logits", "present.self_key.0"),
         ),
-        "rank": GraphSpec(
-            role="rank", file="fp32/rank.onnx", inputs=("logits", "top_k"), outputs=("logprobs", "top_ids")
+        "logprobs": GraphSpec(
+            role="logprobs", file="fp32/logprobs.onnx", inputs=("logits", "top_k"), outputs=("logprobs", "top_ids")
         ),
     }
     manifest = Manifest(
         architecture="encoder_decoder",
         task="translation",
         tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
-        framing=Framing(after_source=(2,), before_target=(1,)),
+        template=SpecialTokenTemplate(source_suffix=(2,), target_prefix=(1,)),
         limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
         variants=(Variant(precision="fp32", graphs=graphs, states=(own, cross)),),
         golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
@@ -74,7 +74,7 @@ def a_manifest(**changes):
 
 def fill(directory):
     (directory / "fp32").mkdir()
-    for name in ("fp32/encode.onnx", "fp32/decode.onnx", "fp32/rank.onnx", "tokenizer.json"):
+    for name in ("fp32/encode.onnx", "fp32/decode.onnx", "fp32/logprobs.onnx", "tokenizer.json"):
         (directory / name).write_bytes(name.encode() * 7)
     return a_manifest()
 
@@ -211,41 +211,44 @@ def test_a_path_that_is_no_name_inside_the_bundle_is_refused(written, name):
 
 
 @pytest.mark.parametrize(
-    ("framing", "problem"),
+    ("template", "problem"),
     [
-        ({"before_target": []}, "framing.before_target must hold what the decoder begins from"),
-        ({"before_target": [10]}, r"framing.before_target\[0\] must be an id of 0..9, got 10"),
-        ({"after_source": [True]}, r"framing.after_source\[0\] must be .*, got True"),
-        ({"before_source": ["source_language"]}, r"framing.before_source\[0\] must be an id of 0..9, got 'source_lang"),
+        ({"target_prefix": []}, "template.target_prefix must hold what the decoder begins from"),
+        ({"target_prefix": [10]}, r"template.target_prefix\[0\] must be an id of 0..9, got 10"),
+        ({"source_suffix": [True]}, r"template.source_suffix\[0\] must be .*, got True"),
         (
-            {"before_source": ["language"], "languages": {"de": 4}},
+            {"source_prefix": ["source_language"]},
+            r"template.source_prefix\[0\] must be an id of 0..9, got 'source_lang",
+        ),
+        (
+            {"source_prefix": ["language"], "languages": {"de": 4}},
             "or source_language or target_language, got 'language'",
         ),
-        ({"languages": {"de": 10}}, "framing.languages.de must be an id of 0..9, got 10"),
-        ({"languages": {"": 4}}, "framing.languages. must be"),
-        ({"languages": {"de": "4"}}, "framing.languages.de must be int, got '4'"),
-        ({"after_source": [2] * 6}, "framing must put at most 5 tokens around a source"),
-        ({"before_target": [1] * 7}, "framing.before_target must be at most 6 tokens"),
+        ({"languages": {"de": 10}}, "template.languages.de must be an id of 0..9, got 10"),
+        ({"languages": {"": 4}}, "template.languages. must be"),
+        ({"languages": {"de": "4"}}, "template.languages.de must be int, got '4'"),
+        ({"source_suffix": [2] * 6}, "template must put at most 5 tokens around a source"),
+        ({"target_prefix": [1] * 7}, "template.target_prefix must be at most 6 tokens"),
     ],
 )
-def test_a_frame_that_no_request_could_have_is_refused(written, framing, problem):
-    edit(written, lambda m: m["framing"].update(framing))
+def test_a_frame_that_no_request_could_have_is_refused(written, template, problem):
+    edit(written, lambda m: m["template"].update(template))
     with pytest.raises(ManifestError, match=problem):
         load_manifest(written)
 
 
 def test_a_frame_with_languages_is_read_back(written):
-    told = {"before_source": ["source_language"], "before_target": [2, "target_language"], "languages": {"de": 4}}
-    edit(written, lambda m: m["framing"].update(told))
-    framing = load_manifest(written).framing
-    assert (framing.before_source, framing.before_target) == (("source_language",), (2, "target_language"))
-    assert framing.languages == {"de": 4}
+    told = {"source_prefix": ["source_language"], "target_prefix": [2, "target_language"], "languages": {"de": 4}}
+    edit(written, lambda m: m["template"].update(told))
+    template = load_manifest(written).template
+    assert (template.source_prefix, template.target_prefix) == (("source_language",), (2, "target_language"))
+    assert template.languages == {"de": 4}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 9, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 10, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 8, found .*; fix: export .* again"):
+    with pytest.raises(VersionError, match=r"unknown format_version; expected 8 or 9, found .*; fix: export .* again"):
         load_manifest(written)
 
 
@@ -267,11 +270,11 @@ def test_a_bundle_whose_verification_failed_is_refused(written, parity):
 
 
 QUANTIZATION: dict[str, Any] = {
-    "form": "row",
+    "scheme": "w8a8-dynamic",
     "weight_bits": 8,
-    "block": 0,
-    "activations": "row",
-    "cache": "float32",
+    "block_size": 0,
+    "activations": "dynamic",
+    "kv_cache": "float32",
     "batch_invariant": True,
 }
 
@@ -280,8 +283,8 @@ QUANTIZATION: dict[str, Any] = {
     ("change", "said"),
     [
         ({"weight_bits": 10**12}, "1..32 weight bits"),
-        ({"block": -1}, "a block of at least 0"),
-        ({"form": "[/]"}, "forms must be"),
+        ({"block_size": -1}, "a block_size of at least 0"),
+        ({"scheme": "[/]"}, "schemes must be"),
         ({"activations": "column"}, "activations must be"),
     ],
 )
@@ -335,7 +338,7 @@ def _set(*keys, value):
     ("change", "message"),
     [
         (_set("limit", value=1), r"limit is an unknown key; did you mean 'limits'\?"),
-        (_set("tokens", "sep", value=1), r"tokens.sep is an unknown key; known keys: bos, eos, more_eos, pad, unk"),
+        (_set("tokens", "sep", value=1), r"tokens.sep is an unknown key; known keys: bos, eos, extra_eos, pad, unk"),
         (_set("limits", "max_block", value="1"), "limits.max_block must be int, got '1'"),
         (_set("limits", "max_block", value=True), "limits.max_block must be int, got True"),
         (_set("limits", "vocab_size", value=0), "limits.vocab_size must be at least 1, got 0"),
@@ -356,7 +359,10 @@ def _set(*keys, value):
             r"state cross_key\.0 must have a stride of 1, or more of ",
         ),
         (_set("variants", 0, "states", 0, "kind", value="kv"), r"variants\[0\].states\[0\].kind must be 'self_kv' or"),
-        (_set("variants", 0, "graphs", "encode", "role", value="decode"), "must be exactly decode and encode and rank"),
+        (
+            _set("variants", 0, "graphs", "encode", "role", value="decode"),
+            "must be exactly decode and encode and logprobs",
+        ),
         (_set("variants", 0, "graphs", "encode", "file", value="x.onnx"), "files does not list 'x.onnx'"),
         (_set("files", "tokenizer.json", "sha256", value="A" * 64), "64 lower-case hexadecimal digits"),
         (_set("files", "tokenizer.json", "bytes", value=-1), "a size of at least 0"),
@@ -371,52 +377,64 @@ def test_a_manifest_of_another_form_is_refused(written, change, message):
         load_manifest(written)
 
 
-def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "rank", "align")):
+def with_attention(manifest, *, default_layer=1, roles=("encode", "decode", "logprobs", "align")):
     """What a bundle with attention says, with graphs of these roles."""
     graphs = manifest["variants"][0]["graphs"]
     graphs["align"] = {**graphs["encode"], "role": "align", "outputs": ["cross_attention"]}
     manifest["variants"][0]["graphs"] = {role: graphs[role] for role in roles}
-    manifest["attention"] = {"layers": 1, "heads": 2, "default_layer": default_layer}
+    manifest["alignment"] = {"layers": 1, "heads": 2, "default_layer": default_layer}
 
 
 def with_every_attention(manifest, *, kinds=("encoder", "cross"), outputs=("encoder_attention", "cross_attention")):
     """What a bundle with a graph that tells every attention says."""
     graphs = manifest["variants"][0]["graphs"]
     graphs["attend"] = {**graphs["encode"], "role": "attend", "outputs": list(outputs)}
-    manifest["seen"] = [{"kind": kind, "layers": 1, "heads": 2} for kind in kinds]
+    manifest["attention_maps"] = [{"kind": kind, "layers": 1, "heads": 2} for kind in kinds]
 
 
 def test_a_bundle_may_tell_of_every_attention(written):
-    assert load_manifest(written).seen == ()
+    assert load_manifest(written).attention_maps == ()
     edit(written, with_every_attention)
-    seen = tuple(SeenAttention(kind=kind, layers=1, heads=2) for kind in ("encoder", "cross"))
-    assert load_manifest(written).seen == seen
+    seen = tuple(AttentionMaps(kind=kind, layers=1, heads=2) for kind in ("encoder", "cross"))
+    assert load_manifest(written).attention_maps == seen
 
 
 def test_a_bundle_may_tell_of_attention(written):
-    assert load_manifest(written).attention is None
+    assert load_manifest(written).alignment is None
     edit(written, with_attention)
-    assert load_manifest(written).attention == Attention(layers=1, heads=2, default_layer=1)
+    assert load_manifest(written).alignment == AlignmentSpec(layers=1, heads=2, default_layer=1)
     assert load_manifest(written).variant("fp32").graphs["align"].outputs == ("cross_attention",)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: with_attention(m, default_layer=2), "attention must be of a source, and its default_layer one of"),
-        (lambda m: with_attention(m, default_layer=0), "attention must be of a source, and its default_layer one of"),
+        (lambda m: with_attention(m, default_layer=2), "alignment must be of a source, and its default_layer one of"),
+        (lambda m: with_attention(m, default_layer=0), "alignment must be of a source, and its default_layer one of"),
         (
-            lambda m: with_attention(m, roles=("encode", "decode", "rank")),
-            "align and decode and encode and rank, got en",
+            lambda m: with_attention(m, roles=("encode", "decode", "logprobs")),
+            "align and decode and encode and logprobs, got en",
         ),
-        (lambda m: [with_attention(m), m.update(attention=None)], "decode and encode and rank, got encode, decode, ra"),
-        (_set("attention", value={"layers": 1}), "attention.heads is missing"),
-        (_set("attention", value={"layers": 1, "heads": 2, "default_layer": "1"}), "attention.default_layer must be i"),
+        (
+            lambda m: [with_attention(m), m.update(alignment=None)],
+            "decode and encode and logprobs, got encode, decode, lo",
+        ),
+        (_set("alignment", value={"layers": 1}), "alignment.heads is missing"),
+        (_set("alignment", value={"layers": 1, "heads": 2, "default_layer": "1"}), "alignment.default_layer must be i"),
         (lambda m: with_every_attention(m, kinds=("cross", "encoder")), "attend must tell cross, encoder, got ('enc"),
-        (lambda m: with_every_attention(m, kinds=("cross", "cross")), "seen must hold each kind once, with 1 layer"),
-        (lambda m: with_every_attention(m, kinds=("cross", "both")), "seen[1].kind must be 'encoder' or 'decoder' or"),
-        (lambda m: [with_every_attention(m), m.update(seen=[])], "decode and encode and rank, got encode, decode, ra"),
-        (_set("attention", value=True), "Attention | None, got True"),
+        (
+            lambda m: with_every_attention(m, kinds=("cross", "cross")),
+            "attention_maps must hold each kind once, with 1 layer",
+        ),
+        (
+            lambda m: with_every_attention(m, kinds=("cross", "both")),
+            "attention_maps[1].kind must be 'encoder' or 'decoder' or",
+        ),
+        (
+            lambda m: [with_every_attention(m), m.update(attention_maps=[])],
+            "decode and encode and logprobs, got encode, decode, lo",
+        ),
+        (_set("alignment", value=True), "AlignmentSpec | None, got True"),
         (_set("shortlist", value="shortlist.json"), "files does not list 'shortlist.json'"),
         (_set("shortlist", value=None), "shortlist must be str, got None"),
     ],
@@ -435,19 +453,24 @@ def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(written):
         values["shortlist"] = "shortlist.json"
         values["files"]["shortlist.json"] = values["files"]["tokenizer.json"]
         (variant,) = values["variants"]
-        words = {"role": "words", "file": "fp32/rank.onnx", "inputs": ["ids"], "outputs": ["word_ids"]}
-        ranked = {"role": "rank_words", "file": "fp32/rank.onnx", "inputs": ["word_ids"], "outputs": ["top_ids"]}
-        variant["graphs"] |= {"words": words, "rank_words": ranked}
-        for graph, values in (("words", "outputs"), ("rank_words", "inputs")):
+        words = {"role": "project_shortlist", "file": "fp32/logprobs.onnx", "inputs": ["ids"], "outputs": ["word_ids"]}
+        ranked = {
+            "role": "shortlist_logprobs",
+            "file": "fp32/logprobs.onnx",
+            "inputs": ["word_ids"],
+            "outputs": ["top_ids"],
+        }
+        variant["graphs"] |= {"project_shortlist": words, "shortlist_logprobs": ranked}
+        for graph, values in (("project_shortlist", "outputs"), ("shortlist_logprobs", "inputs")):
             variant["graphs"][graph][values].append("word_weight")
         variant["graphs"]["decode"]["inputs"].append("asked")
         variant["graphs"]["decode"]["outputs"].append("states")
-        ids = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+        ids = {"name": "word_ids", "kind": "shortlist", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
         weight = {**ids, "name": "word_weight", "dtype": "int8", "shape": ["batch", 4, "words"]}
         variant["states"] += [ids, weight]
 
     edit(written, with_shortlist)
-    assert load_manifest(written).variant("fp32").states[-1].kind == "words"
+    assert load_manifest(written).variant("fp32").states[-1].kind == "shortlist"
     edit(written, lambda m: m["variants"][0]["states"].append({**m["variants"][0]["states"][-1], "name": "word_sizes"}))
     with pytest.raises(ManifestError, match="no graph writes word_sizes or none reads word_sizes"):
         load_manifest(written)
@@ -456,12 +479,12 @@ def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(written):
     with pytest.raises(ManifestError, match="with a shortlist there must be states word_ids and word_weight, and"):
         load_manifest(written)
     edit(written, lambda m: m.update(shortlist=""))
-    with pytest.raises(ManifestError, match="graphs must be exactly decode and encode and rank, got"):
+    with pytest.raises(ManifestError, match="graphs must be exactly decode and encode and logprobs, got"):
         load_manifest(written)
 
 
 def test_words_are_of_a_bundle_with_a_shortlist(written):
-    state = {"name": "word_ids", "kind": "words", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+    state = {"name": "word_ids", "kind": "shortlist", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
     edit(written, lambda m: m["variants"][0]["states"].append(state))
     with pytest.raises(ManifestError, match="no graph writes word_ids or none reads word_ids"):
         load_manifest(written)

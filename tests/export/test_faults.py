@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
 from export.passes.calibrate import calibrate
-from export.passes.quantize import FORMS, symmetric_columns
+from export.passes.quantize import SCHEMES, symmetric_columns
 from export.to_onnx import ParityError, save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
@@ -486,17 +486,17 @@ TRANSLATION = [
     ("decode", norm_with_another_epsilon, STEPS),
     ("decode", weights_rounded_to_half_precision, STEPS),
     ("decode", logits_in_another_order, ALONE),
-    ("rank", softmax_in_half_precision, ALONE),
-    ("rank", softmax_over_the_rows, ALONE),
-    ("rank", softmax_over_the_rows, SUMS),
-    ("rank", normaliser_of_two_words, NORMALISER),
-    ("rank", normaliser_with_the_other_sign, NORMALISER),
-    ("rank", best_ids_off_by_one, BEST),
-    ("rank", best_off_by_one_column, BEST),
-    ("rank", best_in_no_order, BEST),
-    ("rank", best_of_the_log_probabilities_of_another_place, BEST),
-    ("rank", ranked_in_another_order, ALONE),
-    ("rank", best_of_the_first_row_for_all, BEST),
+    ("logprobs", softmax_in_half_precision, ALONE),
+    ("logprobs", softmax_over_the_rows, ALONE),
+    ("logprobs", softmax_over_the_rows, SUMS),
+    ("logprobs", normaliser_of_two_words, NORMALISER),
+    ("logprobs", normaliser_with_the_other_sign, NORMALISER),
+    ("logprobs", best_ids_off_by_one, BEST),
+    ("logprobs", best_off_by_one_column, BEST),
+    ("logprobs", best_in_no_order, BEST),
+    ("logprobs", best_of_the_log_probabilities_of_another_place, BEST),
+    ("logprobs", ranked_in_another_order, ALONE),
+    ("logprobs", best_of_the_first_row_for_all, BEST),
 ]
 GENERATION = [
     ("decode", positions_off_by_one, PREFILL),
@@ -511,8 +511,8 @@ GENERATION = [
     ("decode", logits_in_another_order, "prefill in a batch as alone"),
     ("decode", logits_of_the_first_token_always, UNASKED),
     ("decode", vocabulary_cut_short, PREFILL),
-    ("rank", normaliser_of_two_words, NORMALISER),
-    ("rank", best_off_by_one_column, BEST),
+    ("logprobs", normaliser_of_two_words, NORMALISER),
+    ("logprobs", best_off_by_one_column, BEST),
 ]
 
 
@@ -529,10 +529,10 @@ ALIGNMENT = [
     ("align", positions_off_by_one, ATTENTION),
     ("align", position_table_one_short, ATTENTION),
     ("align", a_bias_dropped, ATTENTION),
-    ("words", words_of_their_neighbours, OWN_WORDS),
-    ("rank_words", words_behind_a_rows_own, OWN_WORDS),
-    ("rank_words", words_by_their_places, OWN_WORDS),
-    ("rank_words", words_with_a_little_of_all_rows, OWN_WORDS_ALONE),
+    ("project_shortlist", words_of_their_neighbours, OWN_WORDS),
+    ("shortlist_logprobs", words_behind_a_rows_own, OWN_WORDS),
+    ("shortlist_logprobs", words_by_their_places, OWN_WORDS),
+    ("shortlist_logprobs", words_with_a_little_of_all_rows, OWN_WORDS_ALONE),
     ("attend", attend_with_two_layers_swapped, EVERY_ATTENTION),
     ("attend", attend_without_its_masks, EVERY_ATTENTION),
     ("attend", attend_without_its_masks, "every attention stays within its rows"),
@@ -671,7 +671,7 @@ RECURRENT = [
     ("decode", state_and_attention_in_another_order, STEPS),
     ("decode", forget_gates_always_open, STEPS),
     ("decode", states_of_the_first_row_for_all, ALONE),
-    ("rank", softmax_over_the_rows, SUMS),
+    ("logprobs", softmax_over_the_rows, SUMS),
     ("align", align_without_carrying, ATTENTION),
     ("align", align_from_other_first_states, ATTENTION),
     ("align", align_without_the_padding_mask, "attention stays within the source"),
@@ -841,35 +841,35 @@ WEIGHTS = "weights against the checkpoint"
 PLAIN = "logits against PyTorch without rounding"
 PRODUCTS = "each product against its inputs"
 QUANTIZED = [
-    ("row", "decode", scale_of_one_product_doubled, WEIGHTS),
-    ("static+kv", "encode", scale_of_one_product_doubled, WEIGHTS),
-    ("static", "decode", scale_of_one_output_off_by_a_hundredth, WEIGHTS),
-    ("row", "decode", scales_of_two_outputs_swapped, WEIGHTS),
-    ("static+kv", "decode", weight_transposed, WEIGHTS),
-    ("b32", "decode", weights_of_two_blocks_swapped, WEIGHTS),
-    ("b32", "decode", scales_of_two_blocks_swapped, WEIGHTS),
-    ("b32", "decode", halves_of_bytes_swapped, WEIGHTS),
-    ("row", "decode", row_of_a_table_scaled, WEIGHTS),
-    ("row", "encode", bias_of_a_product_dropped, PRODUCTS),
-    ("static", "decode", bias_of_a_product_dropped, PRODUCTS),
-    ("static+kv", "decode", zero_point_of_a_product_off_by_one, PRODUCTS),
-    ("static", "encode", zero_point_of_a_product_off_by_one, PRODUCTS),
-    ("static", "decode", zero_points_of_both_sides_zero, PLAIN),
-    ("static", "decode", step_of_an_input_doubled, PRODUCTS),
-    ("static", "decode", steps_of_all_inputs_a_tenth, PLAIN),
-    ("row", "decode", rows_scaled_by_another_row, ALONE),
-    ("static+kv", "decode", step_of_a_cache_doubled_where_it_is_read, WEIGHTS),
-    ("static+kv", "decode", step_of_the_source_doubled_where_it_is_read, WEIGHTS),
-    ("row+kv", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
-    ("row+kv", "decode", new_keys_one_position_late, "caches written nowhere else"),
-    ("static+kv", "encode", source_written_in_other_steps, WEIGHTS),
-    ("static+kv", "encode", tokens_put_back_one_place_late, ENCODE),
-    ("row", "encode", positions_counted_over_the_pack, ENCODE),
-    ("b128", "decode", logits_in_another_order, ALONE),
-    ("b32", "decode", two_layers_swapped, STEPS),
-    ("static+kv", "decode", two_layers_swapped, STEPS),
-    ("static+kv", "decode", attention_to_another_layers_source, STEPS),
-    ("row", "decode", positions_off_by_one, STEPS),
+    ("w8a8-dynamic", "decode", scale_of_one_product_doubled, WEIGHTS),
+    ("w8a8-static-kv8", "encode", scale_of_one_product_doubled, WEIGHTS),
+    ("w8a8-static", "decode", scale_of_one_output_off_by_a_hundredth, WEIGHTS),
+    ("w8a8-dynamic", "decode", scales_of_two_outputs_swapped, WEIGHTS),
+    ("w8a8-static-kv8", "decode", weight_transposed, WEIGHTS),
+    ("w4-block32", "decode", weights_of_two_blocks_swapped, WEIGHTS),
+    ("w4-block32", "decode", scales_of_two_blocks_swapped, WEIGHTS),
+    ("w4-block32", "decode", halves_of_bytes_swapped, WEIGHTS),
+    ("w8a8-dynamic", "decode", row_of_a_table_scaled, WEIGHTS),
+    ("w8a8-dynamic", "encode", bias_of_a_product_dropped, PRODUCTS),
+    ("w8a8-static", "decode", bias_of_a_product_dropped, PRODUCTS),
+    ("w8a8-static-kv8", "decode", zero_point_of_a_product_off_by_one, PRODUCTS),
+    ("w8a8-static", "encode", zero_point_of_a_product_off_by_one, PRODUCTS),
+    ("w8a8-static", "decode", zero_points_of_both_sides_zero, PLAIN),
+    ("w8a8-static", "decode", step_of_an_input_doubled, PRODUCTS),
+    ("w8a8-static", "decode", steps_of_all_inputs_a_tenth, PLAIN),
+    ("w8a8-dynamic", "decode", rows_scaled_by_another_row, ALONE),
+    ("w8a8-static-kv8", "decode", step_of_a_cache_doubled_where_it_is_read, WEIGHTS),
+    ("w8a8-static-kv8", "decode", step_of_the_source_doubled_where_it_is_read, WEIGHTS),
+    ("w8a8-dynamic-kv8", "decode", steps_of_keys_and_values_swapped, WEIGHTS),
+    ("w8a8-dynamic-kv8", "decode", new_keys_one_position_late, "caches written nowhere else"),
+    ("w8a8-static-kv8", "encode", source_written_in_other_steps, WEIGHTS),
+    ("w8a8-static-kv8", "encode", tokens_put_back_one_place_late, ENCODE),
+    ("w8a8-dynamic", "encode", positions_counted_over_the_pack, ENCODE),
+    ("w4-block128", "decode", logits_in_another_order, ALONE),
+    ("w4-block32", "decode", two_layers_swapped, STEPS),
+    ("w8a8-static-kv8", "decode", two_layers_swapped, STEPS),
+    ("w8a8-static-kv8", "decode", attention_to_another_layers_source, STEPS),
+    ("w8a8-dynamic", "decode", positions_off_by_one, STEPS),
 ]
 
 
@@ -927,27 +927,27 @@ def test_a_fault_in_an_alignment_graph_is_refused(role, fault, expected, tiny_at
 
 @pytest.fixture(scope="module")
 def quantized(models, tmp_path_factory):
-    """Directory, variant, model and samples of a form of the translation model."""
+    """Directory, variant, model and samples of a scheme of the translation model."""
     model, made = models["encoder_decoder"], {}
     samples = sample_inputs(model.config)
     ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True)))
     traced = trace_model(model)
 
-    def of(form):
-        if form not in made:
-            directory = tmp_path_factory.mktemp("forms") / form
-            made[form] = directory, save_variant(model, directory, FORMS[form], ranges=ranges, traced=traced)
-        return *made[form], model, samples
+    def of(scheme):
+        if scheme not in made:
+            directory = tmp_path_factory.mktemp("schemes") / scheme
+            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
+        return *made[scheme], model, samples
 
     return of
 
 
 @pytest.mark.parametrize(
-    ("form", "role", "fault", "expected"),
+    ("scheme", "role", "fault", "expected"),
     [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].__name__}-{case[3].split()[0]}") for case in QUANTIZED],
 )
-def test_a_fault_in_a_quantised_graph_is_refused(form, role, fault, expected, quantized, tmp_path):
-    directory, variant, model, samples = quantized(form)
+def test_a_fault_in_a_quantised_graph_is_refused(scheme, role, fault, expected, quantized, tmp_path):
+    directory, variant, model, samples = quantized(scheme)
     shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
     file = tmp_path / variant.graphs[role].file
     graph = onnx.load(file)
@@ -962,7 +962,7 @@ def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path
     """Processors with VNNI do not show it."""
     monkeypatch.setattr("export.passes.quantize.symmetric_columns", partial(symmetric_columns, most=65))
     model = models["encoder_decoder"]
-    variant = save_variant(model, tmp_path, FORMS["row"])
+    variant = save_variant(model, tmp_path, SCHEMES["w8a8-dynamic"])
     (check,) = [
         check
         for check in verify_graphs(tmp_path, variant, model, sample_inputs(model.config)).checks
@@ -972,11 +972,14 @@ def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path
     assert check.max_error > 1e9
 
 
-@pytest.mark.parametrize("form", ["row", "static", "row+kv", "static+kv", "8b64", "b32", "b128"])
-def test_without_a_fault_no_form_is_refused(form, quantized):
-    directory, variant, model, samples = quantized(form)
+@pytest.mark.parametrize(
+    "scheme",
+    ["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w8-block64", "w4-block32", "w4-block128"],
+)
+def test_without_a_fault_no_form_is_refused(scheme, quantized):
+    directory, variant, model, samples = quantized(scheme)
     is_promised = variant.quantization.batch_invariant
-    assert not is_promised or form != "b128"
+    assert not is_promised or scheme != "w4-block128"
     checks = verify_graphs(directory, variant, model, samples).checks
     assert [check.name for check in checks if not check.passed] == []
     alone = [check for check in checks if check.name.endswith("in a batch as alone")]
@@ -995,7 +998,7 @@ def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):
     samples, variant = sample_inputs(model.config), save_variant(model, tmp_path, "fp32")
     checks = verify_graphs(tmp_path, variant, model, samples).checks
     assert [check.name for check in checks if not check.passed] == []
-    file = tmp_path / variant.graphs["rank"].file
+    file = tmp_path / variant.graphs["logprobs"].file
     graph = onnx.load(file)
     best_of_equals_the_later(graph.graph)
     onnx.save(graph, file)

@@ -1,4 +1,4 @@
-"""Which form is taken, among small doubles whose answers, sizes and speeds are written down."""
+"""Which scheme is taken, among small doubles whose answers, sizes and speeds are written down."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.select_scheme import MAX_LOSS, ChoiceError, Development, _Item, choose, read_batch
+from export.select_scheme import MAX_LOSS, Development, SchemeSelectionError, _Item, read_batch, select_scheme
 from export.verification.checks import Prediction
 from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
 
@@ -73,84 +73,86 @@ class Copying:
 WORD = tiny_tokenizer().encode("tree")[0]
 
 
-def chosen(forms, development, *, architecture="encoder_decoder", **options):
+def chosen(schemes, development, *, architecture="encoder_decoder", **options):
     clock = FakeClock()
     config = tiny_config(architecture)
     doubles: dict[str, Any] = {
-        name: Copying(clock, config=config, **fields) for name, fields in {"fp32": {}, **forms}.items()
+        name: Copying(clock, config=config, **fields) for name, fields in {"fp32": {}, **schemes}.items()
     }
-    yardstick = doubles.pop("fp32")
-    return choose(yardstick, doubles, development, tiny_tokenizer(), config, clock=clock, **options)
+    baseline = doubles.pop("fp32")
+    return select_scheme(baseline, doubles, development, tiny_tokenizer(), config, clock=clock, **options)
 
 
 TRANSLATED = Development(TEXTS, TEXTS, "dev.tsv")
 
 
 def test_the_fastest_form_without_loss_is_taken():
-    choice = chosen({"row": {"step_s": 0.5}, "static": {"step_s": 0.25}, "slow": {"step_s": 2.0}}, TRANSLATED)
-    assert choice.form == "static"
-    assert [(figures.form, figures.chosen) for figures in choice.figures] == [
+    choice = chosen(
+        {"w8a8-dynamic": {"step_s": 0.5}, "w8a8-static": {"step_s": 0.25}, "slow": {"step_s": 2.0}}, TRANSLATED
+    )
+    assert choice.scheme == "w8a8-static"
+    assert [(figures.scheme, figures.chosen) for figures in choice.figures] == [
         ("fp32", False),
-        ("row", False),
-        ("static", True),
+        ("w8a8-dynamic", False),
+        ("w8a8-static", True),
         ("slow", False),
     ]
     fp32, row, static, slow = choice.figures
-    assert (fp32.exact_match, fp32.bleu_loss, fp32.sentences) == (1.0, 0.0, len(TEXTS))
+    assert (fp32.exact_match, fp32.bleu_loss, fp32.evaluation_samples) == (1.0, 0.0, len(TEXTS))
     assert fp32.bleu == pytest.approx(100.0)
-    assert (fp32.tokens_per_s, fp32.tokens_per_s_alone) == (32.0, 1.0)
+    assert (fp32.tokens_per_s, fp32.single_stream_tokens_per_s) == (32.0, 1.0)
     assert (row.tokens_per_s, static.tokens_per_s, slow.tokens_per_s) == (64.0, 128.0, 16.0)
 
 
 def test_a_faster_form_that_loses_too_much_is_not_taken():
-    choice = chosen({"row": {"step_s": 0.5}, "static": {"step_s": 0.25, "wrong": [WORD]}}, TRANSLATED)
-    assert choice.form == "row"
+    choice = chosen({"w8a8-dynamic": {"step_s": 0.5}, "w8a8-static": {"step_s": 0.25, "wrong": [WORD]}}, TRANSLATED)
+    assert choice.scheme == "w8a8-dynamic"
     static = choice.figures[2]
     assert static.exact_match == 0.75
     assert static.bleu_loss > MAX_LOSS["BLEU"]
-    assert chosen({"static": {"wrong": [WORD]}}, TRANSLATED, max_loss=100.0).form == "static"
+    assert chosen({"w8a8-static": {"wrong": [WORD]}}, TRANSLATED, max_loss=100.0).scheme == "w8a8-static"
 
 
 def test_when_every_form_loses_too_much_each_is_named_with_its_figures():
-    with pytest.raises(ChoiceError) as refusal:
-        chosen({"row": {"wrong": [WORD]}, "static": {"wrong": range(4, 30)}}, TRANSLATED)
+    with pytest.raises(SchemeSelectionError) as refusal:
+        chosen({"w8a8-dynamic": {"wrong": [WORD]}, "w8a8-static": {"wrong": range(4, 30)}}, TRANSLATED)
     told = str(refusal.value)
-    assert re.search(r"no form is within 0\.3 BLEU of fp32 \(BLEU 100\.00, .* on dev\.tsv", told)
-    assert re.search(r"row loses \d.* \(BLEU \d+\.\d\d, 75\.0% of 4 answers equal", told)
+    assert re.search(r"no scheme is within 0\.3 BLEU of fp32 \(BLEU 100\.00, .* on dev\.tsv", told)
+    assert re.search(r"w8a8-dynamic loses \d.* \(BLEU \d+\.\d\d, 75\.0% of 4 answers equal", told)
     assert re.search(r"static loses \d.*, 0\.0% of 4 answers equal", told)
     assert "fix: " in told
 
 
 def test_without_references_answers_that_differ_are_counted():
     sources = Development(TEXTS)
-    choice = chosen({"static": {"wrong": [WORD]}}, sources, max_loss=0.25)
+    choice = chosen({"w8a8-static": {"wrong": [WORD]}}, sources, max_loss=0.25)
     assert (choice.figures[1].bleu, choice.figures[1].exact_match) == (None, 0.75)
-    with pytest.raises(ChoiceError, match=r"within 0\.2 answers that differ.* static loses 0\.25"):
-        chosen({"static": {"wrong": [WORD]}}, sources, max_loss=0.2)
+    with pytest.raises(SchemeSelectionError, match=r"within 0\.2 answers that differ.* w8a8-static loses 0\.25"):
+        chosen({"w8a8-static": {"wrong": [WORD]}}, sources, max_loss=0.2)
 
 
 def test_a_model_that_continues_text_is_measured_in_nats_per_token():
     texts = Development(TEXTS)
-    choice = chosen({"b32": {"probability": 0.89}}, texts, architecture="decoder")
-    fp32, b32 = choice.figures
+    choice = chosen({"w4-block32": {"probability": 0.89}}, texts, architecture="decoder")
+    fp32, four_bits = choice.figures
     assert (fp32.exact_match, fp32.bleu) == (None, None)
-    assert b32.equal_tokens == 1.0
+    assert four_bits.equal_tokens == 1.0
     # Nearly every next token is not the one that the double thinks of: less sure of that, it loses less.
-    assert b32.nats_loss < 0
-    assert fp32.nats_per_token > b32.nats_per_token
-    with pytest.raises(ChoiceError, match=r"within 0\.05 nats per token .* b32 loses "):
-        chosen({"b32": {"probability": 0.99}}, texts, architecture="decoder")
+    assert four_bits.nats_loss < 0
+    assert fp32.nats_per_token > four_bits.nats_per_token
+    with pytest.raises(SchemeSelectionError, match=r"within 0\.05 nats per token .* w4-block32 loses "):
+        chosen({"w4-block32": {"probability": 0.99}}, texts, architecture="decoder")
 
 
 def test_texts_of_many_lengths_are_read_to_their_ends_and_no_further():
-    form: Any = Copying(FakeClock(), config=tiny_config("decoder"))
+    scheme: Any = Copying(FakeClock(), config=tiny_config("decoder"))
     texts = [(1, 5, 6), (1, 5, 9, 10, 11), (1, 7)]
-    reading = read_batch(form, [_Item(0, text) for text in texts])
+    reading = read_batch(scheme, [_Item(0, text) for text in texts])
     assert len(reading.best) == sum(len(text) - 1 for text in texts)
     follows = [b == a + 1 for text in texts for a, b in itertools.pairwise(text)]
     unlikely = 0.1 / (tiny_config().vocab_size - 1)
     assert reading.nats == pytest.approx(-sum(np.log(0.9 if right else unlikely) for right in follows), rel=1e-5)
-    assert form.calls == [3, 2, 1, 1]
+    assert scheme.calls == [3, 2, 1, 1]
 
 
 def test_a_slow_model_is_measured_on_fewer_sentences():
@@ -163,14 +165,14 @@ def test_a_slow_model_is_measured_on_fewer_sentences():
 
     development = Development([text for text in TEXTS for _ in range(100)], (), "many")
     slow: Any = Slow(clock)
-    choice = choose(slow, {"row": slow}, development, tiny_tokenizer(), config, clock=clock)
-    assert 32 <= choice.figures[0].sentences < 200
-    assert choice.figures[0].sentences == choice.figures[1].sentences
+    choice = select_scheme(slow, {"w8a8-dynamic": slow}, development, tiny_tokenizer(), config, clock=clock)
+    assert 32 <= choice.figures[0].evaluation_samples < 200
+    assert choice.figures[0].evaluation_samples == choice.figures[1].evaluation_samples
 
 
 def test_text_that_the_model_cannot_read_is_no_development_text():
-    with pytest.raises(ChoiceError, match=r"dev\.txt: no text in it can be read by this model, of 1; fix: "):
-        chosen({"row": {}}, Development(["tree " * 80], (), "dev.txt"))
+    with pytest.raises(SchemeSelectionError, match=r"dev\.txt: no text in it can be read by this model, of 1; fix: "):
+        chosen({"w8a8-dynamic": {}}, Development(["tree " * 80], (), "dev.txt"))
 
 
 def test_references_must_be_as_many_as_texts():

@@ -12,23 +12,23 @@ from export import to_onnx
 from export.bundle import (
     SESSION_CONFIG,
     SESSION_OPTIMIZATION,
-    Attention,
+    AlignmentSpec,
+    AttentionMaps,
     BundleExistsError,
-    SeenAttention,
     load_bundle,
     load_shortlist,
 )
 from export.graphs import encoder_decoder
 from export.passes.calibrate import calibrate
 from export.passes.optimize import optimize
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import (
     AUTOMATIC,
     ExportError,
-    FormChoice,
     ParityError,
-    attention_of,
+    QuantizationOptions,
+    alignment_of,
     calibration_ids,
     check_graph,
     export_bundle,
@@ -77,7 +77,7 @@ def test_graphs_have_the_names_of_the_manifest_and_the_axes_of_the_contract(tiny
             assert axes["source"] == ("batch", "source")
             assert axes["encoder_states"] == ("batch", "source", 32)
             assert axes["cross_value.1"] == ("batch", 4, "source", 8)
-        elif spec.role == "rank":
+        elif spec.role == "logprobs":
             assert axes["logits"] == axes["logprobs"] == ("asked", 27)
             assert axes["normaliser"] == ("asked",)
             assert axes["top_k"] == (1,)
@@ -104,10 +104,10 @@ def test_a_decoder_that_reads_blocks_is_told_behind_which_tokens_it_is_asked(tin
 
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):
     plain, manifest = load_bundle(tiny_translation_bundle), load_bundle(tiny_attention_bundle)
-    assert (plain.attention, plain.seen) == (None, ())
-    assert manifest.attention == Attention(layers=2, heads=4, default_layer=2)
+    assert (plain.alignment, plain.attention_maps) == (None, ())
+    assert manifest.alignment == AlignmentSpec(layers=2, heads=4, default_layer=2)
     added = {name: digest for name, digest in manifest.files.items() if name not in plain.files}
-    words = ["fp32/rank_words.onnx", "fp32/words.onnx", "shortlist.json"]
+    words = ["fp32/project_shortlist.onnx", "fp32/shortlist_logprobs.onnx", "shortlist.json"]
     assert sorted(added) == ["fp32/align.onnx", "fp32/attend.onnx", *words]
     changed = [name for name, digest in plain.files.items() if manifest.files[name] != digest]
     assert changed == ["fp32/decode.onnx"], "by the shortlist alone"
@@ -126,10 +126,10 @@ def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, ti
     assert checks["attention stays within the source"]
 
 
-def test_one_graph_tells_every_attention_of_a_pass(tiny_attention_bundle):
+def test_one_graph_tells_every_alignment_of_a_pass(tiny_attention_bundle):
     manifest = load_bundle(tiny_attention_bundle)
-    assert manifest.seen == tuple(
-        SeenAttention(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross")
+    assert manifest.attention_maps == tuple(
+        AttentionMaps(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross")
     )
     spec = manifest.variant("fp32").graphs["attend"]
     assert spec.inputs == ("source", "source_lengths", "tokens", "lengths")
@@ -156,7 +156,7 @@ def test_one_graph_tells_every_attention_of_a_pass(tiny_attention_bundle):
 @pytest.mark.parametrize(("layers", "expected"), [(1, 1), (2, 2), (3, 2), (6, 5)])
 def test_words_are_aligned_by_the_last_layer_but_one(layers, expected):
     config = tiny_config(num_decoder_layers=layers)
-    assert attention_of(config) == Attention(layers=layers, heads=4, default_layer=expected)
+    assert alignment_of(config) == AlignmentSpec(layers=layers, heads=4, default_layer=expected)
 
 
 def test_a_model_without_a_source_has_no_shortlist(tmp_path):
@@ -168,13 +168,19 @@ def test_a_model_without_a_source_has_no_shortlist(tmp_path):
 
 def test_words_of_a_quantised_model_are_integers_whatever_its_form(tmp_path):
     pairs = [(text, text) for text in TEXTS]
-    for number, form in enumerate(("row", "static+kv", "8b64")):
-        forms = FormChoice(form=form, max_loss=100.0, development=Development(TEXTS, TEXTS, "texts"))
+    for number, scheme in enumerate(("w8a8-dynamic", "w8a8-static-kv8", "w8-block64")):
+        schemes = QuantizationOptions(scheme=scheme, max_loss=100.0, development=Development(TEXTS, TEXTS, "texts"))
         model = tiny_model(tiny_config("encoder_decoder"), seed=number + 1)
         manifest = export_model(
-            model, tiny_tokenizer(), tmp_path / form, precisions=("int8",), forms=forms, texts=TEXTS, parallel=pairs
+            model,
+            tiny_tokenizer(),
+            tmp_path / scheme,
+            precisions=("int8",),
+            quantization=schemes,
+            texts=TEXTS,
+            parallel=pairs,
         )
-        kept = {state.name: state.dtype for state in manifest.variant("int8").states if state.kind == "words"}
+        kept = {state.name: state.dtype for state in manifest.variant("int8").states if state.kind == "shortlist"}
         expected = {"word_ids": "int64", "word_weight": "int8", "word_scale": "float32", "word_sum": "int32"}
         assert kept == expected
 
@@ -290,17 +296,18 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "forms"), [("bucketed", "row static+kv"), ("alibi-window", "static row+kv"), ("two-experts", "row static")]
+    ("name", "schemes"),
+    [("bucketed", "row w8a8-static-kv8"), ("alibi-window", "static w8a8-dynamic-kv8"), ("two-experts", "row static")],
 )
-def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, forms, tmp_path):
+def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, schemes, tmp_path):
     config = VARIANTS[name]
     model, samples = tiny_model(config, seed=3), sample_inputs(config)
     sources = samples.sources or ((),) * len(samples.targets)
     ranges = calibrate(model, list(zip(sources, samples.targets, strict=True)))
     traced = trace_model(model)
-    for form in forms.split():
-        place = tmp_path / form
-        variant = save_variant(model, place, FORMS[form], ranges=ranges, traced=traced)
+    for scheme in schemes.split():
+        place = tmp_path / scheme
+        variant = save_variant(model, place, SCHEMES[scheme], ranges=ranges, traced=traced)
         checks = verify_graphs(place, variant, model, samples).checks
         assert [(check.name, check.note) for check in checks if not check.passed] == []
 
@@ -310,21 +317,21 @@ def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, forms, tm
     [
         (
             {"compression_stride": 3, "sliding_window": 4},
-            "form: row[+]kv keeps int8 keys and values, and those of a model with compr",
+            "scheme: w8a8-dynamic-kv8 keeps int8 keys and values, and those of a model with compr",
         ),
         (
             {"qk_norm": True},
-            "form: row[+]kv keeps int8 keys and values, and those of a model with qk_norm .*; take row$",
+            "w8a8-dynamic-kv8 keeps int8 keys and values, and those of a model with qk_norm .*; take w8a8-dynamic$",
         ),
     ],
 )
 def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(changes, message, tmp_path):
     model = tiny_model(tiny_config("decoder", **changes))
-    forms = FormChoice(form="row+kv")
+    schemes = QuantizationOptions(scheme="w8a8-dynamic-kv8")
     with pytest.raises(ExportError, match=message):
-        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), forms=forms, texts=TEXTS)
-    assert to_onnx._form_names("int8", "auto", model.config) == ("row", "static")
-    assert to_onnx._form_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
+        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), quantization=schemes, texts=TEXTS)
+    assert to_onnx._scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
+    assert to_onnx._scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
 
 
 def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path):
@@ -464,23 +471,23 @@ def test_without_text_to_measure_on_there_is_no_quantised_variant(tmp_path, monk
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
 def test_a_bundle_keeps_the_chosen_form_alone_and_the_figures_of_all(architecture, tmp_path):
     model, limit = tiny_model(tiny_config(architecture)), 100.0
-    forms = FormChoice(max_loss=limit)
+    schemes = QuantizationOptions(max_loss=limit)
     manifest = export_model(
-        model, tiny_tokenizer(), tmp_path / "out", precisions=("int8", "fp32"), forms=forms, texts=TEXTS
+        model, tiny_tokenizer(), tmp_path / "out", precisions=("int8", "fp32"), quantization=schemes, texts=TEXTS
     )
     assert [variant.precision for variant in manifest.variants] == ["int8", "fp32"]
     int8 = manifest.variant("int8")
-    assert [figures.form for figures in int8.comparison] == ["fp32", *AUTOMATIC["int8"]]
-    (taken,) = [figures.form for figures in int8.comparison if figures.chosen]
+    assert [figures.scheme for figures in int8.comparison] == ["fp32", *AUTOMATIC["int8"]]
+    (taken,) = [figures.scheme for figures in int8.comparison if figures.chosen]
     assert int8.quantization is not None
-    assert int8.quantization.form == taken
+    assert int8.quantization.scheme == taken
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"int8", "fp32"}
     assert load_bundle(tmp_path / "out") == manifest
 
 
 def test_sources_without_references_are_answered_for_calibration():
     model, tokenizer = tiny_model(tiny_config()), tiny_tokenizer()
-    samples = calibration_ids(model, tokenizer, FormChoice(development=Development(TEXTS)))
+    samples = calibration_ids(model, tokenizer, QuantizationOptions(development=Development(TEXTS)))
     assert len(samples) == len(TEXTS)
     for (source, target), text in zip(samples, TEXTS, strict=True):
         assert source == [*tokenizer.encode(text), 2]
@@ -491,6 +498,6 @@ def test_sources_without_references_are_answered_for_calibration():
 def test_long_texts_are_cut_for_calibration():
     model, tokenizer = tiny_model(tiny_config("decoder")), tiny_tokenizer()
     text = " ".join(TEXTS * 5)
-    samples = calibration_ids(model, tokenizer, FormChoice(calibration=[("", text)]))
+    samples = calibration_ids(model, tokenizer, QuantizationOptions(calibration=[("", text)]))
     assert [token for _, target in samples for token in target[1:]] == tokenizer.encode(text)
     assert max(len(target) for _, target in samples) == model.config.max_target_len

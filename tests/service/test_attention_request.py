@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from export.bundle import SeenAttention
+from export.bundle import AttentionMaps
 from service.attention_request import TOKEN_BYTES, AttentionChoice, Lengths, computed_bytes
 from service.errors import InvalidRequest
 
 SEEN = (
-    SeenAttention(kind="encoder", layers=4, heads=3),
-    SeenAttention(kind="decoder", layers=2, heads=3),
-    SeenAttention(kind="cross", layers=2, heads=3),
+    AttentionMaps(kind="encoder", layers=4, heads=3),
+    AttentionMaps(kind="decoder", layers=2, heads=3),
+    AttentionMaps(kind="cross", layers=2, heads=3),
 )
 LENGTHS = Lengths(source=5, target=7)
 

@@ -5,14 +5,14 @@ import dataclasses
 import onnx
 import pytest
 
-from export.bundle import Attention, load_bundle
+from export.bundle import AlignmentSpec, load_bundle
 from export.graphs import recurrent
-from export.manifest import FormError, parse_json, parse_manifest
+from export.manifest import SchemaError, parse_json, parse_manifest
 from export.passes.calibrate import calibrate
 from export.passes.optimize import name_weights, optimize
-from export.passes.quantize import FORMS
+from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
-from export.to_onnx import ExportError, FormChoice, check_graph, export_model, save_variant, trace, trace_model
+from export.to_onnx import ExportError, QuantizationOptions, check_graph, export_model, save_variant, trace, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
@@ -20,29 +20,29 @@ from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 DOT = {"score": "dot", "encoder_dim": 0, "input_feeding": False}
 
 
-def assert_verified(model, form, directory, *, attention=True):
-    samples, form = sample_inputs(model.config), FORMS[form]
-    ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True))) if form.needs_ranges else None
-    variant = save_variant(model, directory, form, attention=attention, ranges=ranges)
+def assert_verified(model, scheme, directory, *, attention=True):
+    samples, scheme = sample_inputs(model.config), SCHEMES[scheme]
+    ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True))) if scheme.needs_ranges else None
+    variant = save_variant(model, directory, scheme, attention=attention, ranges=ranges)
     checks = verify_graphs(directory, variant, model, samples).checks
     assert [check for check in checks if not check.passed] == []
     return variant
 
 
 @pytest.mark.parametrize(
-    ("form", "changes"),
+    ("scheme", "changes"),
     [
         ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False}),
         ("fp32", {"cell": "gru", **DOT}),
         ("fp32", {"cell": "gru", "score": "additive", "num_encoder_layers": 1}),
         ("fp16", {"score": "additive", "attention_dim": 24, "num_decoder_layers": 1}),
-        ("row", {}),
-        pytest.param("static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),
+        ("w8a8-dynamic", {}),
+        pytest.param("w8a8-static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),
     ],
 )
-def test_every_kind_computes_what_pytorch_does(form, changes, tmp_path):
+def test_every_kind_computes_what_pytorch_does(scheme, changes, tmp_path):
     model = tiny_model(tiny_config("recurrent", **changes))
-    assert_verified(model, form, tmp_path, attention=model.config.score != "none")
+    assert_verified(model, scheme, tmp_path, attention=model.config.score != "none")
 
 
 def test_a_bundle_says_what_is_kept(tiny_recurrent_bundle):
@@ -55,7 +55,7 @@ def test_a_bundle_says_what_is_kept(tiny_recurrent_bundle):
         "cross_value.0": ("cross_kv", ("batch", 1, "source", 48)),
     }
     assert (manifest.architecture, manifest.task) == ("recurrent", "translation")
-    assert manifest.attention == Attention(layers=1, heads=1, default_layer=1)
+    assert manifest.alignment == AlignmentSpec(layers=1, heads=1, default_layer=1)
     assert manifest.limits.max_block == 1
     for spec in variant.graphs.values():
         graph = onnx.load(tiny_recurrent_bundle / spec.file).graph
@@ -66,7 +66,7 @@ def test_a_bundle_says_what_is_kept(tiny_recurrent_bundle):
 def test_a_recurrent_state_has_one_size(tiny_recurrent_bundle):
     values = parse_json((tiny_recurrent_bundle / "manifest.json").read_bytes())
     values["variants"][0]["states"][0]["shape"][1] = "capacity"
-    with pytest.raises(FormError, match="is recurrent and must have one size"):
+    with pytest.raises(SchemaError, match="is recurrent and must have one size"):
         parse_manifest(values)
 
 
@@ -114,8 +114,11 @@ def test_export_is_the_same_bytes_twice():
         ({"encoder_dim": 20}, {}, "encoder_dim: must be a multiple of 8 .* got 20"),
         (
             {},
-            {"precisions": ("int8",), "forms": FormChoice(form="row+kv", development=Development(TEXTS))},
-            r"form: row\+kv keeps int8 keys and values, and a recurrent model has none; take row",
+            {
+                "precisions": ("int8",),
+                "quantization": QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS)),
+            },
+            r"scheme: w8a8-dynamic-kv8 keeps int8 keys and values, and a recurrent model has none; take w8a8-dynamic",
         ),
     ],
 )
@@ -128,9 +131,9 @@ def test_what_cannot_be_exported_is_refused(changes, arguments, problem, tmp_pat
 
 def test_int8_is_chosen_among_the_forms_that_there_are(tmp_path):
     model = tiny_model(tiny_config("recurrent", cell="gru", score="dot", encoder_dim=0))
-    forms = FormChoice(development=Development(TEXTS), max_loss=1.0)
-    manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", precisions=("int8",), forms=forms)
+    schemes = QuantizationOptions(development=Development(TEXTS), max_loss=1.0)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", precisions=("int8",), quantization=schemes)
     (variant,) = manifest.variants
-    assert {figures.form for figures in variant.comparison} == {"fp32", "row", "static"}
+    assert {figures.scheme for figures in variant.comparison} == {"fp32", "w8a8-dynamic", "w8a8-static"}
     assert {state.dtype for state in variant.states} == {"float32"}
-    assert dataclasses.asdict(variant)["quantization"]["cache"] == "float32"
+    assert dataclasses.asdict(variant)["quantization"]["kv_cache"] == "float32"

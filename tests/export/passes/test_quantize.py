@@ -7,14 +7,14 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export import to_onnx
 from export.passes.calibrate import calibrate
-from export.passes.quantize import FORMS, MOST_WEIGHT, quantize, symmetric_blocks, symmetric_columns
+from export.passes.quantize import MOST_WEIGHT, SCHEMES, quantize, symmetric_blocks, symmetric_columns
 from export.to_onnx import save_variant, trace_model
-from export.verification.verifier import Served, is_batch_invariant, limits_of
+from export.verification.verifier import OrtGraphs, is_batch_invariant, limits_of
 from tests.tiny import tiny_config, tiny_model
 
 SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]
 TARGETS = [(1, 8, 9, 5), (1, 4, 5, 6), (1, 5, 5, 8), (1, 9, 8, 7)]
-QUANTIZED = [name for name, form in FORMS.items() if form.is_quantized]
+QUANTIZED = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]
 
 ROTARY = {"positions": "rotary", "num_heads": 2}
 SHAPES = {
@@ -35,21 +35,21 @@ def prepared(architecture):
 
 
 @cache
-def graph(architecture, role, form):
+def graph(architecture, role, scheme):
     _, traced, ranges = prepared(architecture)
     copy = ModelProto()
     copy.CopyFrom(traced.graphs[role])
-    return quantize(copy, role, FORMS[form], ranges)
+    return quantize(copy, role, SCHEMES[scheme], ranges)
 
 
 def operators(model):
     return [node.op_type for node in model.graph.node]
 
 
-def served(architecture, form, directory):
+def served(architecture, scheme, directory):
     model, traced, ranges = prepared(architecture)
-    variant = save_variant(model, directory, FORMS[form], ranges=ranges, traced=traced)
-    return Served(directory, variant, limits_of(model.config))
+    variant = save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
+    return OrtGraphs(directory, variant, limits_of(model.config))
 
 
 def logits(graphs, rows):
@@ -130,20 +130,20 @@ def test_a_block_of_zeros_stays_zero():
 # ---- graphs
 
 
-@pytest.mark.parametrize("form", ["fp32", "fp16"])
-def test_forms_that_are_not_quantised_leave_a_graph_alone(form):
+@pytest.mark.parametrize("scheme", ["fp32", "fp16"])
+def test_forms_that_are_not_quantised_leave_a_graph_alone(scheme):
     _, traced, _ = prepared("encoder_decoder")
     copy = ModelProto()
     copy.CopyFrom(traced.graphs["decode"])
-    assert quantize(copy, "decode", FORMS[form]).SerializeToString() == traced.graphs["decode"].SerializeToString()
+    assert quantize(copy, "decode", SCHEMES[scheme]).SerializeToString() == traced.graphs["decode"].SerializeToString()
 
 
-@pytest.mark.parametrize("form", QUANTIZED)
+@pytest.mark.parametrize("scheme", QUANTIZED)
 @pytest.mark.parametrize(
     ("architecture", "role"), [("encoder_decoder", r) for r in ("encode", "decode", "align")] + [("decoder", "decode")]
 )
-def test_no_matrix_is_left_in_float32(architecture, role, form):
-    model = graph(architecture, role, form)
+def test_no_matrix_is_left_in_float32(architecture, role, scheme):
+    model = graph(architecture, role, scheme)
     wide = {
         tensor.name: tuple(tensor.dims)
         for tensor in model.graph.initializer
@@ -151,36 +151,38 @@ def test_no_matrix_is_left_in_float32(architecture, role, form):
     }
     assert all(name.endswith((".positions", ".cos", ".sin", ".half")) for name in wide), wide
     assert not any(node.op_type == "Gemm" for node in model.graph.node)
-    kind = "MatMulNBits" if FORMS[form].activations == "block" and role == "decode" else "MatMulIntegerToFloat"
+    kind = "MatMulNBits" if SCHEMES[scheme].activations == "block" and role == "decode" else "MatMulIntegerToFloat"
     products = {("encoder_decoder", "encode"): 2 * 4 + 2, ("encoder_decoder", "decode"): 2 * 6 + 1}
     # The weights of the last layer are all that `align` wants of it.
     products |= {("encoder_decoder", "align"): 6 + 3, ("decoder", "decode"): 2 * 4 + 1}
     assert operators(model).count(kind) == products[architecture, role]
 
 
-@pytest.mark.parametrize("form", ["row", "static"])
-def test_what_several_products_read_is_quantised_once(form):
-    model = graph("encoder_decoder", "encode", form)
+@pytest.mark.parametrize("scheme", ["w8a8-dynamic", "w8a8-static"])
+def test_what_several_products_read_is_quantised_once(scheme):
+    model = graph("encoder_decoder", "encode", scheme)
     # Two layers of four products, and one more input that the cross-attention of both layers reads.
     assert operators(model).count("QuantizeLinear") == 2 * 4 + 1
 
 
 def test_a_static_product_behind_a_rectifier_needs_no_rectifier():
-    assert operators(graph("encoder_decoder", "decode", "row")).count("Relu") == 2
-    assert operators(graph("encoder_decoder", "decode", "static")).count("Relu") == 0
+    assert operators(graph("encoder_decoder", "decode", "w8a8-dynamic")).count("Relu") == 2
+    assert operators(graph("encoder_decoder", "decode", "w8a8-static")).count("Relu") == 0
 
 
-@pytest.mark.parametrize("form", ["static", "8b64", "b32"])
-def test_norms_sum_residuals_where_products_are_for_few_rows(form):
-    found = operators(graph("decoder rms", "decode", form))
-    fused = 2 * 2 if FORMS[form].activations == "block" else 0  # two layers; the first norm of all has nothing to sum
+@pytest.mark.parametrize("scheme", ["w8a8-static", "w8-block64", "w4-block32"])
+def test_norms_sum_residuals_where_products_are_for_few_rows(scheme):
+    found = operators(graph("decoder rms", "decode", scheme))
+    fused = (
+        2 * 2 if SCHEMES[scheme].activations == "block" else 0
+    )  # two layers; the first norm of all has nothing to sum
     assert found.count("SkipSimplifiedLayerNormalization") == fused
     assert found.count("RMSNormalization") == 2 * 2 + 1 - fused
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
 def test_int8_caches_are_int8_wherever_they_are_seen(architecture):
-    model = graph(architecture, "decode", "static+kv")
+    model = graph(architecture, "decode", "w8a8-static-kv8")
     caches = [
         v
         for v in (*model.graph.input, *model.graph.output)
@@ -195,7 +197,10 @@ def test_int8_caches_are_int8_wherever_they_are_seen(architecture):
 
 def test_the_steps_of_a_cache_are_in_the_scales_of_the_product_that_fills_it():
     _, _, ranges = prepared("encoder_decoder")
-    plain, narrow = graph("encoder_decoder", "encode", "row"), graph("encoder_decoder", "encode", "row+kv")
+    plain, narrow = (
+        graph("encoder_decoder", "encode", "w8a8-dynamic"),
+        graph("encoder_decoder", "encode", "w8a8-dynamic-kv8"),
+    )
     name = "decoder.blocks.1.cross_attention.key_value.weight.int8.scale"
     before, after = (
         next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == name) for model in (plain, narrow)
@@ -209,43 +214,53 @@ def test_the_steps_of_a_cache_are_in_the_scales_of_the_product_that_fills_it():
 
 # Root mean square of the error as a share of the logits' spread. Tiny models this lively make several times as much of
 # it as trained ones; a wrong scale or zero point makes it 1 and more.
-ERRORS = {"row": 0.1, "static": 0.105, "row+kv": 0.12, "static+kv": 0.12, "8b64": 0.1, "b32": 0.7, "b128": 0.7}
+ERRORS = {
+    "w8a8-dynamic": 0.1,
+    "w8a8-static": 0.105,
+    "w8a8-dynamic-kv8": 0.12,
+    "w8a8-static-kv8": 0.12,
+    "w8-block64": 0.1,
+    "w4-block32": 0.7,
+    "w4-block128": 0.7,
+}
 
 
 @pytest.mark.parametrize(
     "architecture", ["encoder_decoder", "encoder_decoder rotary", "encoder_decoder bucketed", "decoder", "decoder rms"]
 )
-@pytest.mark.parametrize("form", QUANTIZED)
-def test_logits_are_near_those_of_fp32(architecture, form, tmp_path):
+@pytest.mark.parametrize("scheme", QUANTIZED)
+def test_logits_are_near_those_of_fp32(architecture, scheme, tmp_path):
     rows = range(len(SOURCES))
     expected = logits(served(architecture, "fp32", tmp_path / "fp32"), rows)
-    actual = logits(served(architecture, form, tmp_path / "form"), rows)
+    actual = logits(served(architecture, scheme, tmp_path / "scheme"), rows)
     error = np.sqrt(np.square(actual - expected).mean()) / expected.std()
-    assert 0 < error < ERRORS[form] * (2 if architecture == "decoder rms" else 1)  # its norms leave the mean in
+    assert 0 < error < ERRORS[scheme] * (2 if architecture == "decoder rms" else 1)  # its norms leave the mean in
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder", "decoder rms"])
-@pytest.mark.parametrize("form", [name for name in QUANTIZED if FORMS[name].is_batch_invariant])
-def test_a_row_is_the_same_alone_and_among_others(architecture, form, tmp_path):
+@pytest.mark.parametrize("scheme", [name for name in QUANTIZED if SCHEMES[name].is_batch_invariant])
+def test_a_row_is_the_same_alone_and_among_others(architecture, scheme, tmp_path):
     """On every processor, but in 4 bits on those whose kernels say otherwise of a single product, too."""
-    graphs = served(architecture, form, tmp_path)
+    graphs = served(architecture, scheme, tmp_path)
     together = logits(graphs, range(4))
     same = [np.array_equal(logits(graphs, [row])[0], together[row]) for row in range(4)]
-    assert all(same) == is_batch_invariant(FORMS[form]), same
-    assert FORMS[form].weight_bits == 4 or all(same), same
+    assert all(same) == is_batch_invariant(SCHEMES[scheme]), same
+    assert SCHEMES[scheme].weight_bits == 4 or all(same), same
 
 
 @pytest.mark.parametrize(("apart", "told"), [(True, True), (False, False)])
 def test_a_bundle_promises_no_more_than_this_processor_keeps(apart, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(to_onnx, "is_batch_invariant", lambda form: apart)
-    variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, FORMS["b32"])
+    monkeypatch.setattr(to_onnx, "is_batch_invariant", lambda scheme: apart)
+    variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, SCHEMES["w4-block32"])
     assert variant.quantization is not None
-    assert (variant.quantization.form, variant.quantization.batch_invariant) == ("b32", told)
+    assert (variant.quantization.scheme, variant.quantization.batch_invariant) == ("w4-block32", told)
 
 
 def test_which_forms_keep_rows_apart():
-    assert {name for name, form in FORMS.items() if form.is_quantized and not form.is_batch_invariant} == {"b128"}
-    told = FORMS["b128"].quantization()
+    assert {name for name, scheme in SCHEMES.items() if scheme.is_quantized and not scheme.is_batch_invariant} == {
+        "w4-block128"
+    }
+    told = SCHEMES["w4-block128"].quantization()
     assert told is not None
     assert not told.batch_invariant
-    assert FORMS["fp32"].quantization() is None
+    assert SCHEMES["fp32"].quantization() is None

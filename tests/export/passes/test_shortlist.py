@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from export.bundle import SESSION_CONFIG, WORD_MULTIPLE
-from export.passes.shortlist import ask_rows, word_states, words_graphs
+from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
 
 VOCABULARY, WIDTH, ROWS = 300, 48, 7
 
@@ -28,9 +28,9 @@ class Ranked:
         self.weight_VM = rng.standard_normal((vocabulary, width)).astype(dtype)
         self.bias_V = rng.standard_normal(vocabulary).astype(dtype) if has_bias else None
         given = self.weight_VM, self.bias_V
-        graphs = words_graphs(*given, is_quantized=is_quantized)
-        self.words, self.ranking = session(graphs["words"]), session(graphs["rank_words"])
-        self.states = word_states(*given, is_quantized=is_quantized)
+        graphs = shortlist_graphs(*given, is_quantized=is_quantized)
+        self.words, self.ranking = session(graphs["project_shortlist"]), session(graphs["shortlist_logprobs"])
+        self.states = shortlist_states(*given, is_quantized=is_quantized)
         self.states_RM = rng.standard_normal((ROWS, width)).astype(np.float32)
         counts = [1, 2, 63, 64, 65, 100, 190]
         self.own = [np.sort(rng.choice(vocabulary, count, replace=False)) for count in counts]
@@ -104,8 +104,8 @@ def test_integers_are_exact_where_two_products_could_overflow():
     ranked = Ranked(has_bias=False)
     sign = np.where(np.arange(VOCABULARY) % 2, 1, -1)
     ranked.weight_VM[:] = sign[:, None]
-    graphs = words_graphs(ranked.weight_VM, None, is_quantized=True)
-    ranked.words, ranked.ranking = session(graphs["words"]), session(graphs["rank_words"])
+    graphs = shortlist_graphs(ranked.weight_VM, None, is_quantized=True)
+    ranked.words, ranked.ranking = session(graphs["project_shortlist"]), session(graphs["shortlist_logprobs"])
     ranked.states_RM[:] = 3.0
     told = ranked.rank(range(ROWS), 192)
     for row, own in enumerate(ranked.own):
@@ -153,5 +153,5 @@ def test_decode_tells_logits_of_the_rows_it_is_asked_for_and_states_of_all(reque
         logits, states = asking.run(["logits", "states"], {**feeds, "asked": np.array(asked, np.int64)})
         assert np.array_equal(logits, all_logits[asked])
         assert states.shape == (rows, 32)
-    again = ask_rows(graphs[0], np.zeros((27, 32), np.float32))
+    again = select_rows(graphs[0], np.zeros((27, 32), np.float32))
     assert [value.name for value in again.graph.output][-1] == "states"

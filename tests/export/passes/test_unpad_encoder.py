@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from export.passes.unpad_encoder import pack_sources
+from export.passes.unpad_encoder import unpad_encoder
 
 SOURCES = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])
 WIDTH = 8  # of the batch: three places behind the longest source
@@ -76,7 +76,7 @@ def states(model, *, also=()):
 @pytest.mark.parametrize("kind", ["attention", "element by element"])
 def test_packed_sources_have_the_states_of_padded_ones(kind):
     (expected,) = states(graph(MIDDLES[kind]))
-    (actual,) = states(pack_sources(graph(MIDDLES[kind])))
+    (actual,) = states(unpad_encoder(graph(MIDDLES[kind])))
     assert actual.shape == expected.shape
     for row, ids in enumerate(SOURCES):
         assert np.array_equal(actual[row, : len(ids)], expected[row, : len(ids)])
@@ -84,7 +84,7 @@ def test_packed_sources_have_the_states_of_padded_ones(kind):
 
 
 def test_what_does_not_attend_sees_no_padding_and_what_is_not_known_sees_it():
-    packed = pack_sources(graph(MIDDLES["attention"]))
+    packed = unpad_encoder(graph(MIDDLES["attention"]))
     (unknown,) = [node for node in packed.graph.node if node.op_type == "Concat"]
     tokens = sum(map(len, SOURCES))
     _, *seen = states(packed, also=("packed.normed", "packed.mixed", unknown.input[0]))
@@ -94,4 +94,4 @@ def test_what_does_not_attend_sees_no_padding_and_what_is_not_known_sees_it():
 @pytest.mark.parametrize("kind", ["a mean over places", "a scalar of the batch"])
 def test_tokens_mixed_with_what_has_no_known_layout_stay_as_they_are(kind):
     before = graph(MIDDLES[kind]).SerializeToString()
-    assert pack_sources(graph(MIDDLES[kind])).SerializeToString() == before
+    assert unpad_encoder(graph(MIDDLES[kind])).SerializeToString() == before

@@ -10,11 +10,11 @@ import torch
 from onnx import numpy_helper
 
 from export.bundle import ManifestError, load_bundle
-from export.select_scheme import ChoiceError, Development
-from export.to_onnx import ExportError, FormChoice, ParityError, export_model
-from export.verification.encoder_checks import EncoderSuite, places_of
+from export.select_scheme import Development, SchemeSelectionError
+from export.to_onnx import ExportError, ParityError, QuantizationOptions, export_model
+from export.verification.encoder_checks import EncoderVerifier, places_of
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import Served, limits_of, verify_bundle
+from export.verification.verifier import OrtGraphs, limits_of, verify_bundle
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.runtime.runner import OnnxModel
@@ -47,8 +47,8 @@ def broken(bundle, tmp_path, role="encode"):
     def failing(model):
         (tmp_path / "fp32").mkdir()
         onnx.save(graph, tmp_path / "fp32/encode.onnx")
-        served = Served(tmp_path, manifest.variants[0], limits_of(model.config))
-        checks = EncoderSuite(served, "fp32", model, sample_inputs(model.config, TOKENIZER, TEXTS)).run()
+        served = OrtGraphs(tmp_path, manifest.variants[0], limits_of(model.config))
+        checks = EncoderVerifier(served, "fp32", model, sample_inputs(model.config, TOKENIZER, TEXTS)).run()
         return {check.name for check in checks if not check.passed}
 
     return graph.graph, failing
@@ -122,13 +122,18 @@ def test_a_graph_that_is_none_of_the_model_is_not_written(tmp_path, monkeypatch)
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_integers_compute_what_a_model_that_rounds_does(tmp_path, kind):
     manifest = export_model(
-        tiny_encoder(kind), TOKENIZER, tmp_path / "b", texts=TEXTS, precisions=("int8",), forms=FormChoice(max_loss=1.0)
+        tiny_encoder(kind),
+        TOKENIZER,
+        tmp_path / "b",
+        texts=TEXTS,
+        precisions=("int8",),
+        quantization=QuantizationOptions(max_loss=1.0),
     )
     (variant,) = manifest.variants
     assert variant.quantization is not None
-    assert variant.quantization.form in ("row", "static")
+    assert variant.quantization.scheme in ("w8a8-dynamic", "w8a8-static")
     assert variant.quantization.batch_invariant
-    assert {figures.form for figures in variant.comparison} == {"fp32", "row", "static"}
+    assert {figures.scheme for figures in variant.comparison} == {"fp32", "w8a8-dynamic", "w8a8-static"}
     names = {check["name"] for check in manifest.parity["checks"]}
     assert {"weights against the checkpoint", "each product against its inputs"} <= names
     assert set(manifest.golden.vectors) == {"int8"}
@@ -136,16 +141,16 @@ def test_integers_compute_what_a_model_that_rounds_does(tmp_path, kind):
 
 def test_a_form_that_changes_what_is_said_is_not_taken(tmp_path):
     development = Development([f"{text} {text}" for text in TEXTS])
-    forms = FormChoice(form="static", development=development, max_loss=-1.0)
-    with pytest.raises(ExportError, match="no form is within -1 readings that differ of fp32"):
-        export_model(tiny_encoder("masked"), TOKENIZER, tmp_path / "b", precisions=("int8",), forms=forms)
-    assert issubclass(ChoiceError, ValueError)
+    schemes = QuantizationOptions(scheme="w8a8-static", development=development, max_loss=-1.0)
+    with pytest.raises(ExportError, match="no scheme is within -1 readings that differ of fp32"):
+        export_model(tiny_encoder("masked"), TOKENIZER, tmp_path / "b", precisions=("int8",), quantization=schemes)
+    assert issubclass(SchemeSelectionError, ValueError)
 
 
 @pytest.mark.parametrize(
-    ("precisions", "form"), [(("fp32", "int4"), "auto"), (("int8",), "row+kv"), (("int8",), "8b64")]
+    ("precisions", "scheme"), [(("fp32", "int4"), "auto"), (("int8",), "w8a8-dynamic-kv8"), (("int8",), "w8-block64")]
 )
-def test_forms_of_decoders_are_refused(tmp_path, precisions, form):
+def test_forms_of_decoders_are_refused(tmp_path, precisions, scheme):
     with pytest.raises(ExportError, match=r"are of decoders; export an encoder with fp32, fp16, or int8"):
         export_model(
             tiny_encoder("masked"),
@@ -153,7 +158,7 @@ def test_forms_of_decoders_are_refused(tmp_path, precisions, form):
             tmp_path / "b",
             texts=TEXTS,
             precisions=precisions,
-            forms=FormChoice(form=form),
+            quantization=QuantizationOptions(scheme=scheme),
         )
 
 
@@ -208,11 +213,11 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(tiny_encoder_bundles, tmp_path, change, message):
-    from export.manifest import FormError, parse_manifest
+    from export.manifest import SchemaError, parse_manifest
 
     values = json.loads((tiny_encoder_bundles["masked"] / "manifest.json").read_text())
     change(values)
-    with pytest.raises(FormError, match=message):
+    with pytest.raises(SchemaError, match=message):
         parse_manifest(values)
     assert issubclass(ManifestError, Exception)
 

@@ -11,9 +11,17 @@ import torch
 from export.bundle import SESSION_CONFIG, DamagedFileError, Golden, ShortlistError, load_bundle
 from export.to_onnx import save_variant
 from export.verification import checks, verifier
-from export.verification.checks import TOLERANCES, Answer, Check, RightAnswer, Suite, Verification, common_golden
+from export.verification.checks import (
+    TOLERANCES,
+    Answer,
+    Check,
+    GraphVerifier,
+    RightAnswer,
+    Verification,
+    common_golden,
+)
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import Served, make_report, verify_bundle, verify_graphs
+from export.verification.verifier import OrtGraphs, make_report, verify_bundle, verify_graphs
 from model.checkpoint import save_checkpoint
 from model.config import TrainConfig
 from model.reference.greedy import greedy
@@ -115,7 +123,7 @@ def test_the_report_of_a_bundle_is_of_the_session_a_server_makes(tiny_translatio
 
 def test_sessions_are_made_with_the_settings_of_the_bundle(tiny_translation_bundle):
     manifest = load_bundle(tiny_translation_bundle)
-    sessions = Served(tiny_translation_bundle, manifest.variant("fp32"), manifest.limits).sessions
+    sessions = OrtGraphs(tiny_translation_bundle, manifest.variant("fp32"), manifest.limits).sessions
     for session in sessions.values():
         options = session.get_session_options()
         assert options.intra_op_num_threads == options.inter_op_num_threads == 1
@@ -152,7 +160,7 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
     with torch.no_grad():
         head = model.decoder.unembedding.weight
         head[twin] = head[best] * (1 - distance)
-    suite = Suite(mock.Mock(spec=Served), "fp32", model, sample_inputs(model.config))
+    suite = GraphVerifier(mock.Mock(spec=OrtGraphs), "fp32", model, sample_inputs(model.config))
     suite.targets, suite.sources = (prompt,), ((),)
     monkeypatch.setattr(checks, "GREEDY_TOKENS", 1)
     assert greedy(model, prompt, max_tokens=1) == [best]
@@ -165,7 +173,7 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
 
 
 def test_errors_are_measured_as_a_share_of_the_output():
-    worst = checks.Worst()
+    worst = checks.ErrorTracker()
     expected = torch.tensor([100.0, -1.0]).numpy()
     worst.add("small", expected + 0.001, expected)
     assert worst.error == pytest.approx(1e-5, rel=0.1)
@@ -174,7 +182,7 @@ def test_errors_are_measured_as_a_share_of_the_output():
     worst.add("undefined", expected * float("nan"), expected)
     assert worst.error == float("inf")
     assert not worst.error <= TOLERANCES["fp32"]
-    worst = checks.Worst()
+    worst = checks.ErrorTracker()
     worst.add("shape", expected[:1], expected)
     assert worst.error == float("inf")
 
@@ -187,7 +195,7 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
 
 
 def test_errors_of_rounded_rows_are_measured_as_a_share_of_their_deviation():
-    worst = checks.Worst(by_deviation=True)
+    worst = checks.ErrorTracker(by_deviation=True)
     expected = torch.tensor([-101.0, -99.0]).numpy()
     worst.add("row", expected + 0.1, expected)
     assert worst.error == pytest.approx(0.1, rel=1e-4)

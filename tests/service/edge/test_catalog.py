@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from export.bundle import Attention, Framing, SeenAttention, Shortlist
+from export.bundle import AlignmentSpec, AttentionMaps, Shortlist, SpecialTokenTemplate
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.decoding.grammar import Grammar
@@ -14,22 +14,24 @@ from tests.edge import FakePool, manifest, served
 
 TRANSLATION = served("en-de", FakePool())
 GENERATION = served("en", FakePool(), "generation")
-ALIGNED = dataclasses.replace(TRANSLATION, manifest=manifest(attention=Attention(layers=2, heads=4, default_layer=1)))
+ALIGNED = dataclasses.replace(
+    TRANSLATION, manifest=manifest(alignment=AlignmentSpec(layers=2, heads=4, default_layer=1))
+)
 LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
 
 
 FRAMED = dataclasses.replace(
     TRANSLATION,
     manifest=manifest(
-        framing=Framing(
-            before_source=("source_language",),
-            after_source=(2,),
-            before_target=(2, "target_language"),
+        template=SpecialTokenTemplate(
+            source_prefix=("source_language",),
+            source_suffix=(2,),
+            target_prefix=(2, "target_language"),
             languages={"deu_Latn": 4, "eng_Latn": 5},
         )
     ),
 )
-BARE = dataclasses.replace(GENERATION, manifest=manifest("generation", framing=Framing()))
+BARE = dataclasses.replace(GENERATION, manifest=manifest("generation", template=SpecialTokenTemplate()))
 
 
 async def prepare(model, text, *, languages=NO_LANGUAGES, **options):
@@ -90,8 +92,8 @@ async def test_languages_must_be_those_of_the_model(languages, problem):
 async def test_languages_that_no_frame_has_a_place_for_are_refused():
     with pytest.raises(InvalidRequest, match="source_language: must be left out: model 'en-de' has no languages"):
         await prepare(TRANSLATION, "cat", languages=Languages("eng_Latn"))
-    framing = dataclasses.replace(FRAMED.manifest.framing, before_source=("target_language",), before_target=(2,))
-    marked = dataclasses.replace(FRAMED, manifest=manifest(framing=framing))
+    framing = dataclasses.replace(FRAMED.manifest.template, source_prefix=("target_language",), target_prefix=(2,))
+    marked = dataclasses.replace(FRAMED, manifest=manifest(template=framing))
     assert (await prepare(marked, "cat", languages=Languages(target="deu_Latn"))).source[0] == 4
     with pytest.raises(
         InvalidRequest, match="source_language: must be left out: model 'en-de' reads no source_language"
@@ -335,7 +337,7 @@ async def test_answers_that_no_client_takes_are_refused_before_they_are_computed
 
 
 def test_attention_counts_in_the_size_of_a_hard_alignment_too():
-    attention = ALIGNED.manifest.attention
+    attention = ALIGNED.manifest.alignment
     soft, hard = (ALIGNED.size(DecodingOptions(alignment=kind), 100, 50) for kind in ("soft", "hard"))
     assert soft.attention == hard.attention == 4 * 100 * 50 * attention.layers * attention.heads
     assert soft.told - hard.told == 4 * 100 * 50
@@ -427,9 +429,9 @@ def test_a_model_that_is_missing_or_made_for_something_else():
 
 # ---- attention
 
-SEEN = tuple(SeenAttention(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross"))
-SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(seen=SEEN))
-SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generation", seen=SEEN[1:2]))
+SEEN = tuple(AttentionMaps(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross"))
+SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(attention_maps=SEEN))
+SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generation", attention_maps=SEEN[1:2]))
 
 
 async def look(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
@@ -481,7 +483,7 @@ async def test_a_graph_is_made_ready_only_for_what_is_allowed():
 
 async def test_an_answer_is_as_long_as_can_be_told():
     many = dataclasses.replace(SEEN[1], layers=1000)
-    model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", seen=(many,)))
+    model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", attention_maps=(many,)))
     prompt = 1 + len(GENERATION.tokenizer.encode("a"))
     request, _ = await look(model, "a")
     longest = prompt + request.max_tokens - 1  # of 1000 * 4 matrices
@@ -489,7 +491,9 @@ async def test_an_answer_is_as_long_as_can_be_told():
     assert (await look(model, "a", mean_heads=True))[0].max_tokens == 16 - prompt + 1
     with pytest.raises(InvalidRequest, match=r"at most 3145728 bytes .* ask for fewer kinds, layers or heads, for"):
         await look(model, "a", max_tokens=16 - prompt + 1)
-    model = dataclasses.replace(model, manifest=manifest("generation", seen=(dataclasses.replace(many, layers=2**20),)))
+    model = dataclasses.replace(
+        model, manifest=manifest("generation", attention_maps=(dataclasses.replace(many, layers=2**20),))
+    )
     with pytest.raises(InvalidRequest, match="to be computed, whatever is told of it"):
         await look(model, "a", "a", layers=(1,), heads=(1,))
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import Attention, FormFigures, Quantization, Variant
+from export.bundle import AlignmentSpec, Quantization, SchemeMeasurement, Variant
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.catalog import TextLimits
 from service.edge.proto_conversion import decoding_options, describe, details, perplexity, score, token_texts
@@ -15,7 +15,7 @@ from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
 
 WORDS, BYTES = TOKENIZERS["translation"], TOKENIZERS["generation"]
 MODEL = dataclasses.replace(
-    served("en-de", FakePool()), manifest=manifest(attention=Attention(layers=2, heads=2, default_layer=2))
+    served("en-de", FakePool()), manifest=manifest(alignment=AlignmentSpec(layers=2, heads=2, default_layer=2))
 )
 
 
@@ -151,16 +151,27 @@ def test_perplexity_of_the_impossible_is_infinite():
     assert perplexity((-1000.0,)) == perplexity((-math.inf, 0.0)) == math.inf
 
 
-def figures(form, **changes):
+def figures(scheme, **changes):
     unmeasured = dict.fromkeys(("exact_match", "bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens"))
-    fields = {"form": form, "sentences": 500, **unmeasured, "tokens_per_s": 900.0, "tokens_per_s_alone": 90.0}
-    return FormFigures(**{**fields, "chosen": False, **changes})
+    fields = {
+        "scheme": scheme,
+        "evaluation_samples": 500,
+        **unmeasured,
+        "tokens_per_s": 900.0,
+        "single_stream_tokens_per_s": 90.0,
+    }
+    return SchemeMeasurement(**{**fields, "chosen": False, **changes})
 
 
 def described(precision, *, is_batch_invariant=True, **changes):
     """What is told of a model with fp32 and int8 graphs, of which it runs those of `precision`."""
     quantization = Quantization(
-        form="static+kv", weight_bits=8, block=0, activations="static", cache="int8", batch_invariant=True
+        scheme="w8a8-static-kv8",
+        weight_bits=8,
+        block_size=0,
+        activations="static",
+        kv_cache="int8",
+        batch_invariant=True,
     )
     variants = (
         Variant(precision="fp32", graphs={}, states=()),
@@ -179,12 +190,12 @@ def test_a_quantised_model_promises_no_more_than_this_machine_keeps(is_batch_inv
 
 def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
     comparison = (
-        figures("row", exact_match=0.95, bleu_loss=0.0),
-        figures("static+kv", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
+        figures("w8a8-dynamic", exact_match=0.95, bleu_loss=0.0),
+        figures("w8a8-static-kv8", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
     )
     told = described("int8", comparison=comparison).quantization
     assert told == pb.Quantization(
-        scheme="static+kv",
+        scheme="w8a8-static-kv8",
         weight_bits=8,
         activations="static",
         kv_cache="int8",
@@ -198,7 +209,7 @@ def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
 
 def test_a_quantised_model_that_was_not_measured_says_so():
     told = described("int8").quantization
-    assert (told.scheme, told.evaluation_samples) == ("static+kv", 0)
+    assert (told.scheme, told.evaluation_samples) == ("w8a8-static-kv8", 0)
     assert not told.HasField("exact_match")
 
 

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from export.bundle import FORMAT_VERSION, Attention
+from export.bundle import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge import servicer
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
@@ -165,9 +165,9 @@ async def test_the_seed_is_told_when_it_was_used(edge, channel):
 
 
 async def test_what_is_large_is_told_in_a_thread():
-    attention = Attention(layers=6, heads=8, default_layer=1)
+    alignment = AlignmentSpec(layers=6, heads=8, default_layer=1)
     model = served("en-de", FakePool())
-    model = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, attention=attention))
+    model = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, alignment=alignment))
     request = Request(request_id="r", source=(5,) * 200, prompt=(1,), max_tokens=200, deadline_s=9.0)
     for options, is_large in (
         ({}, False),

@@ -15,7 +15,7 @@ from tests.fakes import FakeCuda, bytes_of
 SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
 CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
 STRIDED = StateSpec(name="self_key.1", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4), stride=3)
-WORDS = StateSpec(name="word_weight", kind="words", dtype="int8", shape=("batch", 6, "words"))
+WORDS = StateSpec(name="word_weight", kind="shortlist", dtype="int8", shape=("batch", 6, "shortlist"))
 RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
 
 memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
@@ -75,9 +75,9 @@ def test_words_take_room_only_where_a_row_has_its_own():
 
 def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
     states = CacheBuffers([SELF, WORDS], HostMemory(), max_rows=4)
-    lengths: dict[StateKind, int] = {"self_kv": 8, "words": 70}
+    lengths: dict[StateKind, int] = {"self_kv": 8, "shortlist": 70}
     states.ensure(3, live=0, lengths=lengths)
-    (buffer,) = states.of_kind("words")
+    (buffer,) = states.of_kind("shortlist")
     assert buffer.shape(3) == (3, 6, 128)
     values = array(buffer)
     values[:] = np.arange(4)[:, None, None]
@@ -85,11 +85,11 @@ def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
     assert (values[0] == 0).all()
     assert (values[1, :, :70] == 2).all()
     assert (values[1, :, 70:] == 1).all()
-    assert not states.ensure(3, live=3, lengths=lengths | {"words": 65})
-    assert states.capacities["words"] == 128
-    states.ensure(3, live=3, lengths=lengths | {"words": 0})
+    assert not states.ensure(3, live=3, lengths=lengths | {"shortlist": 65})
+    assert states.capacities["shortlist"] == 128
+    states.ensure(3, live=3, lengths=lengths | {"shortlist": 0})
     assert buffer.shape(3) == (3, 6, 0)
-    assert not states.ensure(3, live=3, lengths=lengths | {"words": 0}), "nothing to be done"
+    assert not states.ensure(3, live=3, lengths=lengths | {"shortlist": 0}), "nothing to be done"
 
 
 def test_what_has_one_place_for_several_positions_is_counted_by_places():

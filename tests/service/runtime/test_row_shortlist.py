@@ -12,8 +12,8 @@ from service.runtime.step_outputs import LogitsBlocks
 
 WIDTH, WORDS = 8, 100
 STATES = [
-    StateSpec(name="word_ids", kind="words", dtype="int64", shape=("batch", "words")),
-    StateSpec(name="word_weight", kind="words", dtype="int8", shape=("batch", WIDTH, "words")),
+    StateSpec(name="word_ids", kind="shortlist", dtype="int64", shape=("batch", "shortlist")),
+    StateSpec(name="word_weight", kind="shortlist", dtype="int8", shape=("batch", WIDTH, "shortlist")),
 ]
 
 
@@ -41,7 +41,7 @@ def own(memory):
 
 def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
     def ensure(lines, top_k, words):
-        own.states.ensure(2, live=0, lengths={"words": words})
+        own.states.ensure(2, live=0, lengths={"shortlist": words})
         return own.ensure(lines, top_k)
 
     assert ensure(4, 2, 0)
@@ -51,7 +51,7 @@ def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
 
 def test_room_that_was_refused_is_asked_for_again(own, memory):
     outputs = LogitsBlocks(memory, WORDS)
-    own.states.ensure(2, live=0, lengths={"words": 70})
+    own.states.ensure(2, live=0, lengths={"shortlist": 70})
     own.ensure(2, 2)
     outputs.ensure(2, 4)
     memory.is_out = True
@@ -67,7 +67,7 @@ def test_room_that_was_refused_is_asked_for_again(own, memory):
 
 
 def test_of_few_words_the_best_are_few(own):
-    own.states.ensure(2, live=0, lengths={"words": 5})
+    own.states.ensure(2, live=0, lengths={"shortlist": 5})
     own.ensure(2, 8)
     block = own._blocks["top_logprobs"]
     block.bytes[: 2 * 8 * 4] = np.array([[-1, -2, *[-np.inf] * 6], [-3] * 8], np.float32).view(np.uint8).ravel()

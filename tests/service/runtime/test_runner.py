@@ -512,7 +512,7 @@ def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_b
     manifest = load_bundle(tiny_attention_bundle)
     model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
     held = model.weight_bytes
-    names = ["align", "decode", "encode", "rank", "rank_words", "words"]
+    names = ["align", "decode", "encode", "logprobs", "project_shortlist", "shortlist_logprobs"]
     assert sorted(opened) == [f"{name}.onnx" for name in names]
     assert model.open_attend() is model.open_attend()
     assert opened[len(names) :] == ["attend.onnx"]
