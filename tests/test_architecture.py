@@ -37,7 +37,7 @@ _SHARED = tuple(
     if path.stem not in ("__init__", "server")
 )
 _MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.py")) if path.stem != "__init__")
-_BUNDLE = ("export.bundle", "export.manifest")
+_BUNDLE = ("export.bundle", "export.manifest", "export.manifest_migration")
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
     "model.corpus": (),
@@ -47,6 +47,7 @@ ROOMS = {
     "model.pretrained": (*_MODEL, "model.training", "model.tokenizers"),
     "export.bundle": _BUNDLE,
     "export.manifest": _BUNDLE,
+    "export.manifest_migration": _BUNDLE,
     "export.graphs": _BUNDLE,
     "export.passes": (*_BUNDLE, "export.graphs"),
     "export.verification": (*_BUNDLE, "export.graphs", "export.passes"),
