@@ -1,51 +1,68 @@
-"""Exported bundles that many tests read; exported once a session, and never to be changed by a test."""
+"""Exported bundles that many tests read, built once per run, and the order of the tests."""
+
+import sys
 
 import pytest
 
+from tests.build_cache import BuildCache, reuse_operator_table
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
+def pytest_collection_finish(session):
+    if "torch.onnx" in sys.modules:
+        reuse_operator_table()
+
+
 @pytest.fixture(scope="session")
-def tiny_translation_bundle(tmp_path_factory):
+def build_cache(tmp_path_factory, worker_id):
+    """A BuildCache that the processes of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    root = (own if worker_id == "master" else own.parent) / "built"
+    root.mkdir(exist_ok=True)
+    return BuildCache(root)
+
+
+@pytest.fixture(scope="session")
+def exported(build_cache):
+    """Exports a model and returns the path of its bundle, which must not be changed: `BuildCache.exported`."""
+    return build_cache.exported
+
+
+@pytest.fixture(scope="session")
+def traced(build_cache):
+    """Traces a model and returns its graphs, which must not be changed: `BuildCache.traced`."""
+    return build_cache.traced
+
+
+@pytest.fixture(scope="session")
+def tiny_translation_bundle(exported):
     """Path of a bundle with `encode` and `decode`: d_model 32, 2+2 layers, 64 positions."""
-    return _exported(tmp_path_factory, "encoder_decoder")
+    return exported(tiny_model(tiny_config("encoder_decoder")))
 
 
 @pytest.fixture(scope="session")
-def tiny_attention_bundle(tmp_path_factory):
+def tiny_attention_bundle(exported):
     """Path of a bundle of the model of `tiny_translation_bundle`, with `align` beside `encode` and `decode`, and with a
     shortlist that allows a source the words of the sentences its own words are from."""
     pairs = [(text, text) for text in TEXTS]
-    return _exported(tmp_path_factory, "encoder_decoder", attention=True, parallel=pairs)
+    return exported(tiny_model(tiny_config("encoder_decoder")), attention=True, parallel=pairs)
 
 
 @pytest.fixture(scope="session")
-def tiny_generation_bundle(tmp_path_factory):
+def tiny_generation_bundle(exported):
     """Path of a bundle with `decode` alone: d_model 32, 2 layers, 64 positions."""
-    return _exported(tmp_path_factory, "decoder")
+    return exported(tiny_model(tiny_config("decoder")))
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder_bundles(tmp_path_factory):
+def tiny_encoder_bundles(exported):
     """Paths of bundles with `encode` alone, by the name of their model in ENCODERS."""
-    from export.to_onnx import export_model
-
-    path, tokenizer = tmp_path_factory.mktemp("bundles"), tiny_tokenizer(with_mask=True)
-    for kind in ENCODERS:
-        export_model(tiny_encoder(kind), tokenizer, path / kind, texts=TEXTS)
-    return {kind: path / kind for kind in ENCODERS}
+    tokenizer = tiny_tokenizer(with_mask=True)
+    return {kind: exported(tiny_encoder(kind), tokenizer) for kind in ENCODERS}
 
 
 @pytest.fixture(scope="session")
-def tiny_recurrent_bundle(tmp_path_factory):
+def tiny_recurrent_bundle(exported):
     """Path of a bundle of a recurrent model with attention and input feeding, with `align` beside `encode` and
     `decode`: LSTM, d_model 32, encoder_dim 48, 2+2 layers, 64 positions."""
-    return _exported(tmp_path_factory, "recurrent", attention=True)
-
-
-def _exported(tmp_path_factory, architecture, **extras):
-    from export.to_onnx import export_model  # torch: only for tests that need a bundle
-
-    path = tmp_path_factory.mktemp("bundles") / architecture
-    export_model(tiny_model(tiny_config(architecture)), tiny_tokenizer(), path, texts=TEXTS, **extras)
-    return path
+    return exported(tiny_model(tiny_config("recurrent")), attention=True)

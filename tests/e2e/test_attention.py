@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 import cli.main
-from export.to_onnx import export_model
 from export.verification.torch_reference import Expected
 from glossa.client import AsyncClient, Client, ClientError
 from glossa.client.types import attention_kind
@@ -25,13 +24,14 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def server(tiny_attention_bundle, tiny_translation_bundle, tmp_path_factory):
-    path = tmp_path_factory.mktemp("bundles") / "generation"
-    export_model(GENERATOR, tiny_tokenizer(), path, texts=TEXTS, attention=True)
-    models = {"en-de": str(tiny_attention_bundle), "en": str(path), "blind": str(tiny_translation_bundle)}
-    models["texts"] = str(path.with_name("encoder"))
-    export_model(ENCODER, tiny_tokenizer(), path.with_name("encoder"), texts=TEXTS, attention=True)
-    with serving(models=models) as server:
+def server(tiny_attention_bundle, tiny_translation_bundle, exported):
+    bundles = {
+        "en-de": tiny_attention_bundle,
+        "en": exported(GENERATOR, attention=True),
+        "blind": tiny_translation_bundle,
+        "texts": exported(ENCODER, attention=True),
+    }
+    with serving(models={name: str(path) for name, path in bundles.items()}) as server:
         yield server
 
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from export.to_onnx import export_model
 from glossa.client import Client, ClientError
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
 from model.reference.beam import beam_search
@@ -29,14 +28,9 @@ MOST = 20
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    path = tmp_path_factory.mktemp("framed")
-    export_model(TRANSLATOR, TOKENIZER, path / "many", texts=TEXTS, attention=True)
-    export_model(GENERATOR, TOKENIZER, path / "bare", texts=TEXTS)
-    with (
-        serving(models={"many": str(path / "many"), "bare": str(path / "bare")}) as server,
-        Client(server.address) as client,
-    ):
+def client(exported):
+    models = {"many": str(exported(TRANSLATOR, attention=True)), "bare": str(exported(GENERATOR))}
+    with serving(models=models) as server, Client(server.address) as client:
         yield client
 
 

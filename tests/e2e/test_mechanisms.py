@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from export.bundle import load_bundle
-from export.to_onnx import export_bundle, export_model
+from export.to_onnx import export_bundle
 from glossa.client import Client, ClientError
 from model.checkpoint import load_checkpoint
 from model.config import find_preset
@@ -29,11 +29,8 @@ MOST = 16
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    path = tmp_path_factory.mktemp("mechanisms")
-    for name, model in (("compressed", COMPRESSED), ("learned", LEARNED)):
-        export_model(model, TOKENIZER, path / name, texts=TEXTS)
-    return {name: path / name for name in ("compressed", "learned")}
+def bundles(exported):
+    return {"compressed": exported(COMPRESSED), "learned": exported(LEARNED)}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,89 @@
+"""Exported bundles and traced graphs that several tests read: built once per run, shared by all processes of the run.
+
+A key is the content that determines the result: the model's configuration and weights, the tokenizer, the arguments.
+Tests must not change what they get. Nothing is kept from one run to the next.
+"""
+
+import fcntl
+import functools
+import hashlib
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import TEXTS, tiny_tokenizer
+
+
+class BuildCache:
+    """root: a directory that all processes of the run share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._loaded: dict[str, Any] = {}
+
+    def once(self, build: Callable[[Path], Any], *key: Any) -> Any:
+        """Returns what `build` returned for this key, called at most once in the run with a directory of its own.
+
+        The key must determine the result; its parts must have a repr that does, models and tokenizers excepted. The
+        result must be picklable. Other processes wait for the one that builds; when it fails, the next one builds.
+        """
+        name = "-".join((build.__name__, _digest(key)))
+        if name not in self._loaded:
+            directory = self._root / name
+            with Path(f"{directory}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                result = Path(f"{directory}.pickle")
+                if not result.exists():
+                    directory.mkdir(exist_ok=True)
+                    result.write_bytes(pickle.dumps(build(directory)))
+                self._loaded[name] = pickle.loads(result.read_bytes())
+        return self._loaded[name]
+
+    def exported(self, model, tokenizer=None, *, texts=TEXTS, **options) -> Path:
+        """Path of the verified bundle of a model. options: of `export_model`."""
+        from export.to_onnx import export_model  # torch: only for tests that need a bundle
+
+        tokenizer = tokenizer or tiny_tokenizer()
+
+        def bundle(directory):
+            export_model(model, tokenizer, directory / "bundle", texts=texts, **options)
+            return directory / "bundle"
+
+        return self.once(bundle, model, tokenizer, texts, options)
+
+    def traced(self, model, **options):
+        """The result of `trace_model`. options: its own."""
+        from export.to_onnx import trace_model
+
+        def graphs(_):
+            return trace_model(model, **options)
+
+        return self.once(graphs, model, options)
+
+
+def _digest(parts: Any) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        if hasattr(part, "state_dict"):
+            found.update(json.dumps(part.config.to_json(), sort_keys=True).encode())
+            for name, tensor in part.state_dict().items():
+                found.update(name.encode() + tensor.detach().numpy().tobytes())
+        elif hasattr(part, "to_json"):
+            found.update(str(part.to_json()).encode())
+        else:
+            found.update(repr(part).encode())
+    return found.hexdigest()[:16]
+
+
+def reuse_operator_table() -> None:
+    """Makes torch's ONNX exporter build its table of operators once per process instead of once per graph.
+
+    The table depends on the opset alone and is only read. Building it is 0.8 s of the 1 to 3 s that tracing a small
+    graph takes; the graphs are the same bytes.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
+        ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
