@@ -49,9 +49,9 @@ class BuildCache:
 
         def bundle(directory):
             export_model(model, tokenizer, directory / "bundle", texts=texts, **options)
-            return directory / "bundle"
+            return str(directory / "bundle")
 
-        return self.once(bundle, model, tokenizer, texts, options)
+        return Path(self.once(bundle, model, tokenizer, texts, options))
 
     def traced(self, model, **options):
         """The result of `trace_model`. options: its own."""
@@ -86,4 +86,5 @@ def reuse_operator_table() -> None:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
-        ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+        once_per_opset = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+        ONNXRegistry.from_torchlib = once_per_opset  # type: ignore[assignment, method-assign]
