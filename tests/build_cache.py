@@ -87,4 +87,4 @@ def reuse_operator_table() -> None:
 
     if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
         once_per_opset = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
-        ONNXRegistry.from_torchlib = once_per_opset  # type: ignore[assignment, method-assign]
+        ONNXRegistry.from_torchlib = once_per_opset  # type: ignore[method-assign]
