@@ -51,7 +51,7 @@ test-all: $(STAMP)  ## run the tests, slow ones included
 	$(PYTEST) --quiet --numprocesses $(JOBS) -m "slow or not slow"
 
 .PHONY: check
-check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, stubs up to date, package borders
+check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generated files up to date, package borders
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -59,6 +59,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, stubs u
 	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf breaking --against $(BASELINE)
 	@$(MAKE) stubs-check
+	@$(BIN)/python -m codegen.options --check
 	$(PYTEST) --quiet tests/test_architecture.py
 
 .PHONY: protos
@@ -68,6 +69,10 @@ protos: $(STAMP)  ## generate the gRPC stubs from the .proto
 .PHONY: baseline
 baseline: $(STAMP)  ## at a release: make the present .proto the API that later changes must stay compatible with
 	$(BIN)/buf build --exclude-source-info --output $(BASELINE)
+
+.PHONY: options
+options: $(STAMP)  ## generate the client's types, the flags and the docs' tables from the list of decoding options
+	$(BIN)/python -m codegen.options
 
 .PHONY: stubs-check
 stubs-check: $(STAMP)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("model", "export", "service", "glossa", "cli")
+PACKAGES = ("model", "export", "service", "glossa", "cli", "codegen")
 HOME = {"glossa": "clients/python/glossa"}  # where a package lies, if not at the top
 OUTSIDE = ("bench", "lectures", "tests")  # nothing of the product may import them
 
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "service": ("export.bundle", "model.tokenizer", "glossa.v1"),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
+    "codegen": ("service.option_metadata", "service.options"),
 }
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is

@@ -49,7 +49,7 @@ class BeamSearch:
         self._phrases = selector.request.lexical_constraints
         self._place = selector.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
-        self._places = options.places // options.num_beam_groups
+        self._places = options.max_finished // options.num_beam_groups
         self._groups: list[_Group] = []
         self.is_greedy, self.is_scored = False, True
         self._looked_at = max(2, 1 + len(selector.eos_ids))  # candidates a place

@@ -39,7 +39,8 @@ from service.decoding.logits_processors import AllowedTokens, BannedTexts, build
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
-from service.options import MAX_WIDTH, DecodingOptions, check, check_scoring
+from service.option_checks import check, check_scoring
+from service.options import MAX_WIDTH, DecodingOptions
 from service.request import EventSink, Request
 
 INLINE_BYTES = 1024  # tokenised on the event loop (0.3 ms); longer text in a thread, by the call that releases the GIL

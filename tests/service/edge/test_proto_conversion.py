@@ -9,7 +9,8 @@ from export.bundle import AlignmentSpec, Quantization, SchemeMeasurement, Varian
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.catalog import TextLimits
 from service.edge.proto_conversion import decoding_options, describe, details, perplexity, score, token_texts
-from service.options import CHOICES, DecodingOptions
+from service.option_checks import CHOICES
+from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request
 from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
 

@@ -1,0 +1,53 @@
+import json
+from typing import get_type_hints
+
+import pytest
+
+from codegen import options as generator
+from glossa.client import options as client
+from service.options import OPTIONS
+
+
+def test_generated_files_are_up_to_date():
+    for path, content in generator.generated().items():
+        assert path.read_text(encoding="utf-8") == content, f"{path.name} is out of date; run: make options"
+
+
+def test_a_stale_file_is_named(tmp_path, monkeypatch):
+    for name in (generator.CLIENT, generator.FLAGS, generator.DOCS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"old\n{generator.BEGIN}old\n{generator.END}", encoding="utf-8")
+    monkeypatch.setattr(generator, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"options.py is out of date; run: make options"):
+        generator.main(["--check"])
+    generator.main([])
+    generator.main(["--check"])
+    docs = (tmp_path / generator.DOCS).read_text(encoding="utf-8")
+    assert docs.startswith(f"old\n{generator.BEGIN}\n### ")
+
+
+def test_the_client_takes_every_option():
+    assert set(get_type_hints(client.DecodingOptions)) == set(OPTIONS)
+    assert set(get_type_hints(client.ScoringOptions)) == {name for name, option in OPTIONS.items() if option.scores}
+
+
+def test_the_command_line_knows_every_option():
+    known = json.loads(generator.flags())
+    assert list(known) == list(OPTIONS)
+    assert known["bad_words"]["flag"] == "--bad-word"
+    assert known["alignment"] == {
+        "type": "choice",
+        "choices": ["none", "soft", "hard", "both"],
+        "help": known["alignment"]["help"],
+        "panel": "Additional output",
+    }
+    assert {item["type"] for item in known.values()} == {"int", "float", "bool", "str", "list", "choice", "path"}
+
+
+def test_a_row_of_the_docs_has_meaning_range_default_and_peers():
+    rows = [line for line in generator.tables().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(OPTIONS)
+    assert rows[0] == (
+        "| `max_tokens` | maximum number of new tokens, end token included | at least 0 | 0 (the model's limit) "
+        "| `max_new_tokens` | `max_decoding_length` | `max_tokens` | `--max-len-b` |"
+    )
