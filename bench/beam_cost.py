@@ -58,7 +58,7 @@ def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[f
             outputs = runner.run(plan.step)
             advance(scheduler.commit(plan), outputs)
             if plan.step.rows == rows and not plan.step.new_rows:
-                turns.append((time.perf_counter() - began_s, outputs.step_s, runner.copying_s))
+                turns.append((time.perf_counter() - began_s, outputs.turn.step_s, runner.copying_s))
     return turns
 
 

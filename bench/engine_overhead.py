@@ -37,9 +37,8 @@ from service.engine.scheduler import SchedulerConfig
 from service.request import Request, TextDelta
 from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
-from service.runtime.step_outputs import StepOutputs
 from service.server import Server
-from service.step import StepPlan
+from service.step import StepOutput, StepPlan
 
 LIMITS = {"engine": 0.08, "unary": 0.08, "streaming": 0.20}
 SOURCE_TOKENS = 20
@@ -110,10 +109,10 @@ class TimedRunner(OnnxRunner):
         self._timed = [TimedSession(session) for session in model.sessions.values()]
         sessions: dict[str, Any] = dict(zip(model.sessions, self._timed, strict=True))
         super().__init__(OnnxModel(model.manifest, model.choice, sessions), HostMemory(), max_rows=max_rows)
-        self.ends = ()  # random weights end sentences at random; here every row goes on to its length
+        self.eos_ids = ()  # random weights end sentences at random; here every row goes on to its length
         self.runs: list[tuple[float, int, bool, float]] = []
 
-    def run(self, plan: StepPlan) -> StepOutputs:
+    def run(self, plan: StepPlan) -> StepOutput:
         began_s, before_s = time.perf_counter(), sum(session.seconds for session in self._timed)
         if len(plan.new_rows) == plan.rows:
             self.runs.clear()

@@ -46,7 +46,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 def decode(runner: OnnxRunner, requests: list[Request], rng: random.Random | None) -> dict[str, Any]:
     """What every request is answered, by its id."""
     scheduler = Scheduler(SchedulerConfig(max_rows=ROWS), runner.limits, runner.layout)
-    todo = [Sequence(request, search_for(request, eos_ids=runner.ends)) for request in requests]
+    todo = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     sequences = list(todo)
     while todo or not scheduler.is_idle:
         for _ in range(min(len(todo), rng.choice([0, 1, 2, 8]) if rng else len(todo))):

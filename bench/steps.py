@@ -39,7 +39,7 @@ class Rows:
         return self._run(self._context)[1]
 
     def _run(self, position: int, joins: tuple[NewRow, ...] = ()) -> tuple[float, float]:
-        turn = self._runner.run(
+        output = self._runner.run(
             StepPlan(
                 rows=self._rows,
                 new_rows=joins,
@@ -51,4 +51,4 @@ class Rows:
                 top_k=0,
             )
         )
-        return turn.prefill_s, turn.step_s
+        return output.turn.prefill_s, output.turn.step_s

@@ -1,14 +1,15 @@
-"""What one turn of an engine asks of its runner (`StepPlan`) and gets back (`StepOutput`).
+"""What one turn of an engine asks of its runner (`StepPlan`) and what it returns (`StepOutput`, `TurnOutput`).
 
 A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure
-and a runner can be replaced by a script. Live rows are the dense prefix [0, rows) of the runner's buffers.
+and a script can replace a runner. Live rows are the dense prefix [0, rows) of the runner's buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -137,55 +138,127 @@ class StepPlan(NamedTuple):
         return kept
 
 
-class StepOutput(Protocol):
-    """What the model says of each row's next token; valid until the next run.
+T = TypeVar("T")
+ByRow = Sequence[T] | Mapping[int, T]
 
-    top_ids, top_logprobs: for each row at least the wanted number of tokens with the largest logits, best first, of
-    equal ones the lowest id first; of a row with words of its own, to which its distribution is limited, perhaps fewer.
-    Where no row is scored, logits stand for log-probabilities, and there are no distributions.
-    extra_tokens: the inputs of the steps that the only row made by itself.
-    prefill_s: seconds of encoding and prefill; step_s: seconds of one step; draft_s: of each draft.
+
+class PlainOutput:
+    """The most likely token of each row, from a turn in which no row asked for log-probabilities.
+
+    top_ids: one token of each row; of equal ones the lowest id.
     """
 
-    top_ids: list[list[int]]
-    top_logprobs: list[list[float]]
-    extra_tokens: list[int]
-    prefill_s: float
-    step_s: float
-    draft_s: list[float]
+    __slots__ = ("top_ids", "turn")
 
-    def after_each_token(self, row: int) -> Iterator[StepOutput]:
-        """What it says of a row behind each token of the row's draft, one after another; of the row that made steps by
-        itself, behind each of them."""
-        ...
+    def __init__(self, top_ids: ByRow[list[int]], turn: TurnOutput) -> None:
+        self.top_ids, self.turn = top_ids, turn
+
+
+class RankedOutput:
+    """Next-token predictions by row, with log-probabilities: the unmodified model's, over the full vocabulary or the
+    row's shortlist.
+
+    top_ids, top_logprobs: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first;
+        fewer where a shortlist is shorter.
+    """
+
+    __slots__ = ("_lines", "top_ids", "top_logprobs", "turn")
+
+    def __init__(
+        self, top_ids: ByRow[list[int]], top_logprobs: ByRow[list[float]], lines: ByRow[int], turn: TurnOutput
+    ) -> None:
+        """lines: where `turn` has the distribution of each row."""
+        self.top_ids, self.top_logprobs, self._lines, self.turn = top_ids, top_logprobs, lines, turn
 
     def logprobs(self, row: int) -> np.ndarray:
-        """The whole distribution, float32 (V,): log-softmax of the logits. Not to be changed."""
-        ...
+        """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""
+        return self.turn.deferred.logprobs(row, self._lines[row])
 
     def logsumexp(self, row: int) -> float:
-        """Log-sum-exp of the logits: what must be added to log-probabilities to have logits again."""
+        """Log-sum-exp of the logits: log-probabilities plus this are logits."""
+        return self.turn.deferred.logsumexp(row, self._lines[row])
+
+
+StepOutput = PlainOutput | RankedOutput
+"""Next-token predictions by row: after the decode step of a turn, or after one draft token or one extra step of a row.
+Every turn in which a row is scored (`StepPlan.is_scored`) is ranked."""
+
+
+def ranked(output: StepOutput) -> RankedOutput:
+    """The output of a turn in which log-probabilities were asked for."""
+    assert isinstance(output, RankedOutput), "no row asked for log-probabilities in this turn"
+    return output
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TurnOutput:
+    """All that a turn computed; valid until the next run. Predictions stand in lines: first one for each row of the
+    step, then one for each draft token or extra step.
+
+    top_ids, top_scores: by line, best first. If the turn is ranked, scores are log-probabilities; otherwise they only
+        show whether the numbers are finite.
+    token_lines: by row with a draft or extra steps, the lines after each of its tokens.
+    extra_tokens: inputs of the extra greedy steps.
+    encoder_outputs: by new row with an encoder request.
+    prefill_s: seconds of encoder and prefill; step_s: of one step; draft_s: of each draft.
+    """
+
+    rows: int
+    is_ranked: bool
+    top_ids: list[list[int]]
+    top_scores: list[list[float]]
+    deferred: DeferredOutputs
+    token_lines: Mapping[int, Sequence[int]]
+    extra_tokens: Sequence[int] = ()
+    encoder_outputs: Mapping[int, EncoderOutput]
+    prefill_s: float
+    step_s: float
+    draft_s: Sequence[float] = ()
+
+    def step(self) -> StepOutput:
+        """Predictions after the decode step, by row."""
+        if self.is_ranked:
+            return RankedOutput(self.top_ids, self.top_scores, range(self.rows), self)
+        return PlainOutput(self.top_ids, self)
+
+    def after_each_token(self, row: int) -> Iterator[StepOutput]:
+        """Predictions for a row after each token of its draft, or after each step of the turn, in order."""
+        for line in self.token_lines[row]:
+            ids = {row: self.top_ids[line]}
+            if self.is_ranked:
+                yield RankedOutput(ids, {row: self.top_scores[line]}, {row: line}, self)
+            else:
+                yield PlainOutput(ids, self)
+
+    def non_finite_lines(self) -> list[int]:
+        """Lines whose best score is NaN or infinite."""
+        return [line for line, scores in enumerate(self.top_scores) if not math.isfinite(scores[0])]
+
+
+class DeferredOutputs(Protocol):
+    """What is computed, or copied out of the runner's memory, only on demand."""
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        """See RankedOutput.logprobs: of a row, in a line of the turn."""
         ...
 
+    def logsumexp(self, row: int, line: int) -> float: ...
+
     def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        """Cross-attention weights of the decoder over the row's source when it reads `tokens`, the start token first:
-        float32 (layers, heads, len(tokens), source positions)."""
+        """Cross-attention weights over the source of a row for the decoder inputs `tokens`, start token first: float32
+        (layers, heads, len(tokens), source positions)."""
         ...
 
     def attention(
         self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
     ) -> dict[AttentionKind, np.ndarray]:
-        """Attention of a pass of the whole model over a source and what the decoder reads, whatever the rows hold:
-        float32 (layers, heads, queries, keys) of each of the kinds."""
-        ...
-
-    def encoder_output(self, row: int) -> EncoderOutput:
-        """What the encoder says of the source of a row that joined in this turn with a reading."""
+        """Attention weights of a separate pass over `source` and the decoder inputs `tokens`: float32 (layers, heads,
+        queries, keys) by kind."""
         ...
 
 
 class Runner(Protocol):
-    """Computes. It knows rows, tokens and states, but no requests, texts or strategies; one thread uses it."""
+    """Executes plans. It knows rows, tokens and caches, but no requests, texts or strategies. One thread uses it."""
 
     @property
     def limits(self) -> Limits: ...
@@ -194,22 +267,26 @@ class Runner(Protocol):
     def layout(self) -> CacheLayout: ...
 
     @property
-    def ends(self) -> tuple[int, ...]: ...
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer."""
+        ...
 
     @property
     def max_rows(self) -> int: ...
 
     @property
     def has_attention(self) -> bool:
-        """`StepOutput.attend` works."""
+        """Whether `DeferredOutputs.cross_attention` works."""
         ...
 
-    def run(self, plan: StepPlan) -> StepOutput: ...
+    def run(self, plan: StepPlan) -> StepOutput:
+        """Executes one turn. A run that raises leaves the rows undefined until `reset`."""
+        ...
 
     def reset(self) -> None:
-        """Forgets all rows, whatever happened in a run that raised."""
+        """Drops all rows, also after a run that raised."""
         ...
 
     def mark_idle(self) -> None:
-        """No row is left, and none is known to come: what this runner needs of the machine, others may use."""
+        """Reports that no row is live and none is waiting: other engines may use the cores."""
         ...

@@ -17,6 +17,7 @@ from service.engine.prompt_lookup import DraftProposer
 from service.engine.scheduler import check_invariants
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
+from service.step import TurnOutput
 
 EOS = 2
 
@@ -83,34 +84,15 @@ def doubtful(source, fed, vocab_size):
 
 
 class ScriptedOutputs:
-    """See service.step.StepOutput. Attention looks at one source position after another."""
+    """See service.step.DeferredOutputs. Attention looks at one source position after another."""
 
-    def __init__(self, logprobs_RV, sources, top_k, prefill_s, step_s, behind=None, extra=(), is_scored=True):
-        self.logprobs_RV, self.sources, self.prefill_s, self.step_s = logprobs_RV, sources, prefill_s, step_s
-        self.behind_RTV = behind or {}  # (row, 1 + draft, V) of rows with drafts or with steps of their own
-        self.extra_tokens = list(extra)
-        self.is_scored = is_scored
-        self.draft_s = [] if extra else [0.003] * len(self.behind_RTV)
-        self.top_k = top_k
-        ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, :top_k]
-        self.top_ids = ids_RK.tolist()
-        self.top_logprobs = np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist()
+    def __init__(self, logprobs_LV, sources):
+        self.logprobs_LV, self.sources = logprobs_LV, sources
 
-    def after_each_token(self, row):
-        """Of the whole turn, as if what follows one token of the draft were all that is known of the row."""
-        for said_V in self.behind_RTV[row]:
-            logprobs_RV = np.full((row + 1, len(said_V)), np.nan)
-            logprobs_RV[row] = said_V
-            yield ScriptedOutputs(
-                logprobs_RV, self.sources, self.top_k, self.prefill_s, self.step_s, is_scored=self.is_scored
-            )
+    def logprobs(self, row, line):
+        return self.logprobs_LV[line]
 
-    def logprobs(self, row):
-        assert self.is_scored, "nobody wanted log-probabilities in this turn"
-        return self.logprobs_RV[row]
-
-    def logsumexp(self, row):
-        assert self.is_scored, "nobody wanted log-probabilities in this turn"
+    def logsumexp(self, row, line):
         return 3.0
 
     def cross_attention(self, row, tokens):
@@ -127,8 +109,21 @@ class ScriptedOutputs:
             one[..., 0] = 1.0
         return weights
 
-    def encoder_output(self, row):
-        return EncoderOutput(vector=np.array(self.sources[row], np.float32))
+
+def scripted_output(logprobs_RV, sources, top_k=1, *, rows=None, is_scored=True, **turn):
+    """What a runner returns that predicts these lines of log-probabilities, of which the first `rows` follow the step;
+    `turn`: more fields of service.step.TurnOutput."""
+    ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, : top_k if is_scored else 1]
+    defaults = {"token_lines": {}, "prefill_s": 0.0, "step_s": 0.0}
+    return TurnOutput(
+        rows=len(logprobs_RV) if rows is None else rows,
+        is_ranked=is_scored,
+        top_ids=ids_RK.tolist(),
+        top_scores=np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist(),
+        deferred=ScriptedOutputs(logprobs_RV, sources),
+        encoder_outputs={row: EncoderOutput(vector=np.array(source, np.float32)) for row, source in enumerate(sources)},
+        **{**defaults, **turn},
+    ).step()
 
 
 class ScriptedRunner:
@@ -138,7 +133,7 @@ class ScriptedRunner:
     fail_on: numbers of runs that raise. gate: when set to an Event, runs wait for it; `entered` is set meanwhile.
     """
 
-    ends = (EOS,)
+    eos_ids = (EOS,)
     max_rows = 64
     has_attention = True
 
@@ -217,33 +212,44 @@ class ScriptedRunner:
             words - 1 if row in plan.prefilling_rows else self.rule(source, fed, words)
             for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
         ]
-        behind = self._draft(plan)
+        after = self._draft(plan)
         assert plan.max_target_len >= max(len(fed) for _, fed in self.rows)
-        taken = self._further(plan, said, behind)
-        logprobs_RV = np.array([certain(what, words) if isinstance(what, int) else what for what in said])
-        logprobs_RV = logprobs_RV.reshape(len(said), words)
-        sources = [source for source, _ in self.rows]
-        join_s, step_s = 0.001 if plan.new_rows or plan.prefill_chunks else 0.0, 0.002 if plan.tokens else 0.0
-        top_k = plan.top_k if plan.is_scored else 1
-        return ScriptedOutputs(logprobs_RV, sources, top_k, join_s, step_s, behind, taken, plan.is_scored)
+        extra = self._extra_steps(plan, said)
+        lines = [*said, *[line for lines in after.values() for line in lines]]
+        logprobs_LV = np.array([certain(what, words) if isinstance(what, int) else what for what in lines])
+        token_lines, first = {0: range(len(said))} if extra else {}, len(said)
+        for row, draft in after.items():
+            token_lines[row], first = range(first, first + len(draft)), first + len(draft)
+        return scripted_output(
+            logprobs_LV.reshape(len(lines), words),
+            [source for source, _ in self.rows],
+            plan.top_k,
+            rows=len(plan.tokens),
+            is_scored=plan.is_scored,
+            token_lines=token_lines,
+            extra_tokens=extra,
+            prefill_s=0.001 if plan.new_rows or plan.prefill_chunks else 0.0,
+            step_s=0.002 if plan.tokens else 0.0,
+            draft_s=[0.003] * len(after),
+        )
 
-    def _further(self, plan, said, behind):
-        """The only row goes on by itself: the inputs of its steps, and what follows each of them, into `behind`."""
+    def _extra_steps(self, plan, said):
+        """Inputs of the extra steps of the only row; what follows each of them is appended to `said`."""
         if not plan.extra_greedy_steps:
             return []
         assert plan.rows == len(said) == 1
         assert not plan.drafts
         ((source, fed),), words = self.rows, self.limits.vocab_size
-        taken: list[int] = []
-        heard = [certain(said[0], words) if isinstance(said[0], int) else said[0]]
-        while len(taken) < plan.extra_greedy_steps and (token := int(np.argmax(heard[-1]))) not in self.ends:
-            taken.append(token)
+        extra: list[int] = []
+        while len(extra) < plan.extra_greedy_steps:
+            token = said[-1] if isinstance(said[-1], int) else int(np.argmax(said[-1]))
+            if token in self.eos_ids:
+                break
+            extra.append(token)
             fed.append(token)
-            what = self.rule(source, fed, words)
-            heard.append(certain(what, words) if isinstance(what, int) else what)
-        self.guessed = {0} if taken else set()
-        behind[0] = heard
-        return taken
+            said.append(self.rule(source, fed, words))
+        self.guessed = {0} if extra else set()
+        return extra
 
     def _rewound(self, row, start):
         """The tokens of a row, without guesses from `start` on."""
@@ -254,19 +260,18 @@ class ScriptedRunner:
 
     def _draft(self, plan):
         """Reads the drafts; what follows each of their tokens, by row."""
-        words, behind = self.limits.vocab_size, {}
+        after: dict[int, list[Any]] = {}
         self.guessed = {draft.row for draft in plan.drafts}
         assert len(self.guessed) == len(plan.drafts)
         for draft in plan.drafts:
             assert self.limits.max_block != 1
             assert len(draft.tokens) > 1
             fed, (source, _) = self._rewound(draft.row, draft.start), self.rows[draft.row]
-            said = []
+            after[draft.row] = []
             for token in draft.tokens:
                 fed.append(token)
-                said.append(self.rule(source, fed, words))
-            behind[draft.row] = [certain(what, words) if isinstance(what, int) else what for what in said]
-        return behind
+                after[draft.row].append(self.rule(source, fed, self.limits.vocab_size))
+        return after
 
     def _read(self, plan):
         for load in plan.prefix_loads:

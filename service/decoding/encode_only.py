@@ -20,7 +20,7 @@ class EncodeOnly:
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
         sequence.steps += 1
-        sequence.encoder_output = output.encoder_output(sequence.rows[0])
+        sequence.encoder_output = output.turn.encoder_outputs[sequence.rows[0]]
         if not sequence.encoder_output.is_finite:
             raise NotFinite("what the encoder says is not finite")
         sequence.hypotheses = []

@@ -52,11 +52,11 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
 
 
 def _extend(sequence: Sequence, output: StepOutput) -> None:
-    guesses = sequence.draft_tokens or output.extra_tokens
+    guesses = sequence.draft_tokens or output.turn.extra_tokens
     if not guesses:
         sequence.search.advance(sequence, output)
         return
-    behind = output.after_each_token(sequence.rows[0])
+    behind = output.turn.after_each_token(sequence.rows[0])
     sequence.search.advance(sequence, next(behind))
     for guess, said in zip(guesses, behind, strict=True):
         if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:

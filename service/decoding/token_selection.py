@@ -17,7 +17,7 @@ import numpy as np
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
-from service.step import Scored, StepOutput
+from service.step import Scored, StepOutput, ranked
 
 
 class NotFinite(ArithmeticError):
@@ -34,8 +34,7 @@ class Stops(Protocol):
 
 def check_finite(output: StepOutput) -> None:
     """Raises NotFinite when a row is not a distribution."""
-    rows = [row for row, top in enumerate(output.top_logprobs) if not math.isfinite(top[0])]
-    if rows:
+    if rows := output.turn.non_finite_lines():
         raise NotFinite(f"log-probabilities of rows {rows} are not finite")
 
 
@@ -66,9 +65,10 @@ class TokenSelector:
         ]
         if not active:
             return None
-        scores_V = output.logprobs(hypothesis.row).copy()
+        row, scored = hypothesis.row, ranked(output)
+        scores_V = scored.logprobs(row).copy()
         if not active[0][0].is_mask:
-            scores_V += np.float32(output.logsumexp(hypothesis.row))
+            scores_V += np.float32(scored.logsumexp(row))
             for rule, state in active:
                 if not rule.is_mask:
                     rule.apply(scores_V, state, tokens)
@@ -92,12 +92,15 @@ class TokenSelector:
         if not self.is_plain:
             token = self.forced(hypothesis)
             if token is not None:
-                return [(token, float(output.logprobs(row)[token]) if self.is_scored else math.nan)]
+                return [(token, float(ranked(output).logprobs(row)[token]) if self.is_scored else math.nan)]
             scores_V = self.scores(hypothesis, output)
+        if not self.is_scored:
+            return [(output.top_ids[row][0], math.nan)]
+        scored = ranked(output)
         if scores_V is None and not also:
-            return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
+            return list(zip(scored.top_ids[row][:count], scored.top_logprobs[row][:count], strict=True))
         if scores_V is None:
-            scores_V = output.logprobs(row)
+            scores_V = scored.logprobs(row)
         found = best_of(scores_V, count)
         more = set(also).difference(token for token, _ in found)
         return found + [(token, float(scores_V[token])) for token in sorted(more) if scores_V[token] > -np.inf]
@@ -120,10 +123,11 @@ class TokenSelector:
         row = hypothesis.row
         if self.is_scored:
             if score is None or not self.is_plain:
-                score = float(output.logprobs(row)[token])
+                score = float(ranked(output).logprobs(row)[token])
             hypothesis.logprobs.append(score)
         if self._told:
-            told = zip(output.top_ids[row][: self._told], output.top_logprobs[row][: self._told], strict=True)
+            scored = ranked(output)
+            told = zip(scored.top_ids[row][: self._told], scored.top_logprobs[row][: self._told], strict=True)
             hypothesis.alternatives.append(tuple(told))
         if token not in self.eos_ids:
             if self.rules:
@@ -157,7 +161,7 @@ def attention_of(request: Request, hypothesis: Hypothesis, row: int, output: Ste
     """With which weights each token of a finished hypothesis was predicted, float32 (layers, heads, tokens, source).
     row: one with the request's source."""
     inputs = (*request.prompt, *hypothesis.tokens[:-1])
-    return output.cross_attention(row, inputs)[:, :, len(request.prompt) - 1 :]
+    return output.turn.deferred.cross_attention(row, inputs)[:, :, len(request.prompt) - 1 :]
 
 
 def unsatisfiable(steps: int) -> Unsatisfiable:

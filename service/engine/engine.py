@@ -142,7 +142,7 @@ class Engine:
         self._scheduler.check(request)
         if not self._runner.has_attention and (request.options.alignment != "none" or request.options.coverage_penalty):
             raise Unsupported("the model was exported without attention; export it again with --attention")
-        sequence = Sequence(request, search_for(request, eos_ids=self._runner.ends, stops=self._stops(request)))
+        sequence = Sequence(request, search_for(request, eos_ids=self._runner.eos_ids, stops=self._stops(request)))
         queue = self.config.max_queue
 
         def new_text() -> Detokenizer:
@@ -276,15 +276,15 @@ class Engine:
             return
         self._failures_in_a_row = 0
         if plan.step.new_rows or plan.step.prefill_chunks:
-            self._metrics.prefilled(output.prefill_s)
+            self._metrics.prefilled(output.turn.prefill_s)
             for sequence in {*plan.admitted, *plan.readers}:
-                self._answers[sequence].join_s += output.prefill_s
+                self._answers[sequence].join_s += output.turn.prefill_s
         if plan.looked_up:
             hits = len({load.row for load in plan.step.prefix_loads})
             self._metrics.looked_up(plan.looked_up, hits=hits, reused=plan.reused)
-        steps = 1 + len(output.extra_tokens)
+        steps = 1 + len(output.turn.extra_tokens)
         if plan.step.tokens:
-            self._metrics.stepped(output.step_s, len(plan.step.tokens), steps)
+            self._metrics.stepped(output.turn.step_s, len(plan.step.tokens), steps)
         if drafted:
             self._metrics.speculated(drafted, right)
             self._metrics.next_tokens(0.0, right)  # they came with others
@@ -310,10 +310,10 @@ class Engine:
         for sequence in advanced:
             answer = self._answers[sequence]
             if answer.first_s is None:
-                answer.first_s = now_s - len(output.extra_tokens) * output.step_s
+                answer.first_s = now_s - len(output.turn.extra_tokens) * output.turn.step_s
                 metrics.first_token(answer.first_s - answer.arrived_s)
-                if output.extra_tokens:
-                    metrics.next_tokens(output.step_s, len(output.extra_tokens))
+                if output.turn.extra_tokens:
+                    metrics.next_tokens(output.turn.step_s, len(output.turn.extra_tokens))
             else:
                 repeated += 1
             if isinstance(sequence.outcome, RequestError):
@@ -334,7 +334,7 @@ class Engine:
                 else:
                     self._answer(sequence, event)
         if repeated:
-            steps = 1 + len(output.extra_tokens)
+            steps = 1 + len(output.turn.extra_tokens)
             metrics.next_tokens((now_s - self._last_tokens_s) / steps, repeated * steps)
         self._last_tokens_s = now_s
 

@@ -57,7 +57,7 @@ def is_batch_invariant(runner: Runner, manifest: Manifest) -> bool:
 
 def _answered(runner: Runner, *requests: Request) -> list[Sequence]:
     scheduler = Scheduler(SchedulerConfig(max_rows=len(requests)), runner.limits, runner.layout)
-    sequences = [Sequence(request, search_for(request, eos_ids=runner.ends)) for request in requests]
+    sequences = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     for sequence in sequences:
         scheduler.check(sequence.request)
         scheduler.submit(sequence)

@@ -129,7 +129,7 @@ class Response:
         reads = request.forced_target
         if self.sequence.answers:
             reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
-        return AttentionResult(reads, output.attention(request.source, reads, request.attention_kinds))
+        return AttentionResult(reads, output.turn.deferred.attention(request.source, reads, request.attention_kinds))
 
     def _result(self, hypothesis: Hypothesis, text: str, output: StepOutput) -> HypothesisResult:
         assert hypothesis.reason is not None

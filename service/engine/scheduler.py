@@ -232,9 +232,9 @@ class Scheduler:
         if self.draft_proposer is None:
             return 0, 0
         if plan.step.tokens and not plan.step.prefilling_rows:
-            self.draft_proposer.stepped(plan.step.rows, output.step_s)
+            self.draft_proposer.stepped(plan.step.rows, output.turn.step_s)
         drafted = right = 0
-        for draft, seconds in zip(plan.step.drafts, output.draft_s, strict=True):
+        for draft, seconds in zip(plan.step.drafts, output.turn.draft_s, strict=True):
             sequence, size = self.rows[draft.row][0], len(draft.tokens)
             accepted = sequence.num_computed - draft.start - 1
             self.draft_proposer.verified(sequence, size, accepted, seconds)

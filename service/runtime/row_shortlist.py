@@ -121,14 +121,14 @@ class RowShortlist(OutputBlocks):
         """The best word of one line, and its log-probability."""
         return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
 
-    def distribution(self, row: int, line: int) -> np.ndarray:
+    def logprobs(self, row: int, line: int) -> np.ndarray:
         """Over the whole vocabulary, float32 (V,): -inf wherever a word is not the row's own."""
         count = int(self._counts[row])
         logprobs_V = np.full(self._vocab_size, -np.inf, FLOAT)
         logprobs_V[self._ids_of(row, count)] = self._read("logprobs", line, 1)[0, :count]
         return logprobs_V
 
-    def logsumexp(self, line: int) -> float:
+    def logsumexp(self, row: int, line: int) -> float:
         return float(self._read("normaliser", line, 1)[0, 0])
 
     def _ids_of(self, row: int, count: int) -> np.ndarray:

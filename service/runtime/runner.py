@@ -51,8 +51,8 @@ from service.runtime.sessions import (
     single_engine_role,
 )
 from service.runtime.step_inputs import RowInputs
-from service.runtime.step_outputs import LogitsBlocks, StepOutputs
-from service.step import Draft, NewRow, PrefillChunk, Scored, StepPlan, padded
+from service.runtime.step_outputs import LogitsBlocks, RunnerOutputs
+from service.step import Draft, NewRow, PrefillChunk, Scored, StepOutput, StepPlan, TurnOutput, padded
 
 MOST_BINDINGS = 256
 """Of steps: some 10 KB each, made in 0.3 ms."""
@@ -208,7 +208,7 @@ class OnnxRunner:
     def __init__(self, model: OnnxModel, memory: Memory, *, max_rows: int) -> None:
         self.limits: Limits = model.manifest.limits
         self.layout = model.layout
-        self.ends = model.manifest.tokens.ends
+        self.eos_ids = model.manifest.tokens.ends
         self.max_rows = max_rows
         self._model, self._memory = model, memory
         self._shared = self._computing = _Computing(model.sessions)
@@ -264,7 +264,7 @@ class OnnxRunner:
     def mark_idle(self) -> None:
         self._model.busy_engines.mark_idle(self)
 
-    def run(self, plan: StepPlan) -> StepOutputs:
+    def run(self, plan: StepPlan) -> StepOutput:
         assert 0 < plan.rows <= self.max_rows, plan.rows
         self._computing = self._computing_for(plan)
         started_s = time.perf_counter()
@@ -290,25 +290,31 @@ class OnnxRunner:
         for save in plan.prefix_stores:
             self._kept_blocks.save(self._states, save, slots=plan.prefix_slots)
         joined_s = time.perf_counter()
-        taken = self._step(plan) if plan.tokens else []
+        extra = self._step(plan) if plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = self._verify(plan.drafts, len(plan.tokens)) if plan.drafts else []
+        lines = len(plan.tokens) + (len(extra) if self._outputs.is_ranked else 0)
+        lines += sum([len(draft.tokens) for draft in plan.drafts])
         if self._outputs.is_ranked and self._asked(plan):
-            self._rank(0, len(plan.tokens) + len(taken) + sum([len(draft.tokens) for draft in plan.drafts]))
-        return StepOutputs(
-            self._outputs,
-            len(plan.tokens),
-            attend=self._attend,
-            see=self._see,
-            encoded=self._encoded,
+            self._rank(0, lines)
+        deferred = RunnerOutputs(self._outputs, self, self._words, plan.shortlist_rows)
+        top_ids, top_scores = deferred.best(len(plan.tokens), lines)
+        if extra and not self._outputs.is_ranked:  # every step wrote to the same line
+            top_ids = [*[[token] for token, _ in extra], *top_ids]
+            top_scores = [*[[score] for _, score in extra], *top_scores]
+        return TurnOutput(
+            rows=len(plan.tokens),
+            is_ranked=self._outputs.is_ranked,
+            top_ids=top_ids,
+            top_scores=top_scores,
+            deferred=deferred,
+            token_lines=_token_lines(plan, len(extra)),
+            extra_tokens=[token for token, _ in extra],
+            encoder_outputs=self._encoded,
             prefill_s=joined_s - started_s,
-            step_s=(stepped_s - joined_s) / (1 + len(taken)),
-            drafts=plan.drafts,
+            step_s=(stepped_s - joined_s) / (1 + len(extra)),
             draft_s=draft_s,
-            extra=taken,
-            words=self._words,
-            narrow=plan.shortlist_rows,
-        )
+        ).step()
 
     def _copy(self, plan: StepPlan) -> None:
         self._states.copy(plan.copies)
@@ -400,7 +406,7 @@ class OnnxRunner:
             self._computing.encodings[count, width] = encoding
         return encoding
 
-    def _attend(self, row: int, tokens: Sequence[int]) -> np.ndarray:
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """One pass of the whole decoder over `tokens`, in plain attention that shows its weights. The source's keys and
         values are copied to a place of their own, so that the result does not depend on how roomy the rows are."""
         assert self._align is not None, "the bundle was exported without attention"
@@ -422,7 +428,7 @@ class OnnxRunner:
         weights_LBHTS: np.ndarray = binding.get_outputs()[0].numpy()
         return weights_LBHTS[:, 0]
 
-    def _see(
+    def attention(
         self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
     ) -> dict[AttentionKind, np.ndarray]:
         """One pass of the whole model, alone and unpadded: nothing of it depends on who else is there."""
@@ -506,7 +512,7 @@ class OnnxRunner:
             if own is None and self._memory.device != "cpu":
                 self._rank(line, rows)
             token, score = self._outputs.likeliest(line) if own is None else own.likeliest(line)
-            if token in self.ends:
+            if token in self.eos_ids:
                 break
             taken.append((token, score))
             if self._outputs.is_ranked:
@@ -587,6 +593,17 @@ class OnnxRunner:
         for name, array in feeds.items():
             if name in self._inputs:
                 _bind_input(binding, name, array)
+
+
+def _token_lines(plan: StepPlan, extra: int) -> dict[int, range]:
+    """The lines after each token of a draft, or after each step of the only row, by row."""
+    if extra:
+        return {0: range(1 + extra)}
+    lines, first = {}, len(plan.tokens)
+    for draft in plan.drafts:
+        lines[draft.row] = range(first, first + len(draft.tokens))
+        first += len(draft.tokens)
+    return lines
 
 
 class _Computing:

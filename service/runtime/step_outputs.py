@@ -12,15 +12,14 @@ Shapes: L lines, V vocabulary, K best tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.encoder_request import EncoderOutput
 from service.runtime.memory import Block, Memory
-from service.step import Draft, Scored, StepOutput
+from service.step import Scored
 
 FEW_LINES = 8
 """They are looked at one by one. Behind a step that read many megabytes of weights no instruction is in a cache any
@@ -140,148 +139,68 @@ class LogitsBlocks(OutputBlocks):
         token = int(logits_V.argmax())
         return token, logits_V.item(token)
 
-    def distribution(self, line: int) -> np.ndarray:
-        """float32 (V,), in main memory, of a line that was ranked."""
-        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        """float32 (V,), in main memory."""
+        assert self.is_ranked, "no row asked for log-probabilities in this turn"
         row_V: np.ndarray = self._read("logprobs", line, 1)[0]
         return row_V
 
-    def logsumexp(self, line: int) -> float:
-        assert self.is_ranked, "nobody wanted log-probabilities in this turn"
+    def logsumexp(self, row: int, line: int) -> float:
+        assert self.is_ranked, "no row asked for log-probabilities in this turn"
         return float(self._read("normaliser", line, 1)[0, 0])
 
 
-class WordOutputs(Protocol):
-    """What `shortlist_logprobs` says of rows that choose among words of their own, each in a line:
-    `service.runtime.row_shortlist.RowShortlist`."""
+class ShortlistOutputs(Protocol):
+    """Predictions over the shortlists of rows, each in a line: `service.runtime.row_shortlist.RowShortlist`."""
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...
-    def distribution(self, row: int, line: int) -> np.ndarray: ...
-    def logsumexp(self, line: int) -> float: ...
+    def logprobs(self, row: int, line: int) -> np.ndarray: ...
+    def logsumexp(self, row: int, line: int) -> float: ...
 
 
-class StepOutputs:
-    """What one turn says of its rows. See `service.step.StepOutput`.
+class AttentionPasses(Protocol):
+    """Separate passes that return attention weights: see `service.step.DeferredOutputs`."""
 
-    rows: of the step, 0 if there was none. drafts: whose lines follow. taken: as there, each with its score. In a turn
-    that is ranked every step has a line; otherwise the last one, and of the others no more is known than that.
-    draft_s, attend, see: as there. encoded: by row, of rows that joined in the turn with a reading. narrow: rows that
-    choose among words of their own, and words: what is said of them.
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray: ...
+
+    def attention(
+        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
+    ) -> dict[AttentionKind, np.ndarray]: ...
+
+
+class RunnerOutputs:
+    """Reads what one turn left in the memory of a runner. See `service.step.DeferredOutputs`.
+
+    shortlist_rows: rows whose predictions are over a shortlist, in `shortlist`.
     """
 
     def __init__(
         self,
-        outputs: LogitsBlocks,
-        rows: int,
-        *,
-        attend: Callable[[int, Sequence[int]], np.ndarray],
-        see: See,
-        encoded: Mapping[int, EncoderOutput],
-        prefill_s: float,
-        step_s: float,
-        drafts: Sequence[Draft] = (),
-        draft_s: list[float] | None = None,
-        extra: Sequence[Scored] = (),
-        narrow: frozenset[int] = frozenset(),
-        words: WordOutputs | None = None,
+        logits: LogitsBlocks,
+        passes: AttentionPasses,
+        shortlist: ShortlistOutputs | None,
+        shortlist_rows: frozenset[int],
     ) -> None:
-        self._outputs, self._drafts = outputs, drafts
-        self._attend, self._see, self._encoded = attend, see, encoded
-        self._narrow, self._words = narrow, words
-        self.prefill_s, self.step_s, self.draft_s = prefill_s, step_s, draft_s or []
-        self.extra_tokens = [token for token, _ in extra]
-        self._rows, self._lines = rows, rows + sum([len(draft.tokens) for draft in drafts])
-        if outputs.is_ranked:
-            self._lines += len(extra)
-        self.top_ids, self.top_logprobs = self._best()
-        if extra and not outputs.is_ranked:
-            self.top_ids = [[token] for token, _ in extra] + self.top_ids
-            self.top_logprobs = [[score] for _, score in extra] + self.top_logprobs
+        self._logits, self._shortlist, self._shortlist_rows = logits, shortlist, shortlist_rows
+        self.cross_attention, self.attention = passes.cross_attention, passes.attention
 
-    def _best(self) -> tuple[list[list[int]], list[list[float]]]:
-        """Of all lines."""
-        if self._words is None or not self._narrow:
-            return self._outputs.best(self._lines)
-        own_ids, own_logprobs = self._words.best(self._lines)
-        if len(self._narrow) == self._rows:
-            return own_ids, own_logprobs
-        ids, logprobs = self._outputs.best(self._lines)
-        for row in self._narrow:
-            ids[row], logprobs[row] = own_ids[row], own_logprobs[row]
-        return ids, logprobs
+    def best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
+        if self._shortlist is None or not self._shortlist_rows:
+            return self._logits.best(lines)
+        own_ids, own_scores = self._shortlist.best(lines)
+        if len(self._shortlist_rows) == rows:
+            return own_ids, own_scores
+        ids, scores = self._logits.best(lines)
+        for row in self._shortlist_rows:
+            ids[row], scores[row] = own_ids[row], own_scores[row]
+        return ids, scores
 
-    def after_each_token(self, row: int) -> Iterator[StepOutput]:
-        if self.extra_tokens:
-            yield self
-            yield from (DraftView(self, row, line) for line in range(1, len(self.top_ids)))
-        line = self._rows
-        for draft in self._drafts:
-            if draft.row == row:
-                for place in range(len(draft.tokens)):
-                    yield DraftView(self, row, line + place)
-            line += len(draft.tokens)
+    def _of(self, row: int) -> LogitsBlocks | ShortlistOutputs:
+        return self._shortlist if self._shortlist and row in self._shortlist_rows else self._logits
 
-    def _row_of(self, line: int) -> int:
-        """All lines are of the only row, if it made steps by itself."""
-        return 0 if self.extra_tokens else line
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        return self._of(row).logprobs(row, line)
 
-    def logprobs(self, row: int) -> np.ndarray:
-        assert 0 <= row < self._lines, row
-        if self._words is not None and (own := self._row_of(row)) in self._narrow:
-            return self._words.distribution(own, row)
-        return self._outputs.distribution(row)
-
-    def logsumexp(self, row: int) -> float:
-        assert 0 <= row < self._lines, row
-        if self._words is not None and self._row_of(row) in self._narrow:
-            return self._words.logsumexp(row)
-        return self._outputs.logsumexp(row)
-
-    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        assert 0 <= row < self._lines, row
-        return self._attend(row, tokens)
-
-    def encoder_output(self, row: int) -> EncoderOutput:
-        return self._encoded[row]
-
-    def attention(
-        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
-    ) -> dict[AttentionKind, np.ndarray]:
-        return self._see(source, tokens, kinds)
-
-
-class DraftView:
-    """What a turn says of one row, which stands in a line of its own. See `service.step.StepOutput`."""
-
-    def __init__(self, turn: StepOutput, row: int, line: int) -> None:
-        self._turn, self._row, self._line = turn, row, line
-        self.extra_tokens, self.prefill_s, self.step_s, self.draft_s = (
-            turn.extra_tokens,
-            turn.prefill_s,
-            turn.step_s,
-            turn.draft_s,
-        )
-        self.top_ids = [turn.top_ids[line]] * (row + 1)  # drafts are for few rows: shorter than a mapping
-        self.top_logprobs = [turn.top_logprobs[line]] * (row + 1)
-
-    def after_each_token(self, row: int) -> Iterator[StepOutput]:
-        return self._turn.after_each_token(row)
-
-    def logprobs(self, row: int) -> np.ndarray:
-        assert row == self._row, (row, self._row)
-        return self._turn.logprobs(self._line)
-
-    def logsumexp(self, row: int) -> float:
-        assert row == self._row, (row, self._row)
-        return self._turn.logsumexp(self._line)
-
-    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
-        return self._turn.cross_attention(row, tokens)
-
-    def encoder_output(self, row: int) -> EncoderOutput:
-        return self._turn.encoder_output(row)
-
-    def attention(
-        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
-    ) -> dict[AttentionKind, np.ndarray]:
-        return self._turn.attention(source, tokens, kinds)
+    def logsumexp(self, row: int, line: int) -> float:
+        return self._of(row).logsumexp(row, line)

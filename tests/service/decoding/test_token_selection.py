@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from service.decoding.token_selection import NotFinite, TokenSelector, best_of, check_finite, log_softmax
 from service.options import DecodingOptions
 from service.request import Request
-from tests.fakes import ScriptedOutputs
+from tests.fakes import scripted_output
 
 scores = st.lists(st.sampled_from([-math.inf, -3.0, -2.5, -1.0, 0.0, 1.5]), min_size=1, max_size=40)
 
@@ -38,12 +38,12 @@ def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
 
 def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
     logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
-    model = ScriptedOutputs(logprobs_RV, [(5, 2)], 2, 0.0, 0.0)
+    output = scripted_output(logprobs_RV, [(5, 2)], 2)
     selector = TokenSelector(Request(request_id="r", prompt=(1,), max_tokens=5), eos_ids=(2,), stops=None)
     hypothesis = selector.start()
     hypothesis.row = 0
-    assert [token for token, _ in selector.best(hypothesis, model, 2)] == [7, 6]
-    found = selector.best(hypothesis, model, 2, also=(6, 3, 0))
+    assert [token for token, _ in selector.best(hypothesis, output, 2)] == [7, 6]
+    found = selector.best(hypothesis, output, 2, also=(6, 3, 0))
     assert [token for token, _ in found] == [7, 6, 0, 3]
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
 
@@ -54,17 +54,17 @@ def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at
     selector = TokenSelector(
         Request(request_id="r", prompt=(1,), max_tokens=9, options=options), eos_ids=(2,), stops=None
     )
-    model = ScriptedOutputs(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)], 1, 0.0, 0.0)
+    output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)])
     hypothesis = selector.start()
     hypothesis.tokens = [5, 5, 5, 5, 5]
-    assert selector.coverage(hypothesis, 0, model) == pytest.approx(0.0)
+    assert selector.coverage(hypothesis, 0, output) == pytest.approx(0.0)
     hypothesis.tokens = [5, 5]
-    assert selector.coverage(hypothesis, 0, model) == pytest.approx(0.5 * math.log(1e-10))
+    assert selector.coverage(hypothesis, 0, output) == pytest.approx(0.5 * math.log(1e-10))
 
 
 def test_a_row_that_is_no_distribution_is_noticed():
     logprobs_RV = np.log(np.full((3, 4), 0.25, np.float32))
-    check_finite(ScriptedOutputs(logprobs_RV, [(), (), ()], 1, 0.0, 0.0))
+    check_finite(scripted_output(logprobs_RV, [(), (), ()]))
     logprobs_RV[1] = np.nan
     with pytest.raises(NotFinite, match=r"rows \[1\]"):
-        check_finite(ScriptedOutputs(logprobs_RV, [(), (), ()], 1, 0.0, 0.0))
+        check_finite(scripted_output(logprobs_RV, [(), (), ()]))

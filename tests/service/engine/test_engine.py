@@ -422,7 +422,7 @@ def test_numbers_that_are_none_fail_the_turn(manual):
     class Poisoned(ScriptedRunner):
         def run(self, plan):
             result = super().run(plan)
-            result.top_logprobs[0][0] = float("nan")
+            result.turn.top_scores[0][0] = float("nan")
             return result
 
     engine, loop = manual(Poisoned())

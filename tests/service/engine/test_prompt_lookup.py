@@ -139,7 +139,7 @@ class Nothing:
 
     is_mask = True
 
-    def start(self):
+    def initial_state(self):
         return None
 
 

@@ -33,6 +33,7 @@ from service.runtime.runner import MOST_GRAPHS, SINGLE_ENGINE_ROWS, OnnxModel, O
 from service.runtime.sessions import CPU, CUDA, LAZY_ROLES, open_session, open_single_engine_sessions
 from service.runtime.step_outputs import FEW_LINES
 from service.sequence import Sequence
+from service.step import RankedOutput
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, ask, bytes_at, drain
 from tests.tiny import tiny_config, tiny_model
 
@@ -82,7 +83,7 @@ def reference(model, requests):
 
 
 def sequence_for(runner, request):
-    return Sequence(request, search_for(request, eos_ids=runner.ends))
+    return Sequence(request, search_for(request, eos_ids=runner.eos_ids))
 
 
 def logprobs_of(runner, requests, *, arrivals=(), **config):
@@ -315,7 +316,7 @@ def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model
         settings = SchedulerConfig(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
         scheduler = Scheduler(settings, runner.limits, runner.layout)
         scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
-        assert len(runner.run(scheduler.plan(0.0).step).taken) == taken
+        assert len(runner.run(scheduler.plan(0.0).step).turn.extra_tokens) == taken
 
 
 # ---- drafts
@@ -391,7 +392,7 @@ def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader
     advance(scheduler.commit(plan := scheduler.plan(0.0)), runner.run(plan.step))
     plan = scheduler.plan(0.0)
     outputs = runner.run(plan.step)
-    assert (plan.step.tokens, len(plan.step.drafts), len(outputs.draft_s)) == ((), 2, 2)
+    assert (plan.step.tokens, len(plan.step.drafts), len(outputs.turn.draft_s)) == ((), 2, 2)
     advance(scheduler.commit(plan), outputs)
     assert scheduler.learn(plan, outputs) == (4, 4)
     assert [sequence.steps for sequence in scheduler.live] == [4, 4]
@@ -534,7 +535,9 @@ def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request
             scheduler.submit(sequence_for(runner, request))
         plan = scheduler.plan(0.0)
         outputs = runner.run(plan.step)
-        attention.append({s.request.request_id: outputs.cross_attention(s.rows[0], (1, 7, 9, 5)) for s in plan.live})
+        attention.append(
+            {s.request.request_id: outputs.turn.deferred.cross_attention(s.rows[0], (1, 7, 9, 5)) for s in plan.live}
+        )
     for request, alone in zip(requests, attention[1:], strict=True):
         expected = cross_attention(torch_model, (1, 7, 9, 5), source=request.source).numpy()
         assert attention[0][request.request_id].shape == expected.shape
@@ -1098,7 +1101,7 @@ def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_
     (request,) = requests_for(model, 1)
     own = (5, 6, 11, 19)  # no end among them
     request = replace(request, prompt=(1,), max_tokens=12)
-    for options in (SCORED, DecodingOptions(temperature=1.0, top_k=3), DecodingOptions(repetition_penalty=1.3)):
+    for options in (SCORED, DecodingOptions(temperature=1.0, top_k=3), DecodingOptions()):
         narrow = replace(request, shortlist=own, options=options)
         runner = model.runner(max_rows=2)
         scheduler = Scheduler(SchedulerConfig(max_rows=2, greedy_steps_per_turn=1), runner.limits, runner.layout)
@@ -1108,17 +1111,17 @@ def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_
             plan = scheduler.plan(0.0)
             if not plan.live:
                 break
-            outputs = runner.run(plan.step)
+            output = runner.run(plan.step)
             whole = logprobs_of(model.runner(max_rows=1), [replace(request, prompt=tuple(fed), max_tokens=1)])
             (left,) = whole[request.request_id][-1:, list(own)]
-            said = outputs.logprobs(0)
-            assert said[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
-            assert np.isneginf(np.delete(said, own)).all()
-            assert (
-                outputs.top_ids[0]
-                == [own[place] for place in np.argsort(-left, kind="stable")][: len(outputs.top_ids[0])]
-            )
-            advance(scheduler.commit(plan), outputs)
+            best = [own[place] for place in np.argsort(-left, kind="stable")]
+            assert output.top_ids[0] == best[: len(output.top_ids[0])]
+            if isinstance(output, RankedOutput):
+                said = output.logprobs(0)
+                assert said[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
+                assert np.isneginf(np.delete(said, own)).all()
+            assert isinstance(output, RankedOutput) == plan.step.is_scored
+            advance(scheduler.commit(plan), output)
             fed.append((sequence.answers or sequence.hypotheses)[0].tokens[-1])
         assert len(fed) == 13
 

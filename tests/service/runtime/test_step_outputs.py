@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.runtime.memory import CudaMemory, HostMemory
-from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, StepOutputs, top_k_for
+from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, RunnerOutputs, top_k_for
 from tests.fakes import FakeCuda
 
 WORDS = 40
@@ -52,9 +52,13 @@ def bound(outputs, first, lines):
     return binding.bound
 
 
-def turn(outputs, rows, **more):
-    told: dict[str, Any] = {"attend": lambda row, tokens: np.zeros(1), "see": lambda *_: {}, **more}
-    return StepOutputs(outputs, rows, **told, encoded={}, prefill_s=0.0, step_s=0.0)
+class NoPasses:
+    cross_attention: Any = None
+    attention: Any = None
+
+
+def read(outputs):
+    return RunnerOutputs(outputs, NoPasses(), None, frozenset())
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
@@ -66,13 +70,14 @@ def test_the_graph_is_asked_for_a_step_of_tokens(wanted, asked):
 @pytest.mark.parametrize("top_k", [1, 3, 8])
 def test_a_turn_tells_the_best_tokens_and_whole_distributions(memory, top_k):
     outputs, _, logprobs_RV = filled(memory, 3, top_k)
-    told = turn(outputs, 3)
+    told = read(outputs)
+    top_ids, top_logprobs = told.best(3, 3)
     for row in range(3):
-        assert np.array_equal(told.logprobs(row), logprobs_RV[row])
+        assert np.array_equal(told.logprobs(row, row), logprobs_RV[row])
         best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
-        assert told.top_ids[row][:top_k] == best.tolist()
-        assert told.top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
-        assert told.logsumexp(row) == row
+        assert top_ids[row][:top_k] == best.tolist()
+        assert top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
+        assert told.logsumexp(0, row) == row
 
 
 def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
@@ -88,49 +93,35 @@ def test_of_equal_tokens_the_lowest_id_is_the_best():
     outputs, *_ = filled(HostMemory(), 1, 1)
     logits_1V = outputs._read("logits", 0, 1)
     logits_1V[:] = 0.0
-    assert turn(outputs, 1).top_ids == [[0]]
+    assert outputs.best(1)[0] == [[0]]
     assert outputs.likeliest(0)[0] == 0
 
 
 @pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
 def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
     outputs, logits_RV, _ = filled(HostMemory(), rows, 1, is_scored=False)
-    told = turn(outputs, rows)
-    assert told.top_ids == [[token] for token in logits_RV.argmax(1)]
-    assert told.top_logprobs == [[logit] for logit in logits_RV.max(1)]
+    assert outputs.best(rows)[0] == [[token] for token in logits_RV.argmax(1)]
+    assert outputs.best(rows)[1] == [[logit] for logit in logits_RV.max(1)]
     likeliest = [outputs.likeliest(row) for row in range(rows)]
     assert likeliest == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
-    for ask in (told.logprobs, told.logsumexp):
-        with pytest.raises(AssertionError, match="nobody wanted log-probabilities"):
-            ask(0)
-
-
-def test_of_steps_that_a_row_made_by_itself_only_the_last_has_a_line_unless_they_are_ranked():
-    outputs, logits_1V, _ = filled(HostMemory(), 1, 1, is_scored=False)
-    told = turn(outputs, 1, extra=[(5, 1.5), (6, 2.5)])
-    last = int(logits_1V[0].argmax())
-    assert told.extra_tokens == [5, 6]
-    assert [behind.top_ids[0] for behind in told.after_each_token(0)] == told.top_ids == [[5], [6], [last]]
-    assert told.top_logprobs == [[1.5], [2.5], [logits_1V[0, last]]]
-    outputs, logits_3V, logprobs_3V = filled(HostMemory(), 3, 1)
-    told = turn(outputs, 1, extra=[(5, 1.5), (6, 2.5)])
-    assert told.top_ids == [[token] for token in logits_3V.argmax(1)]
-    assert [behind.logprobs(0).tolist() for behind in told.after_each_token(0)] == logprobs_3V.tolist()
+    for ask in (outputs.logprobs, outputs.logsumexp):
+        with pytest.raises(AssertionError, match="no row asked for log-probabilities"):
+            ask(0, 0)
 
 
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
 def test_what_is_no_number_is_told_without_scores_too(rows):
     outputs, *_ = filled(HostMemory(), rows, 1, is_scored=False)
     outputs._read("logits", rows - 1, 1)[0, 7] = np.nan
-    assert np.isnan(turn(outputs, rows).top_logprobs[rows - 1][0])
+    assert np.isnan(outputs.best(rows)[1][rows - 1][0])
 
 
 def test_on_a_device_rows_are_ranked_whoever_wants_it():
     outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
-    told = turn(outputs, 3)
+    top_ids, top_logprobs = outputs.best(3)
     likeliest = [outputs.likeliest(row) for row in range(3)]
-    assert [(ids[0], scores[0]) for ids, scores in zip(told.top_ids, told.top_logprobs, strict=True)] == likeliest
-    assert [best[0] for best in told.top_logprobs] == logprobs_RV.max(1).tolist()
+    assert [(ids[0], scores[0]) for ids, scores in zip(top_ids, top_logprobs, strict=True)] == likeliest
+    assert [best[0] for best in top_logprobs] == logprobs_RV.max(1).tolist()
 
 
 def test_turns_with_and_without_scores_keep_each_others_bindings():
@@ -162,10 +153,3 @@ def test_rows_are_bound_where_they_lie():
         assert part[name][3] - whole[name][3] == WORDS * 4
     assert part["top_ids"][1:3] == (np.dtype(np.int64), (2, 8))
     assert part["normaliser"][3] - whole["normaliser"][3] == 4
-
-
-def test_rows_that_are_not_there_are_a_broken_promise():
-    outputs, *_ = filled(HostMemory(), 3, 1)
-    told = turn(outputs, 2)
-    with pytest.raises(AssertionError):
-        told.logprobs(2)
