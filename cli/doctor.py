@@ -1,228 +1,31 @@
-"""What this machine has for Glossa, what is missing, and the fix: the logic behind `glossa doctor`.
-
-`examine` only looks. It opens no session, starts no server and changes nothing; a port is tried by binding it for a
-moment. It runs where torch and onnx are missing and says so, because serving needs neither.
-"""
+"""`glossa doctor`: prints the findings of `cli.machine_checks`."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-import socket
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from export.bundle import BundleError, Manifest, load_bundle
-from service.runtime.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
+import typer
 
-Status = Literal["ok", "warn", "fail"]
-
-SERVING = ("onnxruntime", "grpcio", "protobuf", "tokenizers", "numpy", "prometheus-client", "pydantic-settings")
-TRAINING = ("torch", "onnx", "onnxscript", "safetensors", "sacrebleu")
-ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distributions of one library
-
-# What a starting server stays below: the runtime and its libraries, and per byte of a bundle the weights as packed,
-# once more for an engine alone, and the file that is just being read.
-RUNTIME_BYTES = 150 << 20
-BYTES_PER_BUNDLE_BYTE = 2.5
-
-FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # one instruction for sums of int8 products
-CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
+from cli.terminal import AsJson, print_json
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One finding. warn: works, but less well or not for everything; fail: serving will not work. `fix` is then set."""
+def doctor(
+    bundles: Annotated[list[Path] | None, typer.Argument(help="bundles to check as well")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine: what it has, what is missing, how to fix it. Exit code 1 if serving would fail."""
+    from cli.machine_checks import examine
 
-    name: str
-    status: Status
-    value: str
-    fix: str = ""
-
-
-def examine(
-    bundles: Sequence[Path] = (),
-    *,
-    host: str = "127.0.0.1",
-    ports: Sequence[int] = (50051, 9464),
-    root: Path = Path("/"),
-) -> list[Check]:
-    """Every check, in the order a person would ask. `root`: where /proc, /sys and /dev are found."""
-    manifests = {path: _load(path) for path in bundles}
-    loaded = [item for item in manifests.values() if isinstance(item, Manifest)]
-    return [
-        _python(),
-        *(_package(name, required=True) for name in SERVING),
-        *(_package(name, required=False) for name in TRAINING),
-        _providers(root),
-        _processor(root),
-        _cores(root),
-        _huge_pages(root),
-        _memory(root, loaded),
-        *(_port(host, port) for port in ports),
-        *(_bundle(path, item) for path, item in manifests.items()),
-    ]
-
-
-def _python() -> Check:
-    return Check(name="python", status="ok", value=f"{platform.python_version()} ({sys.executable})")
-
-
-def _package(name: str, *, required: bool) -> Check:
-    for distribution in ONE_OF.get(name, (name,)):
-        try:
-            return Check(name=name, status="ok", value=metadata.version(distribution))
-        except metadata.PackageNotFoundError:
-            continue
-    if required:
-        return Check(name=name, status="fail", value="not installed", fix="pip install 'glossa[serve]', or make setup")
-    return Check(
-        name=name,
-        status="warn",
-        value="not installed; serving does not need it",
-        fix="to train or export: pip install 'glossa[train]', or make setup",
-    )
-
-
-def _providers(root: Path) -> Check:
-    try:
-        from service.runtime.sessions import available_providers  # loads onnxruntime, which may be what is missing
-
-        providers = available_providers()
-    except ImportError as error:
-        fix = "pip install 'glossa[serve]', or make setup"
-        return Check(name="execution providers", status="fail", value=f"none: {error}", fix=fix)
-    value = ", ".join(providers)
-    if "CUDAExecutionProvider" not in providers and (root / "proc/driver/nvidia/version").exists():
-        return Check(
-            name="execution providers",
-            status="warn",
-            value=f"{value}; there is an NVIDIA driver, but this ONNX Runtime cannot use it",
-            fix="pip uninstall onnxruntime, then pip install 'glossa[gpu]'",
-        )
-    return Check(name="execution providers", status="ok", value=value)
-
-
-def _processor(root: Path) -> Check:
-    text = _read(root / "proc/cpuinfo")
-    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
-    known = set(flags[1].split()) if flags else set()
-    features = [name for name in CPU_FEATURES if name in known]
-    value = f"{model[1] if model else platform.machine()}: {' '.join(features) or 'no vector extensions known'}"
-    if platform.machine() in ("x86_64", "AMD64") and "avx2" not in known:
-        fix = "serve on a processor with AVX2; without it matrix products are several times slower"
-        return Check(name="processor", status="warn", value=value, fix=fix)
-    if platform.machine() in ("x86_64", "AMD64") and not known & FAST_INT8:
-        fix = "serve on a processor with VNNI or AMX, where int8 is faster; what is computed is the same"
-        return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is slow", fix=fix)
-    return Check(name="processor", status="ok", value=value)
-
-
-def _cores(root: Path) -> Check:
-    try:
-        from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # loads pydantic, which may be missing
-    except ImportError as error:
-        fix = "pip install 'glossa[serve]', or make setup"
-        return Check(name="cores", status="fail", value=f"{os.cpu_count()}; {error}", fix=fix)
-    found = processors(root)
-    usable, present = found.usable, os.cpu_count() or 1
-    limits = []
-    if found.allowed < present:
-        limits.append(f"the affinity mask allows {found.allowed}")
-    if found.cores < found.allowed:
-        limits.append(f"they are hyperthreads of {found.cores} cores, which multiply no faster with two")
-    if found.quota is not None and found.quota < found.cores:
-        limits.append(f"cgroups allow the time of {found.quota:g}")
-    value = f"{usable} usable of {present}" + (f" ({'; '.join(limits)})" if limits else "")
-    value += f", so {usable} engine{'s' if usable > 1 else ''} of one thread per model by default"
-    if usable > 1:
-        value += f"; an engine alone computes on {min(usable, MAX_SINGLE_ENGINE_THREADS)}"
-    return Check(name="cores", status="ok", value=value)
-
-
-def _huge_pages(root: Path) -> Check:
-    has_them = has_huge_pages(os.environ)
-    obstacle = obstacle_to_huge_pages({} if has_them else os.environ, root)
-    if obstacle is None and has_them:
-        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: packed weights lie in large pages")
-    if obstacle is None:
-        return Check(name="huge pages", status="ok", value="`glossa serve` starts itself with large pages for weights")
-    libc = "glibc " + ".".join(map(str, SINCE))
-    fix = f"start with {VARIABLE}={TUNABLE}, on {libc} or newer and a kernel with [madvise] in /{SWITCH}"
-    return Check(name="huge pages", status="warn", value=f"none: {obstacle}; steps are 5-10 % slower", fix=fix)
-
-
-def _memory(root: Path, manifests: Iterable[Manifest]) -> Check:
-    available = min(_available_bytes(root), default=None)
-    need = RUNTIME_BYTES + int(BYTES_PER_BUNDLE_BYTE * sum(map(_bytes, manifests)))
-    if available is None:
-        return Check(name="memory", status="warn", value="not known", fix=f"see that {_mb(need)} are free")
-    value = f"{_mb(available)} available, {_mb(need)} needed"
-    if available < need:
-        fix = "stop something else, raise the container's memory limit, or serve fewer bundles"
-        return Check(name="memory", status="fail", value=value, fix=fix)
-    return Check(name="memory", status="ok", value=value)
-
-
-def _available_bytes(root: Path) -> Iterator[int]:
-    """What the machine has free, and what each cgroup (version 2) around this process still allows."""
-    if free := re.search(r"^MemAvailable:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE):
-        yield int(free[1]) << 10
-    own = re.search(r"^0::(/.*)$", _read(root / "proc/self/cgroup"), re.MULTILINE)
-    group = (root / "sys/fs/cgroup").joinpath(own[1].lstrip("/") if own else "")
-    while group != root / "sys/fs":
-        limit, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
-        cached = re.search(r"^inactive_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-        if limit.isdigit() and used.isdigit():
-            yield int(limit) - int(used) + (int(cached[1]) if cached else 0)  # cached files give way
-        group = group.parent
-
-
-def _port(host: str, port: int) -> Check:
-    name = f"port {port}"
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free for a server
-            probe.bind((host, port))
-    except OSError as error:
-        fix = "stop what listens there, or choose another with --port or --http-port"
-        return Check(name=name, status="fail", value=f"{host}: {error.strerror}", fix=fix)
-    return Check(name=name, status="ok", value=f"free on {host}")
-
-
-def _load(path: Path) -> Manifest | BundleError | OSError:
-    try:
-        return load_bundle(path)
-    except (BundleError, OSError) as error:
-        return error
-
-
-def _bundle(path: Path, loaded: Manifest | BundleError | OSError) -> Check:
-    name = f"bundle {path}"
-    if isinstance(loaded, Manifest):
-        precisions = "+".join(variant.precision for variant in loaded.variants)
-        value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match"
-        return Check(name=name, status="ok", value=value)
-    fix = loaded.fix if isinstance(loaded, BundleError) else "give the directory that `glossa export` wrote"
-    return Check(name=name, status="fail", value=str(loaded).partition("; fix:")[0], fix=fix)
-
-
-def _bytes(manifest: Manifest) -> int:
-    return sum(digest.bytes for digest in manifest.files.values())
-
-
-def _mb(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count < 1e8 else f"{count / 1e6:,.0f} MB"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    checks = examine(bundles or [])
+    if as_json:
+        print_json([dataclasses.asdict(check) for check in checks])
+    else:
+        width = max(len(check.name) for check in checks) + 2
+        for check in checks:
+            typer.echo(f"{check.status:6}{check.name:{width}}{check.value}")
+            if check.fix:
+                typer.echo(f"{'':{6 + width}}fix: {check.fix}")
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)

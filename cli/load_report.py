@@ -37,6 +37,14 @@ class Objectives:
     inter_token_s: float | None = None
     percentile: float = 99.0
 
+    @classmethod
+    def from_ms(
+        cls, end_to_end: float, first_token: float | None, inter_token: float | None, *, percentile: float
+    ) -> Objectives:
+        """From limits in milliseconds."""
+        first, between = (None if limit is None else limit / MS for limit in (first_token, inter_token))
+        return cls(end_to_end_s=end_to_end / MS, first_token_s=first, inter_token_s=between, percentile=percentile)
+
     def are_met_by(self, outcome: Outcome) -> bool:
         """One request within all limits; of its own waits between tokens, `percentile` percent."""
         if not outcome.is_answered or outcome.end_to_end_s > self.end_to_end_s:

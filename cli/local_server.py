@@ -1,4 +1,4 @@
-"""A server for one bundle in a process of its own, for verbs and measurements that need one for a while."""
+"""Servers on this machine: one for a bundle in a process of its own, whether one is ready, who listens on a port."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from cli.terminal import UsageError
 
-class ServerFailedError(Exception):
-    """The server did not start."""
+OPS_PORT = 9464  # as ServerSettings.http_port
 
 
 def free_port() -> int:
@@ -59,11 +59,32 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
             while not is_ready(ops):
                 if process.poll() is not None:
                     log.seek(0)
-                    raise ServerFailedError(f"the server did not start: {log.read().strip()}")
+                    raise UsageError(f"the server did not start: {log.read().strip()}")
                 if time.monotonic() > deadline:
-                    raise ServerFailedError(f"the server was not ready within {ready_within_s:.0f} s")
+                    raise UsageError(f"the server was not ready within {ready_within_s:.0f} s")
                 time.sleep(0.02)
             yield f"127.0.0.1:{port}", ops
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
+
+
+def process_at(port: int) -> str:
+    """The process that listens on a TCP port of this machine, as `name (process 123)`; empty if nothing listens.
+
+    Where the system does not show the process, `another process`.
+    """
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:  # 0A: LISTEN
+                    inodes.add(f"socket:[{fields[9]}]")
+    if not inodes:
+        return ""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(link) in inodes:
+                return f"{(link.parents[1] / 'comm').read_text().strip()} (process {link.parents[1].name})"
+    return "another process"

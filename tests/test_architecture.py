@@ -93,7 +93,7 @@ LIGHT = {
 }
 FRAMEWORKS = frozenset({"torch", "onnx", "onnxscript", "onnx_ir"})  # out of reach of every module of `service`
 
-LAZY = ("cli.main",)  # import a stage only inside the verb that needs it: `glossa --help` answers at once
+LAZY = "cli/main.py"  # the modules that it loads import a stage only inside a verb: `glossa --help` answers at once
 EXPORTING = ("clients/python/glossa/client/__init__.py",)  # what people who install the client import
 
 SHAPELESS = ("utils", "util", "common", "helpers", "helper", "misc")
@@ -158,6 +158,7 @@ def violations(files: Mapping[str, str]) -> list[str]:
             problems += [f"{path}:1: must be importable without {library}" for library in sorted(extra)]
         if path.startswith("service/"):
             problems += [f"{path}:1: reaches {library}" for library in sorted(reached & FRAMEWORKS)]
+    problems += _loaded_at_start(LAZY, found)
     circles = [" → ".join(circle) for circle in _circles(found)]
     return problems + [f"import circle: {circle}" for circle in circles]
 
@@ -180,10 +181,25 @@ def _import_problems(path: str, item: Import) -> Iterator[str]:
             yield f"{package} may not import {item.name}"
         elif library == package and not _is_within(item.name, _reachable_rooms(module)):
             yield f"{module} may not import {item.name}: it lies above {_room(module)}"
-        if module in LAZY and item.at_start and library != "cli":
-            yield f"{module} imports {item.name} only inside the verb that needs it"
     elif not any(fnmatchcase(path, home) for home in HOMES.get(library, ("*",))):
         yield f"{library} is imported only in {', '.join(HOMES[library])}"
+
+
+def _loaded_at_start(start: str, found: Mapping[str, list[Import]]) -> list[str]:
+    """What importing the command loads besides the standard library, typer and `cli` itself."""
+    problems, todo, seen = [], [start] if start in found else [], set[str]()
+    while todo:
+        path = todo.pop()
+        seen.add(path)
+        for item in found[path]:
+            library, file = item.name.split(".")[0], _project_file(item.name, found)
+            if not item.at_start or library in (*sys.stdlib_module_names, "typer"):
+                continue
+            if library != "cli":
+                problems.append(f"{path}:{item.line}: imports {item.name} only inside the verb that needs it")
+            elif file is not None and file not in seen:
+                todo.append(file)
+    return problems
 
 
 def _room(module: str) -> str:
@@ -293,6 +309,7 @@ def test_every_import_respects_the_borders():
         ("model/config.py", "import torch", "must be importable without torch"),
         ("model/tokenizer.py", "import numpy", "must be importable without numpy"),
         ("cli/main.py", "import service.server", "only inside the verb"),
+        ("cli/main.py", "import grpc", "only inside the verb"),
         ("cli/main.py", "try:\n    from model import train\nfinally:\n    pass", "only inside the verb"),
         ("service/__init__.py", "from glossa.client import Client", "stays empty"),
         ("service/utils.py", "", "named by its noun"),
@@ -311,6 +328,13 @@ def test_a_framework_behind_a_permitted_module_is_found():
     problems = violations(files)
     assert "service/runtime/runner.py:1: reaches torch" in problems
     assert "model/tokenizer.py:1: must be importable without torch" in problems
+
+
+def test_a_stage_behind_a_module_of_the_command_is_found():
+    files = {"cli/main.py": "from cli.train import train", "cli/train.py": "from model.config import PRESETS"}
+    assert violations(files) == [
+        "cli/train.py:1: imports model.config.PRESETS only inside the verb that needs it",
+    ]
 
 
 def test_relative_imports_are_resolved():

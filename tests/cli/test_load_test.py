@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from cli.bench import Bench, BenchError, measure, next_rate, read_texts, search, sender
+from cli.connection import Connection
 from cli.load_generator import OK, SendFailed, Window, drawn, run_closed_loop
 from cli.load_report import Objectives
+from cli.load_test import Bench, BenchError, measure, next_rate, read_texts, search, sender
 from glossa.client import AsyncClient, ClientError
 from service.errors import Overloaded
 from tests.edge import running
@@ -18,8 +19,9 @@ TEXT = "a cat"
 SHORT = Window(warm_up_s=0.05, duration_s=0.2)
 
 
-def bench(**changes):
-    return Bench(**{"address": "127.0.0.1:1", "texts": [TEXT], "rates": [50.0], "window": SHORT, **changes})
+def bench(address="127.0.0.1:1", **changes):
+    connection = Connection(address=address)
+    return Bench(**{"connection": connection, "texts": [TEXT], "rates": [50.0], "window": SHORT, **changes})
 
 
 @pytest.fixture
@@ -91,7 +93,10 @@ async def test_calls_take_turns_on_connections():
 async def test_rates_are_measured_one_after_another(edge):
     shown: list[str] = []
     asked = bench(
-        address=edge.address, model="en-de", rates=[50.0, 100.0], objectives=Objectives(end_to_end_s=math.inf)
+        address=edge.address,
+        model="en-de",
+        rates=[50.0, 100.0],
+        objectives=Objectives(end_to_end_s=math.inf),
     )
     report = await measure(asked, shown.append)
     assert [load.rate for load in report.loads] == [50.0, 100.0]
@@ -133,7 +138,10 @@ async def test_the_json_report(edge):
 
 async def test_what_is_refused_from_all_is_told_before_the_load(edge):
     with pytest.raises(BenchError, match=r"a first request failed: INVALID_ARGUMENT: .*max_tokens"):
-        await measure(bench(address=edge.address, model="en-de", options={"max_tokens": 1000}), lambda text: None)
+        await measure(
+            bench(address=edge.address, model="en-de", options={"max_tokens": 1000}),
+            lambda text: None,
+        )
     assert edge.pool.requests == []
     with pytest.raises(ClientError, match="NOT_FOUND"):
         await measure(bench(address=edge.address, model="nobody"), lambda text: None)

@@ -1,0 +1,191 @@
+"""`glossa translate`, `glossa generate`, `glossa score`: texts to a running server, answers to the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.connection import with_client
+from cli.flags import ModelName, OtherOptions, SourceLanguage, TargetLanguage, parse_options, with_decoding_flags
+from cli.terminal import AsJson, UsageError, one_line, print_json, show
+
+if TYPE_CHECKING:
+    from glossa.client import Client
+    from glossa.client.types import Alignment, Answer, TokenLogprob
+
+
+@with_decoding_flags
+@with_client
+def translate(
+    text: Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")] = None,
+    model: ModelName = "",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    as_json: AsJson = False,
+    *,
+    client: Client,
+    options: dict[str, Any],
+) -> None:
+    """Translate a text, streamed, or each line of standard input, many at a time and in order.
+
+    For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
+    printed as \\n and \\r; --json prints the exact text.
+    """
+    languages = {"source_language": source_language, "target_language": target_language}
+    ask("translate", client, text, as_json, {"model": model, **languages, **options})
+
+
+@with_decoding_flags
+@with_client
+def generate(
+    text: Annotated[str | None, typer.Argument(help="a prompt; without one, each line of standard input")] = None,
+    model: ModelName = "",
+    as_json: AsJson = False,
+    *,
+    client: Client,
+    options: dict[str, Any],
+) -> None:
+    """Continue a prompt, streamed, or each line of standard input.
+
+    For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
+    printed as \\n and \\r; --json prints the exact text.
+    """
+    ask("generate", client, text, as_json, {"model": model, **options})
+
+
+def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dict[str, Any]) -> None:
+    """One text streamed to the terminal, or the lines of standard input answered in order."""
+    if text is None:
+        return answer_lines(verb, client, as_json, options)
+    several = options.get("num_hypotheses", 1) > 1 or options.get("num_sequences", 1) > 1
+    if several or options.get("return_alternatives"):  # which text is the answer is known only at the end
+        return show_answer(
+            (client.translate if verb == "translate" else client.generate)(text, **options), text, as_json
+        )
+    shown = ""
+    for piece in (client.stream_translate if verb == "translate" else client.stream_generate)(text, **options):
+        if piece.answer is not None:
+            show_answer(piece.answer, text, as_json, already=shown)
+        elif not as_json:
+            typer.echo(piece.text, nl=False)
+            shown += piece.text
+
+
+def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, Any]) -> None:
+    """Print the answers to the lines of standard input; a blank line is answered by a blank line."""
+    from glossa.client import ClientError
+
+    lines = [line.rstrip("\n") for line in sys.stdin]
+    asked = (line for line in lines if line.strip())
+    if verb == "translate":
+        answers = iter(client.translate_batch(asked, **options))
+    else:
+        answers = (client.generate(line, **options) for line in asked)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            typer.echo()
+            continue
+        try:
+            show_answer(next(answers), line, as_json, in_lines=True)
+        except ClientError as error:
+            raise at_line(number, error) from error
+
+
+def at_line(number: int, error: Any) -> Exception:
+    """A ClientError as the error of a line of input; a server that cannot be reached is no matter of the line."""
+    return error if error.code == "UNAVAILABLE" else UsageError(f"line {number}: {error}")
+
+
+def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", in_lines: bool = False) -> None:
+    """Print what is not yet shown of an answer; where there are several, all of them with their scores.
+
+    in_lines: line breaks of a text are escaped.
+    """
+    if as_json:
+        return print_json(answer)
+    several, written = len(answer.hypotheses) > 1, one_line if in_lines else str
+    if not several or already:
+        typer.echo(written(answer.text[len(already) :]))
+    for rank, hypothesis in enumerate(answer.hypotheses, start=1):
+        if several:
+            typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(hypothesis.text)}")
+        show_tokens(hypothesis.token_logprobs)
+        show_alignment(hypothesis.alignment, text, hypothesis.text)
+    if answer.seed is not None:
+        typer.echo(f"seed {answer.seed}", err=True)
+
+
+def show_tokens(tokens: Iterable[TokenLogprob]) -> None:
+    """Print a line for each token: its log-probability and the most likely tokens at its position."""
+    for token in tokens:
+        others = "   ".join(f"{other.text!r} {other.logprob:.4f}" for other in token.top_logprobs)
+        typer.echo(f"      {token.logprob:9.4f}  {token.text!r:16}  {others}".rstrip())
+
+
+def show_alignment(alignment: Alignment | None, source: str, target: str) -> None:
+    """Print a line for each token of the answer: its source token, or the three with the largest weights."""
+    if alignment is None:
+        return
+    words = [source[start:end].strip() or "(end)" for start, end in alignment.source_spans]
+    for place, (start, end) in enumerate(alignment.target_spans):
+        told = [words[alignment.positions[place]]] if alignment.positions else []
+        if alignment.rows:
+            weights = alignment.rows[place]
+            heaviest = sorted(range(len(words)), key=lambda index: -weights[index])[:3]
+            told += [f"{words[index]} {weights[index]:.2f}" for index in heaviest]
+        typer.echo(f"      {target[start:end].strip() or '(end)':16}  {'   '.join(told)}")
+
+
+@with_client
+def score(
+    text: Annotated[str | None, typer.Argument(help="source or prompt; without one, TSV on standard input")] = None,
+    target: Annotated[str | None, typer.Argument(help="its translation or continuation")] = None,
+    model: ModelName = "",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    is_open: Annotated[bool, typer.Option("--open", help="the target continues: do not score its end token")] = False,
+    option: OtherOptions = None,
+    as_json: AsJson = False,
+    *,
+    client: Client,
+) -> None:
+    """Score a given target: score, log-probability, perplexity, and the log-probability of each token.
+
+    Without arguments, score the lines SOURCE<tab>TARGET of standard input; each prints
+    score<tab>log-probability<tab>perplexity.
+    """
+    if (text is None) != (target is None):
+        raise UsageError("give both TEXT and TARGET, or neither")
+    languages = {"source_language": source_language, "target_language": target_language}
+    options = {"model": model, **languages, "is_open": is_open, **parse_options(option or ())}
+    if text is None or target is None:
+        return score_lines(client, as_json, options)
+    result = client.score(text, target, **options)
+    if as_json:
+        return print_json(result)
+    show(
+        {name: f"{getattr(result, name):.4f}" for name in ("score", "cumulative_logprob", "perplexity")}, as_json=False
+    )
+    show_tokens(result.tokens)
+    show_alignment(result.alignment, text, target)
+
+
+def score_lines(client: Client, as_json: bool, options: dict[str, Any]) -> None:
+    """Print the scores of the lines SOURCE<tab>TARGET of standard input."""
+    from glossa.client import ClientError
+
+    for number, line in enumerate(sys.stdin, start=1):
+        fields = line.rstrip("\n").split("\t")
+        if len(fields) != 2:
+            raise UsageError(f"line {number}: expected 2 tab-separated fields, got {len(fields)}")
+        try:
+            result = client.score(*fields, **options)
+        except ClientError as error:
+            raise at_line(number, error) from error
+        if as_json:
+            print_json(result)
+        else:
+            typer.echo(f"{result.score:.4f}\t{result.cumulative_logprob:.4f}\t{result.perplexity:.4f}")

@@ -1,0 +1,101 @@
+"""How a verb reaches a server: the flags of the connection, the client made of them, and what an error means."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cli.flags import Flags, flag, with_flags
+from cli.local_server import process_at
+from cli.terminal import UsageError, report_errors
+
+if TYPE_CHECKING:
+    from glossa.client import AsyncClient, Client
+
+ADDRESS = "127.0.0.1:50051"
+
+
+def _connection(kind: Any, help: str, variable: str) -> Any:
+    return flag(kind, help, envvar=variable, rich_help_panel="Connection")
+
+
+CONNECTION: Flags = {
+    "address": _connection(str, f"HOST:PORT of the server [default: {ADDRESS}]", "GLOSSA_ADDRESS"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Where a server is and how to call it."""
+
+    address: str = ADDRESS
+
+    def at(self, address: str) -> Connection:
+        """The same to another address."""
+        return replace(self, address=address)
+
+    def client(self, **settings: Any) -> Client:
+        """A client for blocking calls."""
+        from glossa.client import Client
+
+        return Client(self.address, **settings)
+
+    def async_client(self, **settings: Any) -> AsyncClient:
+        """A client for asyncio."""
+        from glossa.client import AsyncClient
+
+        return AsyncClient(self.address, **settings)
+
+    def explain(self, error: Any) -> str:
+        """The message of a ClientError; of a server that cannot be reached with the cause and the fix."""
+        if error.code != "UNAVAILABLE" or error.reason:
+            return str(error)
+        host, _, port = self.address.rpartition(":")
+        if host.strip("[]") not in ("localhost", "127.0.0.1", "::1") or not port.isdigit():
+            found = "check the address and the network"
+        elif process := process_at(int(port)):
+            found = f"{process} listens there, but does not answer as a Glossa server"
+        else:
+            found = "nothing listens on that port"
+        return (
+            f"no server at {self.address}: {found}; start one with `glossa serve NAME=BUNDLE`, or name another with "
+            f"--address or GLOSSA_ADDRESS ({error})"
+        )
+
+
+def read_connection(flags: dict[str, Any]) -> Connection:
+    """The connection that the flags of CONNECTION describe."""
+    return Connection(**{name: value for name, value in flags.items() if value is not None})
+
+
+def with_connection(parameter: str, *, without: str = "") -> Callable[[Any], Any]:
+    """Add the flags of the connection, but for one, to a verb, which gets a Connection as that keyword argument."""
+    flags = {name: kind for name, kind in CONNECTION.items() if name != without}
+    return with_flags(parameter, flags, read_connection)
+
+
+@contextlib.contextmanager
+def report_call_errors(connection: Connection, *types: type[Exception]) -> Iterator[None]:
+    """`report_errors` for calls: a ClientError is explained."""
+    from glossa.client import ClientError
+
+    with report_errors(ValueError, *types):
+        try:
+            yield
+        except ClientError as error:
+            raise UsageError(connection.explain(error)) from error
+
+
+def with_client(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of the connection to a verb, and pass it an open client as its keyword argument `client`."""
+
+    @functools.wraps(verb)
+    def run(*, client: Connection, **given: Any) -> None:
+        with report_call_errors(client), client.client() as opened:
+            verb(client=opened, **given)
+
+    added: Callable[..., None] = with_connection("client")(run)
+    return added

@@ -1,0 +1,91 @@
+"""`glossa embed`, `glossa fill-mask`, `glossa classify`: texts to an encoder that a running server has."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cli.connection import with_client
+from cli.flags import ModelName, SourceLanguage, TargetLanguage
+from cli.terminal import AsJson, print_json
+
+if TYPE_CHECKING:
+    from glossa.client import Client
+
+Text = Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")]
+
+
+def lines_of(text: str | None) -> list[str]:
+    """The text of the command line, or the lines of standard input."""
+    return [text] if text is not None else [line.rstrip("\n") for line in sys.stdin]
+
+
+@with_client
+def embed(
+    text: Text = None,
+    model: ModelName = "",
+    pooling: Annotated[
+        Literal["mean", "cls", "pooler"],
+        typer.Option(help="mean of the last hidden states; the first one; the first one through the model's pooler"),
+    ] = "mean",
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="scale to length 1, so that dot products are cosines")
+    ] = False,
+    *,
+    client: Client,
+) -> None:
+    """Embed a text, or each line of standard input: one JSON array a line."""
+    languages: Any = {"source_language": source_language, "target_language": target_language}
+    for line in lines_of(text):
+        print_json(client.embed(line, model=model, pooling=pooling, normalize=normalize, **languages))
+
+
+@with_client
+def fill_mask(
+    text: Text = None,
+    model: ModelName = "",
+    top_k: Annotated[int, typer.Option(help="tokens shown for each mask")] = 5,
+    as_json: AsJson = False,
+    *,
+    client: Client,
+) -> None:
+    """Predict the masked tokens of a text, most likely first.
+
+    A text without a mask is rejected; the error shows how the model's mask token is written.
+    """
+    for line in lines_of(text):
+        masks = client.fill_mask(line, model=model, top_k=top_k)
+        if as_json:
+            print_json([[dataclasses.asdict(filling) for filling in fillings] for fillings in masks])
+            continue
+        for number, fillings in enumerate(masks, start=1):
+            for filling in fillings:
+                typer.echo(f"{number:2}  {filling.probability:.4f}  {filling.text.strip()}")
+
+
+@with_client
+def classify(
+    text: Text = None,
+    model: ModelName = "",
+    weights: Annotated[bool, typer.Option("--weights", help="also show the weight of each token")] = False,
+    as_json: AsJson = False,
+    *,
+    client: Client,
+) -> None:
+    """Classify a text: all labels, most likely first; for each line of standard input the most likely label."""
+    for line in lines_of(text):
+        result = client.classify(line, model=model, token_weights=weights)
+        if as_json:
+            print_json(result)
+        elif text is None:
+            typer.echo(f"{result.labels[0].label}\t{result.labels[0].probability:.4f}")
+        else:
+            for label in result.labels:
+                typer.echo(f"{label.probability:.4f}  {label.label}")
+            for token in result.token_weights:
+                typer.echo(f"      {token.weight:.4f}  {text[token.start : token.end].strip() or '(special token)'}")

@@ -1,0 +1,225 @@
+"""`glossa export` and `glossa verify`: a checkpoint to a verified bundle, and what is known of a bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.flags import SourceLanguage, TargetLanguage
+from cli.terminal import AsJson, UsageError, print_json, report_errors
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from export.bundle import Manifest, SchemeMeasurement, Variant
+    from export.select_scheme import Development
+
+PRECISIONS = ("fp32", "fp16", "int8", "int4")
+
+
+Precisions = Annotated[
+    str, typer.Option("--precision", help="one or several of fp32, int8, int4 (CPU), fp16 (CUDA), such as fp32,int8")
+]
+Scheme = Annotated[
+    str,
+    typer.Option(
+        help="quantization scheme: w8a8-dynamic, w8a8-static, w8a8-dynamic-kv8, w8a8-static-kv8, w8-block64 of int8; "
+        "w4-block32, w4-block128 of int4 (with w4-block128 answers may depend on the batch); auto: the fastest within "
+        "--max-loss"
+    ),
+]
+DevelopmentText = Annotated[
+    Path | None,
+    typer.Option(
+        "--development",
+        help="text on which int8 and int4 are compared with fp32: .tsv of sources and references, or one text a line; "
+        "models of an embedded corpus bring their own",
+    ),
+]
+CalibrationText = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        help="text like --development that sets the ranges of int8 activations [default: the development text]",
+    ),
+]
+MaxLoss = Annotated[
+    float | None,
+    typer.Option(
+        help="most that int8 and int4 may lose there: BLEU points [0.3]; without references the share of answers that "
+        "differ [0.25]; nats per token of a model that continues text [0.05]"
+    ),
+]
+Shortlist = Annotated[
+    Path | None,
+    typer.Option(help="lines source<TAB>target, may be .gz, from which the vocabulary shortlists are learned"),
+]
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
+    bundle: Annotated[Path, typer.Argument(help="bundle directory to write")],
+    precision: Precisions = "fp32",
+    scheme: Scheme = "auto",
+    development: DevelopmentText = None,
+    max_loss: MaxLoss = None,
+    calibration: CalibrationText = None,
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    attention: Annotated[
+        bool, typer.Option("--attention", help="add the graphs for alignments and attention weights")
+    ] = False,
+    shortlist: Shortlist = None,
+    replace: Annotated[bool, typer.Option("--replace", help="replace an existing bundle")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
+    from export.bundle import BundleError
+    from export.to_onnx import ExportError, QuantizationOptions, export_bundle
+    from model.checkpoint import CheckpointError
+    from model.config import ConfigError
+    from model.training.data import DataError, read_tsv
+
+    with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
+        precisions: list[Any] = [name.strip() for name in precision.split(",") if name.strip()]
+        if not set(precisions) <= set(PRECISIONS):
+            raise UsageError(f"--precision: must be of {', '.join(PRECISIONS)}, with commas between, got {precision}")
+        manifest = export_bundle(
+            checkpoint,
+            bundle,
+            precisions=precisions,
+            quantization=QuantizationOptions(
+                scheme=scheme,
+                development=development_text(checkpoint, development, source_language, target_language),
+                calibration=sample_pairs(checkpoint, calibration) if calibration else (),
+                max_loss=max_loss,
+            ),
+            attention=attention,
+            parallel=read_tsv([shortlist]).pairs if shortlist else (),
+            replace=replace,
+        )
+    show_parity(manifest.parity, manifest, as_json)
+
+
+def development_text(
+    checkpoint: Path, file: Path | None, source_language: str, target_language: str
+) -> Development | None:
+    """The text on which a quantized variant is compared with fp32, with references where the file has both columns."""
+    from export.select_scheme import Development
+    from model.config import LanguagePair
+
+    if file is None:
+        return None
+    pairs = sample_pairs(checkpoint, file)
+    has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
+    texts = [source or target for source, target in pairs]
+    references = [target for _, target in pairs] if has_references else []
+    return Development(texts, references, file.name, LanguagePair(source_language, target_language))
+
+
+def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
+    """Text for a model: the pairs of a .tsv, else each line as a source. A decoder-only model gets texts: lines, or the
+    first column. Raises DataError, OSError."""
+    from model.checkpoint import read_config
+    from model.training.data import read_text, read_tsv
+
+    model, training = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
+    if ".tsv" in file.suffixes:
+        pairs = read_tsv([file]).pairs
+        return pairs if model.has_encoder else [("", source or target) for source, target in pairs]
+    if model.has_encoder:
+        return [(text, "") for _, text in read_text([file], documents="lines").pairs]
+    return read_text([file], documents=training.documents if training else "lines").pairs
+
+
+def verify(
+    bundle: Annotated[Path, typer.Argument(help="bundle directory")],
+    checkpoint: Annotated[Path | None, typer.Option(help="also compare every output with this checkpoint")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a bundle: digests, golden answer and, with its checkpoint, every output."""
+    from export.bundle import BundleError, load_bundle
+    from export.verification.verifier import verify_bundle
+    from model.checkpoint import CheckpointError
+
+    with report_errors(BundleError, CheckpointError):
+        report = verify_bundle(bundle, checkpoint)
+        manifest = load_bundle(bundle)
+    show_parity(report, manifest, as_json)
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> None:
+    """The parity report and what is known of quantised variants as tables, or as JSON."""
+    if as_json:
+        quantized = {
+            variant.precision: {
+                "quantization": dataclasses.asdict(variant.quantization),
+                "comparison": [dataclasses.asdict(figures) for figures in variant.comparison],
+            }
+            for variant in manifest.variants
+            if variant.quantization is not None
+        }
+        print_json({**report, "quantized": quantized})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    inputs = "; ".join(dict.fromkeys(check["inputs"] for check in report["checks"]))
+    table = Table("check", "", "error", "allowed", "", title=f"parity on {report['provider']}", caption=inputs)
+    for check in report["checks"]:
+        is_exact = not check["tolerance"]
+        table.add_row(
+            check["name"],
+            check["precision"],
+            f"{check['max_error']:.0f} differ" if is_exact else f"{check['max_error']:.1e}",
+            "none" if is_exact else f"{check['tolerance']:.0e}",
+            "passed" if check["passed"] else "FAILED",
+        )
+    console = Console()
+    console.print(table)
+    for variant in manifest.variants:
+        if variant.quantization is not None:
+            console.print(scheme_table(variant))
+
+
+def scheme_table(variant: Variant) -> Table:
+    """The quantization schemes that were measured for a quantised variant."""
+    from rich.table import Table
+
+    kind = variant.quantization
+    assert kind is not None
+    place = f"blocks of {kind.block_size}" if kind.block_size else "scales by output"
+    kind_told = f"{kind.scheme}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, "
+    kind_told += f"{kind.kv_cache} caches"
+    if not kind.batch_invariant:
+        kind_told += "; answers may depend on the batch"
+    columns: dict[str, Callable[[SchemeMeasurement], str]] = {
+        "scheme": lambda figures: figures.scheme,
+        "texts": lambda figures: str(figures.evaluation_samples),
+        "BLEU": lambda figures: shown(figures.bleu, ".2f"),
+        "BLEU lost": lambda figures: shown(figures.bleu_loss, "+.2f"),
+        "answers equal": lambda figures: shown(figures.exact_match, ".1%"),
+        "nats per token": lambda figures: shown(figures.nats_per_token, ".3f"),
+        "nats lost": lambda figures: shown(figures.nats_loss, "+.3f"),
+        "tokens equal": lambda figures: shown(figures.equal_tokens, ".1%"),
+        "tokens/s": lambda figures: f"{figures.tokens_per_s:.0f}",
+        "alone": lambda figures: f"{figures.single_stream_tokens_per_s:.0f}",
+        "taken": lambda figures: "yes" if figures.chosen else "",
+    }
+    told = {name: [tell(figures) for figures in variant.comparison] for name, tell in columns.items()}
+    told = {name: column for name, column in told.items() if any(column)}
+    table = Table(*told, title=f"{variant.precision}: {kind_told}")
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def shown(value: float | None, form: str) -> str:
+    """A figure, or nothing where there is none."""
+    return "" if value is None else format(value, form)

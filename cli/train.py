@@ -1,0 +1,116 @@
+"""`glossa train`: a preset or a YAML file, and data, to a checkpoint. Training itself is `model.training.train`."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.terminal import UsageError, report_errors
+
+if TYPE_CHECKING:
+    from model.config import Preset
+    from model.training.data import Examples
+
+
+def preset_names() -> list[tuple[str, str]]:
+    """Completions of a preset: names and descriptions."""
+    from model.config import PRESETS
+
+    return [(name, preset.description) for name, preset in PRESETS.items()]
+
+
+def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)],
+    out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
+    data: Annotated[
+        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels, or plain text; may be .gz")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
+    target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
+    validation: Annotated[Path | None, typer.Option(help="like --data; by default held out of the data")] = None,
+    minutes: Annotated[float | None, typer.Option(help="length of the training, instead of the preset's")] = None,
+    steps: Annotated[int | None, typer.Option(help="number of steps, instead of the preset's")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run, bit for bit")] = False,
+) -> None:
+    """Train a model. Without data, a preset trains on its embedded corpus."""
+    typer.echo("loading PyTorch", err=True)
+    from model.training.data import DataError
+    from model.training.progress import display_for
+    from model.training.train import Interrupted
+    from model.training.train import train as run
+
+    with report_errors(DataError, *training_errors()):
+        recipe = find_preset(preset)
+        length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
+        config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
+        examples, held_out = training_examples(recipe, data or [], source, target, validation)
+        try:
+            display = display_for()
+            run(recipe.model, config, data=examples, validation=held_out, out=out, resume=resume, display=display)
+        except Interrupted as stopped:
+            raise UsageError(f"{stopped_at(stopped)}; continue with: {resuming_command(context.params)}") from None
+    typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+
+
+def training_errors() -> tuple[type[Exception], ...]:
+    """What a training refuses its input with."""
+    from model.checkpoint import CheckpointError
+    from model.config import ConfigError
+    from model.tokenizer import TokenizerError
+    from model.training.train import TrainError
+
+    return ConfigError, TokenizerError, TrainError, CheckpointError
+
+
+def find_preset(name_or_file: str) -> Preset:
+    """A preset by name or from a YAML file. Raises UsageError that lists the presets, ConfigError, OSError."""
+    from model.config import PRESETS, load_preset
+
+    if name_or_file not in PRESETS and not name_or_file.endswith((".yaml", ".yml")):
+        close = difflib.get_close_matches(name_or_file, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UsageError(
+            f"unknown preset {name_or_file!r}; {hint}Presets: {', '.join(PRESETS)}; or give a file that ends in .yaml"
+        )
+    return load_preset(name_or_file)
+
+
+def stopped_at(interruption: Exception) -> str:
+    """Where a training stopped and where its state is, without advice."""
+    return str(interruption).partition(";")[0]
+
+
+def resuming_command(given: dict[str, Any]) -> str:
+    """The command line that continues the training of these arguments."""
+    words = ["glossa", "train", str(given["preset"])]
+    for name in ("out", "data", "source", "target", "validation", "minutes", "steps"):
+        values = given[name] if isinstance(given[name], list) else [given[name]]
+        words += [word for value in values if value is not None for word in (f"--{name}", str(value))]
+    return shlex.join([*words, "--resume"])
+
+
+def training_examples(
+    preset: Preset, data: list[Path], source: Path | None, target: Path | None, validation: Path | None
+) -> tuple[Examples, Examples | None]:
+    """Training data, and validation data unless it is to be held out. Raises UsageError, DataError, OSError."""
+    from model.training.data import embedded_examples, read_parallel, read_text, read_tsv
+
+    def read(files: list[Path]) -> Examples:
+        reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
+        return read_tsv(files) if reads_pairs else read_text(files, documents=preset.train.documents)
+
+    if (source is None) != (target is None) or (data and source is not None):
+        raise UsageError("give --data FILE…, or both --source and --target")
+    held_out = read([validation]) if validation is not None else None
+    if source is not None and target is not None:
+        return read_parallel(source, target), held_out
+    if data:
+        return read(data), held_out
+    if not preset.embedded:
+        raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
+    return embedded_examples(preset.embedded), held_out

@@ -1,0 +1,114 @@
+"""Texts to a server: flags become options of decoding, answers and scores are printed."""
+
+import dataclasses
+import json
+
+from cli.ask import show_alignment
+from glossa.client.types import Alignment
+from service.options import DecodingOptions
+from tests.cli.command import ask
+from tests.edge import RESULT, answered
+
+
+async def test_flags_become_options(edge, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "null"}')
+    flags = ["--beam-size", 4, "--num-hypotheses", 2, "--length-penalty", 0.6, "--min-tokens", 2, "--max-tokens", 9]
+    flags += ["--stop", ".", "--stop", "!", "--prefix", "zwei", "--ban", "black cat", "--repetition-penalty", 1.2]
+    flags += ["--logprobs", "--top-logprobs", 3, "--no-repeat-ngram-size", 3, "--option", "early-stopping=never"]
+    await ask(edge, "translate", "a cat", *flags, "--option", "logit_bias=5:-1,6:2")
+    assert edge.pool.requests[0].options == DecodingOptions(
+        beam_size=4,
+        num_hypotheses=2,
+        length_penalty=0.6,
+        min_tokens=2,
+        max_tokens=9,
+        stop=(".", "!"),
+        prefix="zwei",
+        bad_words=("black cat",),
+        repetition_penalty=1.2,
+        token_logprobs=True,
+        top_logprobs=3,
+        no_repeat_ngram_size=3,
+        early_stopping="never",
+        logit_bias={5: -1.0, 6: 2.0},
+    )
+    flags = ["--temperature", 0.5, "--top-k", 5, "--top-p", 0.9, "--min-p", 0.1, "--seed", 7, "--num-sequences", 2]
+    await ask(edge, "generate", "a cat", *flags, "--json-schema", schema)
+    assert edge.pools["en"].requests[0].options == DecodingOptions(
+        temperature=0.5, top_k=5, top_p=0.9, min_p=0.1, seed=7, num_sequences=2, json_schema='{"type": "null"}'
+    )
+    await ask(edge, "generate", "a cat", "--alternatives", "--num-hypotheses", "2", "--regex", "a|b")
+    assert edge.pools["en"].requests[1].options == DecodingOptions(
+        return_alternatives=True, num_hypotheses=2, regex="a|b"
+    )
+    assert "options.num_hypotheses" in await ask(edge, "generate", "a cat", "--alternatives", fails=True)
+
+
+async def test_options_that_are_none_are_refused_before_asking(edge, tmp_path):
+    unknown = await ask(edge, "translate", "a cat", "--option", "beem-size=4", fails=True)
+    assert unknown == "error: --option beem_size: unknown option; did you mean beam_size?\n"
+    assert "top_k: must be a whole number, got 'x'" in await ask(
+        edge, "translate", "a cat", "--option", "top_k=x", fails=True
+    )
+    twice = await ask(edge, "translate", "a cat", "--beam-size", 2, "--option", "beam_size=3", fails=True)
+    assert "beam_size: is given by a flag of its own" in twice
+    assert "nowhere.lark" in await ask(edge, "generate", "a", "--lark", tmp_path / "nowhere.lark", fails=True)
+    assert "early_stopping must be one of" in await ask(
+        edge, "translate", "a", "--option", "early_stopping=x", fails=True
+    )
+    assert edge.pool.requests == []
+    refused = await ask(edge, "translate", "a cat", "--num-hypotheses", 2, fails=True)
+    assert "options.num_hypotheses: must be at most beam_size 1, got 2; set beam_size" in refused
+
+
+async def test_answers_are_listed_with_their_scores(edge):
+    tops = tuple(((token, -0.5), (4, -3.0)) for token in RESULT.tokens)
+    second = dataclasses.replace(RESULT, text="zwei Häuser", score=-12.5, alternatives=tops)
+    edge.pool.answer = answered(dataclasses.replace(RESULT, alternatives=tops), second)
+    listed = await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2)
+    assert listed == " 1   -0.3750  zwei rote Häuser\n 2  -12.5000  zwei Häuser\n"
+    lines = await ask(edge, "translate", "--beam-size", 2, "--num-hypotheses", 2, lines="a cat\n\na cat\n")
+    assert lines == listed + "\n" + listed
+    told = await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2, "--top-logprobs", 2)
+    assert len(told.splitlines()) == 2 + 2 * len(RESULT.tokens)
+    assert told.splitlines()[1].split()[0] == "-0.5000"
+    assert told.splitlines()[1].endswith("-3.0000")
+    whole = json.loads(await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2, "--json"))
+    assert [hypothesis["score"] for hypothesis in whole["hypotheses"]] == [-0.375, -12.5]
+    assert whole["text"] == "zwei rote Häuser"
+
+
+async def test_the_seed_of_a_sampled_answer_is_shown(edge):
+    assert (await ask(edge, "translate", "a cat", "--seed", 7)).endswith("seed 7\n")
+    drawn = await ask(edge, "translate", "a cat", "--num-sequences", 2)
+    assert drawn.endswith(f"seed {edge.pool.requests[-1].seed}\n")
+
+
+def test_an_alignment_is_shown_as_words(capsys):
+    hard = Alignment(source_spans=((0, 1), (1, 5), (5, 5)), target_spans=((0, 3), (3, 3)), positions=(1, 2))
+    show_alignment(hard, "a cat", "cat")
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["cat", "cat"], ["(end)", "(end)"]]
+    soft = dataclasses.replace(hard, positions=(), rows=((0.25, 0.75, 0.0), (0.0, 0.0, 1.0)))
+    show_alignment(soft, "a cat", "cat")
+    assert capsys.readouterr().out.splitlines()[0].split() == ["cat", "cat", "0.75", "a", "0.25", "(end)", "0.00"]
+
+
+async def test_targets_are_scored(edge):
+    edge.pool.answer = answered(RESULT)
+    arguments = ["score", "--model", "en-de"]
+    told = await ask(edge, *arguments, "a cat", "zwei rote Häuser", "--option", "length_penalty=0.5")
+    assert [line.split() for line in told.splitlines()[:3]] == [
+        ["score", "-0.3750"],
+        ["cumulative_logprob", "-1.8750"],
+        ["perplexity", "1.4550"],
+    ]
+    assert len(told.splitlines()) == 3 + len(RESULT.tokens)
+    assert edge.pool.requests[0].options.length_penalty == 0.5
+    assert json.loads(await ask(edge, *arguments, "a cat", "zwei", "--json"))["score"] == -0.375
+    lines = await ask(edge, *arguments, "--open", lines="a cat\tzwei\na cat\trote\n")
+    assert lines == "-0.3750\t-1.8750\t1.4550\n" * 2
+    assert edge.pool.requests[-1].prefix[-1] != 2
+    assert "give both TEXT and TARGET" in await ask(edge, *arguments, "a cat", fails=True)
+    assert "line 1: expected 2 tab-separated" in await ask(edge, *arguments, lines="a cat\n", fails=True)
+    assert "line 1: INVALID_ARGUMENT: target" in await ask(edge, *arguments, lines="a cat\tx\n", fails=True)

@@ -1,0 +1,44 @@
+"""What `glossa export` prints and refuses."""
+
+import json
+
+from tests.cli.command import run
+
+
+def test_a_checkpoint_cut_short_is_not_exported(trained, tmp_path):
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for file in trained.iterdir():
+        if file.is_file():
+            data = file.read_bytes()
+            (cut / file.name).write_bytes(data[:-10] if file.name == "model.safetensors" else data)
+    assert "model.safetensors" in run("export", cut, tmp_path / "bundle", fails=True)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_quantised_bundle_says_what_its_form_was_measured_to_lose(trained, tmp_path):
+    out = tmp_path / "bundle"
+    report = json.loads(
+        run("export", trained, out, "--precision", "int8", "--scheme", "w8a8-dynamic", "--max-loss", 100, "--json")
+    )
+    assert report["passed"]
+    told = report["quantized"]["int8"]
+    assert told["quantization"]["scheme"] == "w8a8-dynamic"
+    assert [(figures["scheme"], figures["chosen"]) for figures in told["comparison"]] == [
+        ("fp32", False),
+        ("w8a8-dynamic", True),
+    ]
+    assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "tokenizer.json"]
+    shown = run("verify", out)
+    assert "int8: row, 8-bit weights" in " ".join(shown.split())
+
+
+def test_forms_that_do_not_fit_are_refused(trained, tmp_path):
+    out = tmp_path / "bundle"
+    assert "must be of fp32, fp16, int8, int4" in run("export", trained, out, "--precision", "int2", fails=True)
+    refusal = run("export", trained, out, "--precision", "fp32", "--scheme", "w8a8-static", fails=True)
+    assert "static is one of int8, which is not among the precisions fp32" in refusal
+    assert "scheme: must be auto, w8a8-dynamic or" in run(
+        "export", trained, out, "--precision", "int8", "--scheme", "x", fails=True
+    )
+    assert "different ones, got int8, int8" in run("export", trained, out, "--precision", "int8,int8", fails=True)

@@ -1,0 +1,217 @@
+"""Each finding of the doctor on made-up machines, and that a finding which is not ok always names its fix."""
+
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from cli import machine_checks
+from cli.machine_checks import Check, examine
+from export.bundle import (
+    BundleError,
+    FileDigest,
+    Golden,
+    Limits,
+    Manifest,
+    SpecialTokenTemplate,
+    Tokens,
+    Variant,
+)
+from service.runtime import huge_pages, sessions
+
+GIB = 1 << 30
+FLAGS = "fpu sse2 avx2 avx512f avx512_vnni"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """The root of a machine with 8 GiB free and an AVX-512 processor."""
+    write(tmp_path, "proc/cpuinfo", f"processor\t: 0\nmodel name\t: Example 9000\nflags\t\t: {FLAGS}\n")
+    write(tmp_path, "proc/meminfo", f"MemTotal: 16777216 kB\nMemAvailable: {8 * GIB >> 10} kB\n")
+    write(tmp_path, "proc/self/cgroup", "0::/box\n")
+    monkeypatch.setattr(huge_pages, "_libc", lambda: "glibc 2.36")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    write(tmp_path, huge_pages.SWITCH, "always [madvise] never\n")
+    return tmp_path
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def find(checks: list[Check], name: str) -> Check:
+    (found,) = [check for check in checks if check.name == name]
+    return found
+
+
+def look(root: Path, name: str, **more: object) -> Check:
+    return find(examine(root=root, **{"ports": (), **more}), name)  # type: ignore[arg-type]
+
+
+def test_a_good_machine_has_nothing_to_fix(machine):
+    checks = examine(ports=(), root=machine)
+    assert [check for check in checks if check.status != "ok"] == []
+    assert [check for check in checks if check.fix] == []
+
+
+def test_every_finding_on_an_empty_machine_names_its_fix(tmp_path):
+    checks = examine([tmp_path / "missing"], ports=(), root=tmp_path)
+    assert {check.status for check in checks} >= {"warn", "fail"}
+    assert all(check.fix for check in checks if check.status != "ok")
+
+
+@pytest.mark.parametrize(("name", "status"), [("onnxruntime", "fail"), ("grpcio", "fail"), ("torch", "warn")])
+def test_a_missing_package_is_named(machine, monkeypatch, name, status):
+    def version(distribution: str) -> str:
+        if distribution.startswith(name):
+            raise metadata.PackageNotFoundError(distribution)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    check = look(machine, name)
+    assert (check.status, "not installed" in check.value, "pip install" in check.fix) == (status, True, True)
+
+
+def test_the_gpu_build_counts_as_onnxruntime(machine, monkeypatch):
+    def version(distribution: str) -> str:
+        if distribution == "onnxruntime":
+            raise metadata.PackageNotFoundError(distribution)
+        return "1.31.1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert look(machine, "onnxruntime").status == "ok"
+
+
+def test_a_gpu_that_the_runtime_cannot_use_is_noticed(machine, monkeypatch):
+    write(machine, "proc/driver/nvidia/version", "NVRM version: 600")
+    monkeypatch.setattr(sessions, "available_providers", lambda: ["CPUExecutionProvider"])
+    assert look(machine, "execution providers").status == "warn"
+    monkeypatch.setattr(sessions, "available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert look(machine, "execution providers").status == "ok"
+
+
+def test_processor_features_are_read(machine):
+    assert look(machine, "processor").value == "Example 9000: avx2 avx512f avx512_vnni"
+
+
+def test_a_processor_without_avx2_is_slow(machine, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    write(machine, "proc/cpuinfo", "flags: fpu sse2\n")
+    assert look(machine, "processor").status == "warn"
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    write(machine, "proc/cpuinfo", "Features: asimd\n")
+    assert look(machine, "processor").status == "ok"
+
+
+def test_a_processor_that_rounds_sums_of_int8_is_told(machine, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    write(machine, "proc/cpuinfo", "model name: Old 1\nflags: fpu sse2 avx2\n")
+    check = look(machine, "processor")
+    assert (check.status, check.value) == ("warn", "Old 1: avx2, no VNNI: int8 is slow")
+    write(machine, "proc/cpuinfo", "model name: New 1\nflags: fpu sse2 avx2 avx_vnni\n")
+    assert look(machine, "processor").status == "ok"
+
+
+def test_a_cpu_quota_lowers_the_cores(machine, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    write(machine, "sys/fs/cgroup/box/cpu.max", "100000 100000")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert look(machine, "cores").value == (
+        "1 usable of 64 (cgroups allow the time of 1), so 1 engine of one thread per model by default"
+    )
+
+
+def test_what_holds_cores_back_is_told(machine, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    for number, siblings in enumerate(["0-1", "0-1", "2-3"]):
+        write(machine, f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list", siblings)
+    assert look(machine, "cores").value == (
+        "2 usable of 64 (the affinity mask allows 3; they are hyperthreads of 2 cores, "
+        "which multiply no faster with two), so 2 engines of one thread per model by default; "
+        "a single busy engine uses 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tunables", "modes", "status", "told"),
+    [
+        ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights lie in large pages"),
+        ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "says never"),
+        (None, "always [madvise] never", "ok", "starts itself with large pages"),
+        (None, "always madvise [never]", "warn", "says never"),
+        ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),
+    ],
+)
+def test_large_pages(machine, monkeypatch, tunables, modes, status, told):
+    if tunables is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    write(machine, huge_pages.SWITCH, modes)
+    check = look(machine, "huge pages")
+    assert (check.status, told in check.value) == (status, True)
+
+
+def test_the_tightest_memory_limit_counts(machine):
+    assert look(machine, "memory").value.startswith("8,590 MB available")
+    write(machine, "sys/fs/cgroup/memory.max", str(4 * GIB))
+    write(machine, "sys/fs/cgroup/memory.current", str(GIB))
+    write(machine, "sys/fs/cgroup/box/memory.max", "max")
+    write(machine, "sys/fs/cgroup/box/memory.current", str(GIB))
+    assert look(machine, "memory").value.startswith("3,221 MB available")
+
+
+def test_too_little_memory_fails_but_cached_files_give_way(machine):
+    write(machine, "sys/fs/cgroup/box/memory.max", str(GIB))
+    write(machine, "sys/fs/cgroup/box/memory.current", str(GIB))
+    assert look(machine, "memory").status == "fail"
+    write(machine, "sys/fs/cgroup/box/memory.stat", f"anon 1\ninactive_file {GIB}\n")
+    assert look(machine, "memory").status == "ok"
+
+
+def test_a_taken_port_fails_and_a_free_one_does_not(machine):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert look(machine, f"port {port}", ports=(port,)).status == "fail"
+    assert look(machine, f"port {port}", ports=(port,)).status == "ok"
+
+
+def test_an_unknown_host_is_a_finding_not_a_crash(machine):
+    assert look(machine, "port 1", ports=(1,), host="192.0.2.1").status == "fail"  # TEST-NET-1: never ours
+
+
+def test_a_bundle_error_gives_its_own_fix(machine, monkeypatch):
+    def load(path: Path) -> None:
+        raise BundleError("decode.onnx", "wrong digest", expected="aa", actual="bb", fix="export again")
+
+    monkeypatch.setattr(machine_checks, "load_bundle", load)
+    check = look(machine, "bundle b", bundles=[Path("b")])
+    assert check == Check(
+        name="bundle b", status="fail", value="decode.onnx: wrong digest; expected aa, found bb", fix="export again"
+    )
+
+
+def test_a_good_bundle_is_described_and_its_size_counts_as_needed_memory(machine, monkeypatch):
+    manifest = Manifest(
+        architecture="encoder_decoder",
+        task="translation",
+        tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
+        framing=SpecialTokenTemplate(after_source=(2,), before_target=(1,)),
+        limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
+        variants=(Variant(precision="fp32", graphs={}, states=()),),
+        golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
+        lineage={},
+        parity={"passed": True},
+        created="2026-01-01T00:00:00+00:00",
+        files={"fp32/decode.onnx": FileDigest(sha256="", bytes=10 * GIB)},
+    )
+    monkeypatch.setattr(machine_checks, "load_bundle", lambda path: manifest)
+    check = look(machine, "bundle b", bundles=[Path("b")])
+    assert (check.status, check.value) == ("ok", "encoder_decoder for translation, fp32, 10,737 MB, digests match")
+    assert look(machine, "memory", bundles=[Path("b")]).status == "fail"
