@@ -30,7 +30,7 @@ def test_a_quantised_bundle_says_what_its_form_was_measured_to_lose(trained, tmp
     ]
     assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "tokenizer.json"]
     shown = run("verify", out)
-    assert "int8: row, 8-bit weights" in " ".join(shown.split())
+    assert "int8: w8a8-dynamic, 8-bit weights" in " ".join(shown.split())
 
 
 def test_forms_that_do_not_fit_are_refused(trained, tmp_path):

@@ -202,7 +202,7 @@ def test_a_good_bundle_is_described_and_its_size_counts_as_needed_memory(machine
         architecture="encoder_decoder",
         task="translation",
         tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
-        framing=SpecialTokenTemplate(after_source=(2,), before_target=(1,)),
+        template=SpecialTokenTemplate(source_suffix=(2,), target_prefix=(1,)),
         limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
         variants=(Variant(precision="fp32", graphs={}, states=()),),
         golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
