@@ -146,7 +146,7 @@ def score(
     model: ModelName = "",
     source_language: SourceLanguage = "",
     target_language: TargetLanguage = "",
-    is_open: Annotated[bool, typer.Option("--open", help="the target continues: do not score its end token")] = False,
+    omit_eos: Annotated[bool, typer.Option("--open", help="the target continues: do not score its end token")] = False,
     option: OtherOptions = None,
     as_json: AsJson = False,
     *,
@@ -160,7 +160,7 @@ def score(
     if (text is None) != (target is None):
         raise UsageError("give both TEXT and TARGET, or neither")
     languages = {"source_language": source_language, "target_language": target_language}
-    options = {"model": model, **languages, "is_open": is_open, **parse_options(option or ())}
+    options = {"model": model, **languages, "omit_eos": omit_eos, **parse_options(option or ())}
     if text is None or target is None:
         return score_lines(client, as_json, options)
     result = client.score(text, target, **options)
