@@ -137,8 +137,8 @@ class TimedRunner(OnnxRunner):
 
 async def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: int) -> dict[str, float]:
     runner = TimedRunner(model, max_rows=rows)
-    engine = Engine(
-        runner, tokenizer, EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
+    engine = EnginePool(
+        [Engine(runner, tokenizer, EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20)))]
     )
     engine.start()
     loop, rng = asyncio.get_running_loop(), random.Random(1)

@@ -20,7 +20,8 @@ from bench.sentences import sentence_pairs
 from export.bundle import TOKENIZER, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
-from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.engine.invariants import check_invariants
+from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel, OnnxRunner

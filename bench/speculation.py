@@ -33,6 +33,7 @@ from export.to_onnx import QuantizationOptions, export_bundle, trace_model
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import NullMetrics
+from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.request import Finished, Request, TextDelta
 from service.runtime.runner import OnnxModel
@@ -55,7 +56,9 @@ class Contestant:
     def __init__(self, model: OnnxModel, tokenizer: Tokenizer, draft: int, rows: int) -> None:
         self.metrics = Counting()
         settings = SchedulerConfig(max_rows=rows, draft_tokens=draft)
-        self._engine = Engine(model.runner(max_rows=rows), tokenizer, EngineConfig(scheduler=settings), self.metrics)
+        self._engine = EnginePool(
+            [Engine(model.runner(max_rows=rows), tokenizer, EngineConfig(scheduler=settings), self.metrics)]
+        )
         self._engine.start()
 
     def answer(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:

@@ -1,7 +1,7 @@
-"""One request being decoded (`Sequence`) and its candidate answers (`Hypothesis`). No text, no sockets, no clock.
+"""One request being decoded (`Sequence`) and its candidate answers (`Hypothesis`). No text, sockets, clocks or locks.
 
-Greedy search has one hypothesis, sampling as many as texts were asked for, beam search as many as the beam is wide. All
-live hypotheses of a sequence have the same length, and each has a row of its own in every turn; between two turns
+Greedy search has one hypothesis, sampling one for each requested sample, beam search one for each place of the beam.
+All live hypotheses of a sequence have the same length, and each has a row of its own in every turn; between two turns
 several may continue the same row. How hypotheses are extended and chosen is the business of `service.decoding`.
 """
 
@@ -20,11 +20,13 @@ Outcome = FinishReason | RequestError
 
 
 class Hypothesis:
-    """A candidate answer.
+    """A candidate answer. Its search writes it, row assignment its row.
 
+    tokens: generated so far, end token included. logprobs: the model's own, one for each token.
     row: the row whose cache holds everything but its last token: its own, or the one of the hypothesis it continues.
-    score: what the search compares. processor_states: what each of the request's rules remembers of it.
-    normalised: the score of a finished hypothesis with regard to its length.
+    score: what the search compares. normalised: the score of a finished hypothesis, normalised by its length.
+    processor_states, stop: state of each of the request's logits processors, and of the search for stop strings.
+    reason: why it ended; None: it goes on.
     """
 
     __slots__ = (
@@ -40,8 +42,8 @@ class Hypothesis:
     )
 
     def __init__(self, processor_states: tuple[Any, ...] = (), stop: Any = None) -> None:
-        self.tokens: list[int] = []  # produced, end token included
-        self.logprobs: list[float] = []  # the model's own, one for each token
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
         self.alternatives: list[tuple[tuple[int, float], ...]] = []
         self.score = self.normalised = 0.0
         self.processor_states, self.stop = processor_states, stop
@@ -49,7 +51,7 @@ class Hypothesis:
         self.reason: FinishReason | None = None
 
     def fork(self) -> Hypothesis:
-        """Another one with the same past, to be continued differently."""
+        """Returns another hypothesis with the same past, to be continued differently."""
         twin = Hypothesis(self.processor_states, self.stop)
         twin.tokens, twin.logprobs = self.tokens.copy(), self.logprobs.copy()
         twin.alternatives = self.alternatives.copy()
@@ -58,11 +60,11 @@ class Hypothesis:
 
 
 class Search(Protocol):
-    """How one request is decoded. It belongs to the sequence it was made for.
+    """The decoding strategy of one request. It belongs to the sequence it was made for.
 
-    top_k: how many of a row's likeliest tokens it wants to see.
-    is_greedy: it has one hypothesis, which takes the likeliest token wherever none is forced; no rules change that.
-    is_scored: it wants log-probabilities.
+    top_k: how many of the most likely tokens of a row it needs.
+    is_greedy: it has one hypothesis, which takes the most likely token wherever none is forced, without processors.
+    is_scored: it needs log-probabilities.
     """
 
     top_k: int
@@ -70,13 +72,13 @@ class Search(Protocol):
     is_scored: bool
 
     def start(self) -> Hypothesis:
-        """The hypothesis that has no tokens yet."""
+        """Returns the hypothesis without tokens."""
         ...
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
-        """Replaces the sequence's hypotheses by their continuations, and ends it when that is all.
+        """Replaces the sequence's hypotheses by their continuations, and ends it when none is left.
 
-        Raises Unsatisfiable when the request's constraints leave no way to go on.
+        Raises Unsatisfiable when the request's constraints leave no possible token.
         """
         ...
 
@@ -84,15 +86,21 @@ class Search(Protocol):
 class Sequence:
     """A request on its way through waiting, live (it has rows) and ended.
 
-    hypotheses: the live ones, each with the next input as its last token.
-    width: rows it may come to need at once; never grows.
-    max_shape: what it may come to need when it begins, by the scheduler that has it.
-    num_computed: positions that are in the cache of each of its rows.
-    draft_tokens: guesses at the tokens behind the newest one that the last plan has the model read.
-    answers: once it has ended well, the answers that were asked for, best first.
-    committed_tokens: tokens that are certain to begin the first answer; only grows.
-    steps: tokens of each live hypothesis. num_generated: tokens of all answers so far.
-    encoder_output: what the encoder says, where that is the answer.
+    Every attribute has one writer, and everything else only reads it; `tests/service/test_sequence.py` enforces that.
+    All of them run on the engine's thread.
+
+    written by the scheduler (`service.engine.scheduler`, `admission`, `prefill`, `row_assignment`):
+      rows: in the last plan. max_shape: the most it may need from its start on.
+      num_computed: positions in the cache of each of its rows.
+      draft_tokens: guesses at the tokens after the newest one, which the last plan has the model verify.
+    written by its search (`service.decoding`):
+      hypotheses: the live ones, each with the next input as its last token.
+      width: most rows it may still need at once; never grows.
+      steps: tokens of each live hypothesis. num_generated: tokens of all hypotheses so far.
+      committed_tokens: tokens that are certain to begin the best answer; only grows.
+      encoder_output: of a request to the encoder alone.
+    written by the methods below:
+      outcome: why it ended. answers: of a successful end, the requested number of hypotheses, best first.
     """
 
     __slots__ = (
@@ -118,7 +126,7 @@ class Sequence:
         self.answers: list[Hypothesis] = []
         self.committed_tokens: list[int] = []
         self.width = request.options.width
-        self.rows: tuple[int, ...] = ()  # in the last plan
+        self.rows: tuple[int, ...] = ()
         self.num_computed = self.steps = self.num_generated = 0
         self.draft_tokens: tuple[int, ...] = ()
         self.max_shape = CacheShape()
@@ -126,12 +134,13 @@ class Sequence:
         self.outcome: Outcome | None = None
 
     @property
-    def longest(self) -> int:
-        """Positions it can come to need in the cache; the very last token is never an input."""
+    def max_positions(self) -> int:
+        """Cache positions it may need; its very last token is never an input."""
         return len(self.request.prompt) + self.request.max_tokens - 1
 
     @property
     def is_prefilled(self) -> bool:
+        """Whether the whole prompt is cached: the next output is about a new token."""
         return self.num_computed >= len(self.request.prompt)
 
     def input_at(self, position: int, hypothesis: Hypothesis) -> int:
@@ -139,15 +148,23 @@ class Sequence:
         prompt = self.request.prompt
         return prompt[position] if position < len(prompt) else hypothesis.tokens[-1]
 
+    def accept_draft_token(self) -> None:
+        """Counts the position of a right guess, which the model has computed already."""
+        self.num_computed += 1
+
     def finish(self, outcome: Outcome) -> None:
-        """The one way to end. The first end counts; its rows are free from the next plan on."""
+        """Ends the sequence; the first outcome counts. Its rows are free from the next plan on."""
         if self.outcome is None:
             self.outcome = outcome
 
-    def answer(self, answers: Iterable[Hypothesis]) -> None:
-        """Ends well, with these answers."""
+    def finish_with(self, answers: Iterable[Hypothesis]) -> None:
+        """Ends the sequence successfully."""
         self.answers = list(answers)
         self.committed_tokens = self.answers[0].tokens
         reason = self.answers[0].reason
         assert reason is not None
         self.finish(reason)
+
+    def fail(self, error: RequestError) -> None:
+        """Ends the sequence with an error, even after a successful end that could not be reported."""
+        self.outcome = error

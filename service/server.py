@@ -128,7 +128,7 @@ def open_model(
             max_rows=settings.max_rows,
             kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
             max_prefill_tokens=settings.max_prefill_tokens,
-            prefix_bytes=settings.prefix_cache_bytes // engines,
+            prefix_cache_bytes=settings.prefix_cache_bytes // engines,
             draft_tokens=draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),

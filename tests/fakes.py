@@ -13,8 +13,9 @@ from service.cache_layout import CacheLayout
 from service.decoding.search import advance
 from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
+from service.engine.invariants import check_invariants
+from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
-from service.engine.scheduler import check_invariants
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
 from service.step import TurnOutput
@@ -338,7 +339,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
             outputs = runner.run(plan.step)
             on_run(plan, outputs)
             advance(scheduler.commit(plan), outputs)
-            scheduler.learn(plan, outputs)
+            scheduler.record_drafts(plan, outputs)
         assert check_invariants(scheduler) == []
         on_turn(plan)
 
@@ -353,8 +354,8 @@ class EveryDraft(DraftProposer):
     def _worth(self, drafts, rows):
         return len(drafts)
 
-    def verified(self, sequence, size, accepted, seconds):
-        super().verified(sequence, size, accepted, seconds)
+    def record_draft(self, sequence, size, accepted, seconds):
+        super().record_draft(sequence, size, accepted, seconds)
         self.accepted.append(accepted)
 
 
@@ -377,7 +378,7 @@ class RandomDrafts(EveryDraft):
                 found[sequence] = tuple(draft[: self.rng.randrange(1, room + 1)])
         return found
 
-    def verified(self, sequence, size, accepted, seconds):
+    def record_draft(self, sequence, size, accepted, seconds):
         self.accepted.append(accepted)
 
 
@@ -421,25 +422,29 @@ class ManualLoop:
             callback(*arguments)
 
 
-class ManualEngine(Engine):
-    """An engine without its thread: `turn()` does what the thread would, and raises what would kill it."""
+class ManualEngine(EnginePool):
+    """A pool of one engine without its thread: `turn()` does what the thread would, and raises what would kill it."""
 
-    def start(self):
-        self._is_accepting = True
-        self._ownership.acquire()
+    def __init__(self, runner, settings, **more):
+        self.runner, self.clock = runner, FakeClock()
+        (self.engine,) = engines = [Engine(runner, LetterTokenizer(), settings, clock=self.clock, **more)]
+        super().__init__(engines)
+        self.open()
+
+    @property
+    def snapshot(self):
+        return self.engine.snapshot
 
     def turn(self):
-        if not (self._scheduler.is_idle and not self._arrivals and not self._cancels):
-            self._take_arrivals()
-            self._turn()
+        self.engine.turn()
 
 
-async def ask(engine, *requests, within_s=120):
+async def ask(pool, *requests, within_s=120):
     """Submits requests at once and waits for their final events; returns their sinks."""
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in requests]
     for request, sink in zip(requests, sinks, strict=True):
-        engine.submit(request, loop, sink)
+        pool.submit(request, loop, sink)
     return await asyncio.wait_for(asyncio.gather(*(sink.done for sink in sinks)), timeout=within_s)
 
 

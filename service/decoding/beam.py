@@ -79,7 +79,7 @@ class BeamSearch:
                 agree(sequence.committed_tokens, [*sequence.hypotheses, *self._finished()[:1]])
         elif finished := self._finished():
             sequence.width = 1
-            sequence.answer(finished[: self._options.num_hypotheses])
+            sequence.finish_with(finished[: self._options.num_hypotheses])
         else:
             raise unsatisfiable(sequence.steps - 1)
 

@@ -122,4 +122,4 @@ class GreedyAndSampling:
             hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
             self._selector.normalise(hypothesis, sequence.rows[0], output)
         sequence.hypotheses = []
-        sequence.answer(answers)
+        sequence.finish_with(answers)

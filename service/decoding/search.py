@@ -61,5 +61,5 @@ def _extend(sequence: Sequence, output: StepOutput) -> None:
     for guess, said in zip(guesses, behind, strict=True):
         if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:
             return
-        sequence.num_computed += 1  # it was read already
+        sequence.accept_draft_token()
         sequence.search.advance(sequence, said)

@@ -1,24 +1,54 @@
-"""Several engines of one model, behind one `submit`. They share the read-only sessions and nothing else."""
+"""The engines of one model behind one `submit`, and the seam between engines and the event loops of their clients.
+
+What crosses the seam is plain data: requests with a ticket and cancellations by ticket go in; batches of (ticket,
+event), one a turn, and snapshots come out; `drain` and `close` end it. Engines know no event loops and no sinks: those
+stay here, by ticket. So an engine could run in a process of its own with a queue in each direction. (Two things of it
+stay in this process today: a request carries logits processors, immutable objects built from its options; and an
+engine calls its `EngineMetrics`, with numbers alone.) Engines share the read-only sessions and nothing else.
+
+Threads: `submit` and `Submission.cancel` may be called from any thread. `_deliver` runs on the engines' threads; sinks
+are called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from service.engine.engine import Engine, Submission
-from service.request import EventSink, Request
+from service.engine.core import Snapshot
+from service.engine.engine import Engine
+from service.request import Event, EventSink, Request, TextDelta
+
+log = logging.getLogger(__name__)
+
+
+class Submission(NamedTuple):
+    """A request that was accepted."""
+
+    engine: Engine
+    ticket: int
+
+    def cancel(self) -> None:
+        """Ends the request with Cancelled at the next step boundary, unless it has ended. From any thread, any time."""
+        self.engine.cancel(self.ticket)
 
 
 class EnginePool:
-    """Engines of one model; a request goes to the one with the least to do."""
+    """Engines of one model; a request goes to the one with the fewest unfinished requests."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         assert engines
         self.engines = tuple(engines)
+        self._tickets = itertools.count()
+        self._receivers: dict[int, tuple[asyncio.AbstractEventLoop, EventSink]] = {}
 
     @property
     def is_healthy(self) -> bool:
+        """Whether all engines are."""
         return all(engine.is_healthy for engine in self.engines)
 
     @property
@@ -28,29 +58,75 @@ class EnginePool:
 
     @property
     def unfinished(self) -> int:
+        """Accepted requests without a final event."""
         return sum(engine.unfinished for engine in self.engines)
 
+    @property
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """The state of each engine after its last turn."""
+        return tuple(engine.snapshot for engine in self.engines)
+
     def start(self) -> None:
+        """Starts the engines' threads."""
         for engine in self.engines:
-            engine.start()
+            engine.start(self._deliver)
+
+    def open(self) -> None:
+        """Accepts requests without threads: the caller turns the engines."""
+        for engine in self.engines:
+            engine.open(self._deliver)
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
-        """See `Engine.submit`."""
+        """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
+
+        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting.
+        """
         engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
-        return min(engines, key=lambda engine: engine.unfinished).submit(request, loop, sink)
+        submission = Submission(min(engines, key=lambda engine: engine.unfinished), next(self._tickets))
+        self._receivers[submission.ticket] = loop, sink
+        try:
+            submission.engine.submit(submission.ticket, request)
+        except BaseException:
+            del self._receivers[submission.ticket]
+            raise
+        return submission
 
     def stop_accepting(self) -> None:
+        """From now on `submit` raises ShuttingDown; accepted requests go on."""
         for engine in self.engines:
             engine.stop_accepting()
 
     def drain(self, grace_s: float) -> bool:
-        """Accepts nothing new and blocks until all is answered, for at most `grace_s`. True: everything is."""
+        """Stops accepting and blocks until every accepted request has ended. False: not within `grace_s`."""
         self.stop_accepting()
         end_s = time.monotonic() + grace_s
         return all(engine.wait_until_finished(max(0.0, end_s - time.monotonic())) for engine in self.engines)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Answers what is unfinished with ShuttingDown and ends the threads."""
+        """Ends unfinished requests with ShuttingDown, and the threads. timeout_s: see `Engine.close`."""
         self.stop_accepting()
         for engine in self.engines:
             engine.close(timeout_s)
+
+    def _deliver(self, events: list[tuple[int, Event]]) -> None:
+        """Hands the events of a turn to their event loops: one wake-up for each loop."""
+        receivers, calls = self._receivers, dict[asyncio.AbstractEventLoop, list[tuple[EventSink, Event]]]()
+        for ticket, event in events:
+            loop, sink = receivers[ticket] if type(event) is TextDelta else receivers.pop(ticket)
+            if loop in calls:
+                calls[loop].append((sink, event))
+            else:
+                calls[loop] = [(sink, event)]
+        for loop, batch in calls.items():
+            try:
+                loop.call_soon_threadsafe(_call, batch)
+            except RuntimeError:  # the loop is closed
+                log.warning("%d events found their event loop closed", len(batch))
+
+
+def _call(batch: list[tuple[EventSink, Event]]) -> None:
+    for sink, event in batch:
+        try:
+            sink(event)
+        except Exception:  # one client's sink must not cost others their events
+            log.exception("a sink raised")

@@ -1,83 +1,76 @@
-"""One request on its way to its client: the text so far, the times, and the events that tell both.
+"""One request on its way to its client: the text so far, the times, and the events that report both.
 
-Belongs to the engine's thread. It knows tokens, text and clocks' readings, but not how tokens were chosen: it turns
-those that are certain into text, and at the end all answers.
+The engine's core owns it. It knows tokens, text and readings of a clock, but not how tokens were chosen: it turns
+committed tokens into text, and at the end all answers into a `Finished`. It knows no event loops and no sinks.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 
 from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
-from service.request import AttentionResult, EventSink, Finished, FinishReason, HypothesisResult, TextDelta, Timings
+from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
 from service.step import StepOutput
 
 
 class Response:
-    """What a sequence's tokens have become. Times are seconds on the engine's clock.
+    """The text and times of one sequence. Times are seconds on the engine's clock.
 
-    new_text: makes the text of one hypothesis.
+    ticket: the caller's number for the request. new_text: makes the detokenizer of one hypothesis.
+    first_s: when the first turn with an output for it ended. prefill_s: time of the encoder runs and prefills it was
+    part of.
     """
 
     __slots__ = (
+        "_consumed",
         "_new_text",
         "_pieces",
-        "_read",
         "_text",
         "_unsent",
         "admitted_s",
         "arrived_s",
         "first_s",
-        "join_s",
-        "loop",
+        "prefill_s",
         "sequence",
-        "sink",
+        "ticket",
     )
 
-    def __init__(
-        self,
-        sequence: Sequence,
-        new_text: Callable[[], Detokenizer],
-        loop: asyncio.AbstractEventLoop,
-        sink: EventSink,
-        arrived_s: float,
-    ) -> None:
-        self.sequence, self.loop, self.sink = sequence, loop, sink
-        self.arrived_s = arrived_s
-        self.admitted_s = arrived_s
-        self.first_s: float | None = None  # when a turn first said something of it
-        self.join_s = 0.0  # how long the encoding or prefill took that this request was part of
+    def __init__(self, ticket: int, sequence: Sequence, new_text: Callable[[], Detokenizer], arrived_s: float) -> None:
+        self.ticket, self.sequence = ticket, sequence
+        self.arrived_s = self.admitted_s = arrived_s
+        self.first_s: float | None = None
+        self.prefill_s = 0.0
         self._new_text, self._text = new_text, new_text()
         self._pieces: list[str] = []  # texts sent
-        self._read = 0  # tokens turned into text
+        self._consumed = 0  # committed tokens turned into text
         self._unsent: list[int] = []
 
     @property
     def prompt_tokens(self) -> int:
+        """Tokens of source and prompt."""
         return len(self.sequence.request.source) + len(self.sequence.request.prompt)
 
     def extend(self, now_s: float, output: StepOutput) -> list[TextDelta | Finished]:
-        """Takes the tokens that have become certain. []: there is nothing to tell yet. Those of a draft are told as if
+        """Consumes the newly committed tokens. []: there is nothing to report yet. Tokens of a draft are reported as if
         they had come one by one."""
         sequence = self.sequence
-        new = sequence.committed_tokens[self._read :]
-        self._read += len(new)
+        new = sequence.committed_tokens[self._consumed :]
+        self._consumed += len(new)
         events: list[TextDelta | Finished] = []
         if sequence.draft_tokens and sequence.request.is_streamed:
             for token in new[:-1]:
-                events += self._told([token])
+                events += self._deltas([token])
             new = new[-1:]
         if isinstance(sequence.outcome, FinishReason):
             self._unsent += new
             return [*events, self._finished(sequence.outcome, new, now_s, output)]
-        return events + self._told(new)
+        return events + self._deltas(new)
 
-    def _told(self, new: list[int]) -> list[TextDelta | Finished]:
-        """What can be told when these tokens have come."""
+    def _deltas(self, new: list[int]) -> list[TextDelta | Finished]:
+        """The text that is certain after these tokens."""
         self._unsent += new
         text = "".join([self._text.push(token) for token in new])
         if not text:
@@ -91,18 +84,19 @@ class Response:
         assert self.first_s is not None
         timings = Timings(
             queue_s=self.admitted_s - self.arrived_s,
-            prefill_s=self.join_s,
+            prefill_s=self.prefill_s,
             first_token_s=self.first_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )
-        if self.sequence.encoder_output is not None:
-            encoded, count = self.sequence.encoder_output, len(self.sequence.request.source)
+        request, attention = self.sequence.request, self._attention(output)
+        if self.sequence.encoder_output is not None or request.forced_target:  # no text was asked for
             return Finished(
-                reason, prompt_tokens=count, timings=timings, encoder_output=encoded, attention=self._attention(output)
+                reason,
+                prompt_tokens=len(request.source) + len(request.forced_target),
+                timings=timings,
+                encoder_output=self.sequence.encoder_output,
+                attention=attention,
             )
-        if self.sequence.request.forced_target:
-            count = len(self.sequence.request.source) + len(self.sequence.request.forced_target)
-            return Finished(reason, prompt_tokens=count, timings=timings, attention=self._attention(output))
         best, *others = self.sequence.answers
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
@@ -118,18 +112,19 @@ class Response:
             generated_tokens=sum(len(result.tokens) for result in results),
             timings=timings,
             hypotheses=tuple(results),
-            attention=self._attention(output),
+            attention=attention,
         )
 
     def _attention(self, output: StepOutput) -> AttentionResult | None:
-        """A pass of its own over what was read, if attention is asked for: the last token of an answer is not."""
+        """Attention of a pass of its own, if requested: over the forced target, or over the prompt and the best answer
+        without its last token, which is never an input."""
         request = self.sequence.request
         if not request.attention_kinds:
             return None
-        reads = request.forced_target
+        tokens = request.forced_target
         if self.sequence.answers:
-            reads = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
-        return AttentionResult(reads, output.turn.deferred.attention(request.source, reads, request.attention_kinds))
+            tokens = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
+        return AttentionResult(tokens, output.turn.deferred.attention(request.source, tokens, request.attention_kinds))
 
     def _result(self, hypothesis: Hypothesis, text: str, output: StepOutput) -> HypothesisResult:
         assert hypothesis.reason is not None

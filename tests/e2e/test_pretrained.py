@@ -16,6 +16,7 @@ from glossa.client import Client
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
+from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
@@ -43,8 +44,10 @@ def engine(theirs, path, rows):
     import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, prefix_bytes=1 << 24), checks_invariants=True)
-    engine = Engine(model.runner(max_rows=rows), tokenizer, settings)
+    settings = EngineConfig(
+        scheduler=SchedulerConfig(max_rows=rows, prefix_cache_bytes=1 << 24), checks_invariants=True
+    )
+    engine = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, settings)])
     engine.start()
     try:
         yield engine

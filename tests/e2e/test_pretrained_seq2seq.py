@@ -11,6 +11,7 @@ from export.to_onnx import export_bundle
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
+from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
@@ -35,7 +36,7 @@ def engine(theirs, path, rows):
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
     settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows), checks_invariants=True)
-    engine = Engine(model.runner(max_rows=rows), tokenizer, settings)
+    engine = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, settings)])
     engine.start()
     try:
         yield engine

@@ -1,28 +1,31 @@
 """Engines on their threads, closed when a test is over."""
 
-from typing import Any
-
 import pytest
 
 from service.engine.engine import Engine, EngineConfig
+from service.engine.pool import EnginePool
 from tests.fakes import LetterTokenizer, ScriptedRunner
 
 
 @pytest.fixture
 def start():
-    """Starts an engine with its thread; all are closed at the end."""
-    engines: list[Any] = []
+    """Starts a pool of engines, one for each runner, with their threads; all are closed at the end."""
+    started = []
 
-    def make(runner=None, settings=None, **more):
-        runner, settings = runner or ScriptedRunner(), settings or EngineConfig(checks_invariants=True)
-        runner.max_rows = settings.scheduler.max_rows
-        engines.append(Engine(runner, LetterTokenizer(), settings, **more))
-        engines[-1].start()
-        return engines[-1]
+    def make(*runners, settings=None, **more):
+        settings = settings or EngineConfig(checks_invariants=True)
+        runners = runners or (ScriptedRunner(),)
+        for runner in runners:
+            runner.max_rows = settings.scheduler.max_rows
+        pool = EnginePool([Engine(runner, LetterTokenizer(), settings, **more) for runner in runners])
+        started.append((pool, runners))
+        pool.start()
+        return pool
 
     yield make
-    for engine in engines:
-        if engine._runner.gate is not None:
-            engine._runner.gate.set()
-        engine.close()
-        assert not engine._thread.is_alive()
+    for pool, runners in started:
+        for runner in runners:
+            if runner.gate is not None:
+                runner.gate.set()
+        pool.close()
+        assert not any(engine.is_alive for engine in pool.engines)

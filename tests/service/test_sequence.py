@@ -30,7 +30,7 @@ def test_the_first_end_counts():
 
 
 def test_longest_leaves_out_the_last_token():
-    assert sequence(prompt=(1, 4), max_tokens=5).longest == 6
+    assert sequence(prompt=(1, 4), max_tokens=5).max_positions == 6
 
 
 def test_a_fork_shares_its_past_and_not_its_future():

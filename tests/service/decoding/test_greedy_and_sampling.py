@@ -25,7 +25,7 @@ def run(*requests, rule=doubtful, seen=None, eos_ids=(EOS,)):
 
     def note(plan, outputs):
         if seen is not None:
-            seen.append((plan.step.rows, scheduler.reserved_rows))
+            seen.append((plan.step.rows, scheduler.capacity.reserved.rows))
 
     drain(scheduler, runner, on_run=note)
     return sequences

@@ -16,14 +16,11 @@ from service.errors import (
     Overloaded,
     RequestError,
     ShuttingDown,
-    Unsupported,
 )
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request, TextDelta
 from tests.fakes import (
     EOS,
-    FakeClock,
-    LetterTokenizer,
     ManualEngine,
     ManualLoop,
     ScriptedRunner,
@@ -72,9 +69,7 @@ def manual():
     def make(runner=None, settings=None, **more):
         runner, settings = runner or ScriptedRunner(), settings or config()
         runner.max_rows = settings.scheduler.max_rows
-        engine = ManualEngine(runner, LetterTokenizer(), settings, clock=FakeClock(), **more)
-        engine.start()
-        return engine, ManualLoop()
+        return ManualEngine(runner, settings, **more), ManualLoop()
 
     return make
 
@@ -105,13 +100,14 @@ async def test_attention_is_told_for_every_answer(start):
         assert answer.attention[0, 0].argmax(1).tolist() == [place % 3 for place in range(len(answer.tokens))]
 
 
-def test_attention_of_a_model_without_it_is_refused(manual):
+def test_a_request_for_attention_that_the_model_lacks_is_a_defect_of_the_edge(manual):
     runner = ScriptedRunner()
     runner.has_attention = False
     engine, loop = manual(runner)
     for options in (DecodingOptions(alignment="soft"), DecodingOptions(beam_size=2, coverage_penalty=0.2)):
-        with pytest.raises(Unsupported, match="export it again with --attention"):
+        with pytest.raises(AssertionError, match="alignment="):
             engine.submit(request(options=options), loop, Sink())
+    assert engine.unfinished == 0
 
 
 async def test_an_embedding_is_the_answer_of_its_own(start):
@@ -228,9 +224,11 @@ async def test_many_requests_share_steps(start):
 
 
 async def test_a_request_that_can_never_run_is_not_accepted(start):
-    engine = start()
-    with pytest.raises(InvalidRequest, match="max_tokens"):
+    engine = start(settings=config(scheduler=SchedulerConfig(max_rows=8)))
+    with pytest.raises(AssertionError, match="1000"):
         engine.submit(request(max_tokens=1000), asyncio.get_running_loop(), Sink())
+    with pytest.raises(InvalidRequest, match="the request needs 9 rows, the server has 8"):
+        engine.submit(request(options=DecodingOptions(beam_size=9)), asyncio.get_running_loop(), Sink())
     assert engine.unfinished == 0
 
 
@@ -250,7 +248,7 @@ async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
     assert isinstance(sink.finals[0], Cancelled)
     assert len(sink.finals) == 1
     await ask(engine, request())
-    assert await asyncio.to_thread(engine.wait_until_finished, 60)
+    assert await asyncio.to_thread(engine.drain, 60)
     assert engine.unfinished == 0
 
 
@@ -315,7 +313,7 @@ async def test_close_answers_everything_that_is_unfinished(start):
         engine.submit(request(max_tokens=60), loop, sink)
     await asyncio.to_thread(runner.entered.wait)
     closing = asyncio.create_task(asyncio.to_thread(engine.close))
-    while engine._is_accepting:
+    while any(one.is_accepting for one in engine.engines):
         await asyncio.sleep(0)
     with pytest.raises(ShuttingDown):
         engine.submit(request(), loop, Sink())
@@ -340,7 +338,7 @@ async def test_close_answers_also_when_a_turn_never_comes_back(start, caplog):
     await asyncio.gather(*(sink.done for sink in sinks))
     assert not engine.is_healthy
     runner.gate.set()
-    engine._thread.join()
+    await asyncio.to_thread(engine.close)
     assert "an abandoned turn came back" in caplog.text
     assert "died" not in caplog.text
     await asyncio.sleep(0)
@@ -456,11 +454,11 @@ def test_deadlines_end_requests_at_the_next_turn(manual):
     sink = Sink()
     engine.submit(request(deadline_s=105.0), loop, sink)
     engine.turn()
-    engine._clock.advance(5.0)
+    engine.clock.advance(5.0)
     engine.turn()
     loop.run()
     assert isinstance(sink.finals[0], DeadlineExceeded)
-    assert engine._runner.rows == [] or len(engine._runner.plans) == 1
+    assert engine.runner.rows == [] or len(engine.runner.plans) == 1
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back(manual):
@@ -472,7 +470,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(manual):
     assert refused.value.limit == 3
     assert refused.value.retry_after_s == 0.05
     for _ in range(8):
-        engine._clock.advance(1.0)
+        engine.clock.advance(1.0)
         engine.turn()
     engine.submit(request(), loop, Sink())
 
@@ -482,7 +480,7 @@ def test_the_hint_follows_the_pace_of_answers(manual):
     for _ in range(15):
         engine.submit(request(max_tokens=1), loop, Sink())
     for _ in range(15):
-        engine._clock.advance(0.5)
+        engine.clock.advance(0.5)
         engine.turn()
     for _ in range(21):
         engine.submit(request(max_tokens=1), loop, Sink())
@@ -494,7 +492,7 @@ def test_the_hint_follows_the_pace_of_answers(manual):
 def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     runner = ScriptedRunner(rule=never_ends)
     engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=1)))
-    clock = engine._clock
+    clock = engine.clock
     runner.before_run = lambda: clock.advance(1.0)
     first, second = Sink(), Sink()
     engine.submit(request(max_tokens=2), loop, first)
@@ -510,7 +508,7 @@ def test_metrics_are_told(manual):
     runner = ScriptedRunner(rule=never_ends)
     metrics = RecordingMetrics()
     engine, loop = manual(runner, metrics=metrics)
-    runner.before_run = lambda: engine._clock.advance(0.25)
+    runner.before_run = lambda: engine.clock.advance(0.25)
     engine.submit(request("a", max_tokens=2), loop, Sink())
     engine.submit(request("b", max_tokens=3, deadline_s=100.6), loop, Sink())
     for _ in range(4):
@@ -549,7 +547,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
     engine, loop = manual(runner, settings)
     asked: list[Any] = []
     for _ in range(1200):
-        engine._clock.advance(1.0)
+        engine.clock.advance(1.0)
         for _ in range(rng.choice([0, 0, 1, 2])):
             new = Request(
                 request_id=str(len(asked)),
@@ -557,7 +555,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
                 prompt=(1,),
                 max_tokens=rng.randrange(1, 30),
                 stop=rng.choice([(), ("ab", "f"), ("t",)]),
-                deadline_s=rng.choice([None, engine._clock() + rng.randrange(60)]),
+                deadline_s=rng.choice([None, engine.clock() + rng.randrange(60)]),
             )
             sink = Sink()
             try:
@@ -595,7 +593,7 @@ def test_steps_of_one_turn_are_counted_one_by_one(manual):
     runner = ScriptedRunner(rule=never_ends)
     scheduler = SchedulerConfig(max_rows=4, greedy_steps_per_turn=4)
     engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
-    runner.before_run = lambda: engine._clock.advance(0.25)
+    runner.before_run = lambda: engine.clock.advance(0.25)
     sink = Sink()
     engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
     for _ in range(2):
@@ -690,7 +688,7 @@ def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
 
 def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
     engine, loop = drafting(manual, repeating(*"abcd"))
-    engine._runner.fail_on.add(3)
+    engine.runner.fail_on.add(3)
     failed = told_by(engine, loop, continued("abcdab", max_tokens=50))
     assert isinstance(failed.finals[0], InternalFailure)
     good = told_by(engine, loop, continued("abcdab", max_tokens=9))

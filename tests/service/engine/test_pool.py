@@ -4,7 +4,6 @@ import threading
 import pytest
 
 from service.engine.engine import EngineConfig
-from service.engine.pool import EnginePool
 from service.errors import InternalFailure, ShuttingDown
 from service.request import Finished, Request
 from tests.fakes import ScriptedRunner, Sink, ask, scripted_answer
@@ -21,7 +20,7 @@ def never_ends(source, fed, vocab_size):
 async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
     runner = ScriptedRunner()
     runner.gate = threading.Event()
-    pool = EnginePool([start(runner)])
+    pool = start(runner)
     loop = asyncio.get_running_loop()
     sink = Sink(loop)
     pool.submit(request(), loop, sink)
@@ -39,7 +38,7 @@ async def test_requests_go_to_the_engine_with_the_least_to_do(start):
     runners = [ScriptedRunner(rule=never_ends) for _ in range(2)]
     for runner in runners:
         runner.gate = threading.Event()
-    pool = EnginePool([start(runner) for runner in runners])
+    pool = start(*runners)
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in range(6)]
     for sink in sinks:
@@ -56,7 +55,7 @@ async def test_a_pool_avoids_engines_that_are_not_healthy(start):
     bad, good = ScriptedRunner(), ScriptedRunner()
     bad.fail_on = set(range(100))
     settings = EngineConfig(failures_until_unhealthy=1)
-    pool = EnginePool([start(bad, settings=settings), start(good, settings=settings)])
+    pool = start(bad, good, settings=settings)
     assert pool.is_healthy
     outcomes = []
     for _ in range(4):
@@ -69,7 +68,7 @@ async def test_a_pool_avoids_engines_that_are_not_healthy(start):
 async def test_closing_a_pool_answers_what_is_left(start):
     runner = ScriptedRunner(rule=never_ends)
     runner.gate = threading.Event()
-    pool = EnginePool([start(runner)])
+    pool = start(runner)
     loop = asyncio.get_running_loop()
     sink = Sink(loop)
     pool.submit(request(max_tokens=60), loop, sink)

@@ -7,11 +7,11 @@ from service.engine.prefix_cache import PrefixCache
 
 def keep_all(index, prompt):
     """The slots that the whole blocks of a prompt get, as they are read one after another."""
-    return [index.keep(prompt, start) for start in range(0, len(prompt) - index.block, index.block)]
+    return [index.store(prompt, start) for start in range(0, len(prompt) - index.chunk_tokens, index.chunk_tokens)]
 
 
 def test_the_longest_common_beginning_of_whole_blocks_is_found():
-    index = PrefixCache(slots=8, block=4)
+    index = PrefixCache(slots=8, chunk_tokens=4)
     assert keep_all(index, tuple(range(13))) == [0, 1, 2]
     assert index.find(tuple(range(13))) == [0, 1, 2]
     assert index.find((*range(11), 99, 99)) == [0, 1]
@@ -19,32 +19,32 @@ def test_the_longest_common_beginning_of_whole_blocks_is_found():
 
 
 def test_the_last_token_of_a_prompt_is_left_to_be_computed():
-    index = PrefixCache(slots=8, block=4)
+    index = PrefixCache(slots=8, chunk_tokens=4)
     keep_all(index, tuple(range(9)))
     assert [len(index.find(tuple(range(length)))) for length in (1, 4, 5, 8, 9, 10)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_equal_blocks_behind_other_beginnings_are_others():
-    index = PrefixCache(slots=8, block=2)
+    index = PrefixCache(slots=8, chunk_tokens=2)
     assert keep_all(index, (1, 1, 5, 5, 0)) == [0, 1]
     assert keep_all(index, (2, 2, 5, 5, 0)) == [2, 3]
     assert index.find((2, 2, 5, 5, 0)) == [2, 3]
 
 
 def test_what_is_kept_is_not_kept_again():
-    index = PrefixCache(slots=8, block=4)
+    index = PrefixCache(slots=8, chunk_tokens=4)
     keep_all(index, tuple(range(9)))
     assert keep_all(index, tuple(range(9))) == [None, None]
 
 
 def test_a_block_is_not_kept_when_the_one_before_it_is_not():
-    index = PrefixCache(slots=8, block=4)
-    assert index.keep(tuple(range(9)), 4) is None
-    assert PrefixCache(slots=0, block=4).keep(tuple(range(9)), 0) is None
+    index = PrefixCache(slots=8, chunk_tokens=4)
+    assert index.store(tuple(range(9)), 4) is None
+    assert PrefixCache(slots=0, chunk_tokens=4).store(tuple(range(9)), 0) is None
 
 
 def test_the_least_recently_used_block_makes_place_and_the_end_of_a_prompt_before_its_beginning():
-    index = PrefixCache(slots=3, block=2)
+    index = PrefixCache(slots=3, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))
     keep_all(index, (5, 5, 0))
     index.find((1, 1, 2, 2, 0))
@@ -54,7 +54,7 @@ def test_the_least_recently_used_block_makes_place_and_the_end_of_a_prompt_befor
 
 
 def test_a_forgotten_beginning_that_comes_again_does_not_lead_to_what_followed_it():
-    index = PrefixCache(slots=2, block=2)
+    index = PrefixCache(slots=2, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))
     keep_all(index, (3, 3, 4, 4, 0))
     keep_all(index, (1, 1, 0))
@@ -65,7 +65,7 @@ def test_a_forgotten_beginning_that_comes_again_does_not_lead_to_what_followed_i
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 40])
 def test_slots_always_hold_what_the_index_says(slots):
-    rng, index = random.Random(slots), PrefixCache(slots, block=2)
+    rng, index = random.Random(slots), PrefixCache(slots, chunk_tokens=2)
     held: dict[int, tuple[int, ...]] = {}  # by slot: the prompt up to the end of the block
     hits = 0
     for _ in range(3000):
@@ -75,7 +75,7 @@ def test_slots_always_hold_what_the_index_says(slots):
         for place, slot in enumerate(found):
             assert held[slot] == prompt[: 2 * place + 2]
         for start in range(2 * len(found), len(prompt) - 2, 2):
-            kept = index.keep(prompt, start)
+            kept = index.store(prompt, start)
             if kept is not None:
                 assert 0 <= kept < slots
                 held[kept] = prompt[: start + 2]

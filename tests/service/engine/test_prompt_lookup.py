@@ -16,7 +16,7 @@ PROMPT = (1, 5, 6, 7, 8, 9, 10, 5, 6)  # what followed 5 6 last time was 7 8 9 1
 
 def lookup_of(tokens):
     lookup = NgramIndex()
-    lookup.read(tokens)
+    lookup.append(tokens)
     return lookup
 
 
@@ -61,7 +61,7 @@ def slowly(tokens, most):
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(0, 40))
 def test_a_lookup_knows_all_places_however_its_tokens_came(tokens, most, cut):
     lookup = lookup_of(tokens[:cut])
-    lookup.read(tokens[cut:])
+    lookup.append(tokens[cut:])
     assert lookup.draft(most) == slowly(tokens, most)
 
 
@@ -87,10 +87,10 @@ def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_proce
 def speculation(most=8, step_s=0.010, block_s=0.012):
     made = DraftProposer(most)
     for rows in range(1, MOST_ROWS + 1):
-        made.stepped(rows, step_s)
+        made.record_step(rows, step_s)
     one = sequence()
     made.propose([one], 1)
-    made.verified(one, 5, 2, block_s)
+    made.record_draft(one, 5, 2, block_s)
     return made
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_drafted_before_a_step_was_timed():
     one = sequence()
     made = DraftProposer(8)
     assert made.propose([one], 1) == {}
-    made.stepped(1, 0.01)
+    made.record_step(1, 0.01)
     assert made.propose([one], 1) == {one: (8, 9, 10, 5, 6, 7)}
 
 
@@ -123,7 +123,7 @@ def test_a_draft_is_about_twice_as_long_as_what_was_accepted_lately():
     lengths = []
     for accepted in (0, 6, 7, 12, 12, 12):
         lengths.append(len(made.propose([one], 1)[one]))
-        made.verified(one, 1 + lengths[-1], accepted, 0.005)
+        made.record_draft(one, 1 + lengths[-1], accepted, 0.005)
     assert lengths == [6, 4, 8, 11, 12, 12]
 
 
@@ -170,16 +170,16 @@ def test_what_does_not_pay_is_tried_ever_more_seldom_until_it_does():
     for place in places:
         if made.propose([one], 1):
             tried.append(place)
-            made.verified(one, 7, 0, block_s)
+            made.record_draft(one, 7, 0, block_s)
     gaps = [later - earlier - 1 for earlier, later in itertools.pairwise(tried)]
     assert tried[0] == PAUSE
     assert gaps == [2 * PAUSE, 4 * PAUSE, 8 * PAUSE, 16 * PAUSE]
     while not made.propose([one], 1):
         pass
-    made.verified(one, 7, 6, 0.011)
+    made.record_draft(one, 7, 6, 0.011)
     assert made.propose([one], 1), "now it does"
     for _ in range(9):
-        made.verified(one, 7, 0, 0.011)
+        made.record_draft(one, 7, 0, 0.011)
     assert [bool(made.propose([one], 1)) for _ in range(PAUSE + 1)] == [False] * PAUSE + [True]
 
 
@@ -189,7 +189,7 @@ def test_pauses_have_a_limit():
         waited = 0
         while not made.propose([one], 1):
             waited += 1
-        made.verified(one, 7, 0, 9.0)
+        made.record_draft(one, 7, 0, 9.0)
     assert waited == LONGEST_PAUSE
 
 
@@ -197,7 +197,7 @@ def test_a_time_that_was_long_by_chance_is_forgotten():
     made, one = speculation(block_s=9.0), sequence()
     while not made.propose([one], 1):
         pass
-    made.verified(one, 7, 6, 0.011)
+    made.record_draft(one, 7, 6, 0.011)
     assert made.propose([one], 1)
 
 

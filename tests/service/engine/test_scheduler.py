@@ -4,7 +4,8 @@ import pytest
 
 from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
-from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.engine.invariants import check_invariants
+from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, InvalidRequest, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
@@ -40,7 +41,7 @@ class Bench:
         if plan.live:
             model = self.runner.run(plan.step)
             advance(self.scheduler.commit(plan), model)
-            self.scheduler.learn(plan, model)
+            self.scheduler.record_drafts(plan, model)
         assert check_invariants(self.scheduler) == []
         return plan
 
@@ -94,12 +95,12 @@ def test_every_hypothesis_of_a_request_with_words_has_them():
     bench.drain()
 
 
-def test_words_are_reserved_for_and_must_be_in_the_vocabulary():
+def test_memory_is_reserved_for_shortlists():
     layout = CacheLayout(target_bytes=1, shortlist_bytes=10)
     bench = Bench(ScriptedRunner(layout=layout), kv_cache_bytes=64 * 10 + 8)
     with pytest.raises(InvalidRequest, match="up to 1288 bytes of state, the server allows 648"):
         bench.submit(request(shortlist=tuple(range(24)) * 3))
-    with pytest.raises(InvalidRequest, match=r"token ids must be 0\.\.23"):
+    with pytest.raises(AssertionError, match=r"token ids must be 0\.\.23"):
         bench.submit(request(shortlist=(24,)))
     a, b = bench.submit(request("a", shortlist=(2, 3)), request("b", shortlist=(2, 4)))
     assert bench.turn().live == (a,), "there is room for the words of one row"
@@ -212,7 +213,9 @@ def test_first_blocks_are_ordered_by_padded_length():
 def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
     splits = set()
     for others, max_prefill_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
-        bench = reader(block=32, max_prefill_tokens=max_prefill_tokens, max_idle_prefill_tokens=max_prefill_tokens)
+        bench = reader(
+            chunk_tokens=32, max_prefill_tokens=max_prefill_tokens, max_idle_prefill_tokens=max_prefill_tokens
+        )
         bench.submit(*(generation(f"other {n}", prompt=(1, 5, 9) * (n + 1), max_tokens=30) for n in range(others)))
         bench.turn()
         (row,) = bench.submit(generation("it", prompt=(1,) * length, max_tokens=2))
@@ -227,7 +230,7 @@ def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
 
 
 def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_pieces():
-    bench = reader(block=32, max_prefill_tokens=64)
+    bench = reader(chunk_tokens=32, max_prefill_tokens=64)
     (early,) = bench.submit(generation("early", max_tokens=60))
     bench.turn()
     (late,) = bench.submit(generation("late", prompt=(1,) * 300, max_tokens=9))
@@ -241,7 +244,7 @@ def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_
 
 
 def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
-    bench = reader(block=32, max_prefill_tokens=96)
+    bench = reader(chunk_tokens=32, max_prefill_tokens=96)
     bench.submit(generation("running", max_tokens=99))
     bench.turn()
     (long,) = bench.submit(generation("long", prompt=(1,) * 330))
@@ -253,17 +256,17 @@ def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
 
 
 def test_nothing_steps_while_all_rows_are_reading():
-    bench = reader(block=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
+    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
     (row,) = bench.submit(generation(prompt=(1,) * 100))
     plan = bench.turn()
     assert (read(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
-    assert plan.reading == {row}
+    assert plan.prefill.unfinished == {row}
     assert read(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
     assert len(tokens_of(row)) == 1
 
 
 def test_a_row_that_is_reading_moves_with_what_it_has_read():
-    bench = reader(block=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
+    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
     short, long = bench.submit(generation("short", prompt=(1,), max_tokens=2), generation("long", prompt=(1,) * 100))
     bench.turn()
     bench.turn()
@@ -278,48 +281,48 @@ def test_a_row_that_is_reading_moves_with_what_it_has_read():
 
 
 def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
-    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     prompt = tuple(3 + n % 20 for n in range(60))
     bench.submit(generation("first", prompt=prompt))
     first = bench.turn()
-    assert (first.looked_up, first.reused) == (60, 0)
+    assert (first.prefix_queried_tokens, first.prefix_hit_tokens) == (60, 0)
     assert [(keep.start, keep.count) for keep in first.step.prefix_stores] == [(0, 16), (16, 16), (32, 16)]
     bench.drain()
     bench.submit(generation("second", prompt=(*prompt[:40], 4, 4, 4, 4)))
     second = bench.turn()
-    assert (second.looked_up, second.reused) == (44, 32)
+    assert (second.prefix_queried_tokens, second.prefix_hit_tokens) == (44, 32)
     assert [(keep.start, keep.slot) for keep in second.step.prefix_loads] == [(0, 0), (16, 1)]
     assert read(second) == [(0, 32, 11)]
     bench.drain()
 
 
 def test_the_last_token_of_a_prompt_is_never_copied():
-    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     prompt = tuple(range(3, 3 + 17))
     for expected in (0, 16, 16):
         (row,) = bench.submit(generation(prompt=prompt))
-        assert bench.turn().reused == expected
+        assert bench.turn().prefix_hit_tokens == expected
         bench.drain()
         assert len(tokens_of(row)) == 5
 
 
 def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_of_the_prompt():
     layouts = [CacheLayout(target_bytes=10, row_bytes=4), CacheLayout(target_bytes=10, source_bytes=4)]
-    for layout, prefix_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
+    for layout, prefix_cache_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
         runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
-        bench = reader(runner, block=16, prefix_bytes=prefix_bytes)
+        bench = reader(runner, chunk_tokens=16, prefix_cache_bytes=prefix_cache_bytes)
         for _ in range(2):
             bench.submit(generation(prompt=(1,) * 40))
             plan = bench.turn()
-            assert (plan.looked_up, plan.reused, plan.step.prefix_stores) == (0, 0, ())
+            assert (plan.prefix_queried_tokens, plan.prefix_hit_tokens, plan.step.prefix_stores) == (0, 0, ())
             bench.drain()
 
 
 def test_what_was_kept_is_forgotten_when_a_turn_fails():
-    bench = reader(block=16, prefix_bytes=10 * 16 * 20)
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     for _ in range(2):
         bench.submit(generation(prompt=(1,) * 40))
-        assert bench.turn().reused == 0
+        assert bench.turn().prefix_hit_tokens == 0
         bench.scheduler.drop_live()
         bench.runner.reset()
 
@@ -368,7 +371,7 @@ def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
     bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), kv_cache_bytes=50)
     first, second, third = bench.submit(*(request(n, max_tokens=9) for n in "abc"))
     bench.turn()
-    assert bench.scheduler.reserved_bytes == 48
+    assert bench.scheduler.capacity.reserved_bytes == 48
     assert (first.rows, second.rows, third.rows) == ((0,), (1,), ())
     bench.drain()
     assert third.outcome is FinishReason.LENGTH
@@ -387,17 +390,28 @@ def test_one_long_row_makes_all_rows_wide():
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        (request(max_tokens=65), "max_tokens: 1 prompt tokens and 65 new ones need 65 positions, the model has 64"),
-        (request(source=(5,) * 65), r"source: must have 1\.\.64 tokens, got 65"),
-        (request(source=()), r"source: must have 1\.\.64 tokens, got 0"),
-        (request(source=(24,)), r"token ids must be 0\.\.23"),
-        (request(prompt=(-1,)), r"token ids must be 0\.\.23"),
         (request(max_tokens=64), "needs up to 720 bytes of state, the server allows 700"),
+        (request(options=DecodingOptions(beam_size=9)), "needs 9 rows, the server has 8; ask for fewer"),
     ],
 )
-def test_what_can_never_run_is_refused_at_once(bad, problem):
+def test_a_request_that_can_never_fit_is_refused_at_once(bad, problem):
     with pytest.raises(InvalidRequest, match=problem):
-        Bench(kv_cache_bytes=700).scheduler.check(bad)
+        Bench(kv_cache_bytes=700, max_rows=8).scheduler.check(bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (request(max_tokens=65), "max_tokens: 65"),
+        (request(source=(5,) * 65), "source: 65 tokens"),
+        (request(source=()), "source: 0 tokens"),
+        (request(source=(24,)), r"token ids must be 0\.\.23"),
+        (request(prompt=(-1,)), r"token ids must be 0\.\.23"),
+    ],
+)
+def test_a_request_beyond_the_models_limits_is_a_defect_of_the_edge(bad, problem):
+    with pytest.raises(AssertionError, match=problem):
+        Bench().scheduler.check(bad)
 
 
 def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
@@ -416,7 +430,7 @@ def test_the_longest_possible_request_fits():
 
 
 @pytest.mark.parametrize(
-    "field", ["max_rows", "kv_cache_bytes", "max_prefill_tokens", "max_idle_prefill_tokens", "block"]
+    "field", ["max_rows", "kv_cache_bytes", "max_prefill_tokens", "max_idle_prefill_tokens", "chunk_tokens"]
 )
 def test_limits_below_one_are_refused(field):
     with pytest.raises(ValueError, match=f"{field}: must be at least 1, got 0"):
@@ -424,12 +438,12 @@ def test_limits_below_one_are_refused(field):
 
 
 def test_blocks_are_of_a_length_that_does_not_change_bits():
-    with pytest.raises(ValueError, match="block: must be a multiple of 16, got 40"):
-        SchedulerConfig(block=40)
+    with pytest.raises(ValueError, match="chunk_tokens: must be a multiple of 16, got 40"):
+        SchedulerConfig(chunk_tokens=40)
     with pytest.raises(ValueError, match=r"greedy_turn_s: must be at least 0, got -0\.5"):
         SchedulerConfig(greedy_turn_s=-0.5)
-    with pytest.raises(ValueError, match="prefix_bytes: must be at least 0, got -1"):
-        SchedulerConfig(prefix_bytes=-1)
+    with pytest.raises(ValueError, match="prefix_cache_bytes: must be at least 0, got -1"):
+        SchedulerConfig(prefix_cache_bytes=-1)
 
 
 # ---- leaving early
@@ -476,7 +490,7 @@ def test_a_failed_turn_drops_all_rows_and_the_queue_goes_on():
     bench.turn()
     assert bench.scheduler.drop_live() == [a, b]
     bench.runner.reset()
-    assert bench.scheduler.reserved_bytes == 0
+    assert bench.scheduler.capacity.reserved_bytes == 0
     bench.drain()
     assert tokens_of(c) == [never_ends(c.request.source, (1, *tokens_of(c)[:n]), 24) for n in range(5)]
 
@@ -568,7 +582,7 @@ def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
         (ScriptedRunner(has_source=False, max_block=0, rule=never_ends), [0, 0]),  # blocks
         (ScriptedRunner(rule=never_ends), [0] * 40),  # steps
     ):
-        bench = Bench(runner, block=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+        bench = Bench(runner, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
         make = generation if not runner.limits.max_source_len else request
         (row,) = bench.submit(make(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
         assert further(bench) == [*before, 8]
@@ -699,7 +713,7 @@ def test_drafts_are_counted():
     plan = bench.scheduler.plan(0.0)
     model = bench.runner.run(plan.step)
     advance(bench.scheduler.commit(plan), model)
-    assert bench.scheduler.learn(plan, model) == (4, 1)
+    assert bench.scheduler.record_drafts(plan, model) == (4, 1)
 
 
 def test_invariants_notice_drafts_that_nobody_allowed():
@@ -725,8 +739,8 @@ def test_random_traffic_keeps_every_promise(seed):
         kv_cache_bytes=rng.choice([1300, 8000]),
         max_prefill_tokens=rng.choice([16, 48]),
         max_idle_prefill_tokens=48,
-        block=16,
-        prefix_bytes=rng.choice([0, 160, 1600]),
+        chunk_tokens=16,
+        prefix_cache_bytes=rng.choice([0, 160, 1600]),
         draft_tokens=9,
     )
     scheduler, failures = bench.scheduler, 0

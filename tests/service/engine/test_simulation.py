@@ -9,7 +9,8 @@ import pytest
 from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderRequest
-from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.engine.invariants import check_invariants
+from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import InternalFailure, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
@@ -166,8 +167,8 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         kv_cache_bytes=14_000,
         max_prefill_tokens=96 if has_source else 64,
         max_idle_prefill_tokens=96,
-        block=16,
-        prefix_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
+        chunk_tokens=16,
+        prefix_cache_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
     )
     scheduler = Scheduler(config, runner.limits, runner.layout)
     number = failures = finished = compared = longest_wait = reused = 0
@@ -186,11 +187,11 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         if rng.random() < 0.002:
             runner.fail_on = {runner.runs + 1}
         plan = scheduler.plan(float(turn))
-        planned = scheduler.reserved
-        reused += plan.reused
-        steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.reading}
+        planned = scheduler.capacity.reserved
+        reused += plan.prefix_hit_tokens
+        steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.prefill.unfinished}
         assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
-        assert not plan.reading or plan.readers, "somebody waits to be read, and nobody is"
+        assert not plan.prefill.unfinished or plan.prefill.computed, "somebody waits to be read, and nobody is"
         try:
             model = runner.run(plan.step)
             advance(scheduler.commit(plan), model)
@@ -207,7 +208,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         if scheduler.waiting:
             head = scheduler.waiting[0]
             needed = planned.with_more(head.max_shape)
-            fits = needed.rows <= config.max_rows and scheduler._bytes_for(needed) <= config.kv_cache_bytes
+            fits = needed.rows <= config.max_rows and scheduler.capacity.bytes_for(needed) <= config.kv_cache_bytes
             waited[head] = waited.get(head, 0) + fits
             longest_wait = max(longest_wait, waited[head])
         if len(recent) > 60:

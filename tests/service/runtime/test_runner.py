@@ -23,8 +23,9 @@ from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderRequest
 from service.engine.engine import Engine, EngineConfig
 from service.engine.golden_check import check_golden_decode, decode_single, is_batch_invariant
+from service.engine.invariants import check_invariants
 from service.engine.pool import EnginePool
-from service.engine.scheduler import Scheduler, SchedulerConfig, check_invariants
+from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import InternalFailure, StartupError
 from service.options import DecodingOptions
 from service.request import Request
@@ -99,7 +100,7 @@ def logprobs_of(runner, requests, *, arrivals=(), **config):
         if plan.live:
             outputs = runner.run(plan.step)
             for sequence in plan.live:
-                if sequence not in plan.reading:
+                if sequence not in plan.prefill.unfinished:
                     said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
             advance(scheduler.commit(plan), outputs)
         assert check_invariants(scheduler) == []
@@ -147,7 +148,7 @@ async def test_many_clients_at_once_get_the_answers_they_get_alone(path, model):
     expected = [decode_single(model.runner(max_rows=1), request) for request in requests]
     tokenizer = Tokenizer.load(path / "tokenizer.json")
     runner = Gated(model, max_rows=64)
-    engine = Engine(runner, tokenizer, EngineConfig(checks_invariants=True))
+    engine = EnginePool([Engine(runner, tokenizer, EngineConfig(checks_invariants=True))])
     engine.start()
     try:
         answers = asyncio.create_task(ask(engine, *requests))
@@ -160,7 +161,9 @@ async def test_many_clients_at_once_get_the_answers_they_get_alone(path, model):
     for sink, tokens in zip(sinks, expected, strict=True):
         assert sink.text == tokenizer.decode(tokens)
     longest = max(len(tokens) + len(request.prompt) for tokens, request in zip(expected, requests, strict=True))
-    assert engine.snapshot.steps <= longest + 64 * 80 // 512 + 3, "about the longest, plus the turns that read sources"
+    assert engine.snapshots[0].steps <= longest + 64 * 80 // 512 + 3, (
+        "about the longest, plus the turns that read sources"
+    )
 
 
 async def test_engines_share_the_sessions_of_a_model(path, model):
@@ -245,9 +248,9 @@ def prompts_that_begin_alike(model, count, seed):
 
 
 @pytest.mark.parametrize(("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
-@pytest.mark.parametrize("prefix_bytes", [0, 1 << 20, 40_000])
+@pytest.mark.parametrize("prefix_cache_bytes", [0, 1 << 20, 40_000])
 def test_distributions_are_the_same_bits_however_prompts_are_read(
-    reader, max_rows, max_prefill_tokens, spread, prefix_bytes
+    reader, max_rows, max_prefill_tokens, spread, prefix_cache_bytes
 ):
     """Block by block over many turns beside running rows, or copied from others; against all blocks at once, alone."""
     requests = prompts_that_begin_alike(reader, 40, seed=max_rows)
@@ -259,25 +262,25 @@ def test_distributions_are_the_same_bits_however_prompts_are_read(
         max_rows=max_rows,
         max_prefill_tokens=max_prefill_tokens,
         max_idle_prefill_tokens=max_prefill_tokens,
-        block=16,
-        prefix_bytes=prefix_bytes,
+        chunk_tokens=16,
+        prefix_cache_bytes=prefix_cache_bytes,
     )
     apart: dict[str, np.ndarray] = {}
     for request in requests:
-        apart |= logprobs_of(reader.runner(max_rows=1), [request], block=16)
+        apart |= logprobs_of(reader.runner(max_rows=1), [request], chunk_tokens=16)
     assert_same_bits(apart, together)
 
 
 def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reader):
     requests = prompts_that_begin_alike(reader, 20, seed=5)
-    settings = SchedulerConfig(max_rows=8, block=16, prefix_bytes=1 << 20)
+    settings = SchedulerConfig(max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 20)
     runner = reader.runner(max_rows=8)
     scheduler = Scheduler(settings, runner.limits, runner.layout)
     sequences = [sequence_for(runner, request) for request in requests]
     reused = []
     for sequence in sequences:
         scheduler.submit(sequence)
-    drain(scheduler, runner, on_turn=lambda plan: reused.append(plan.reused))
+    drain(scheduler, runner, on_turn=lambda plan: reused.append(plan.prefix_hit_tokens))
     assert [sequence.answers[0].tokens for sequence in sequences] == reference(reader, requests)
     assert sum(reused) > 100
 
@@ -351,7 +354,7 @@ def test_answers_are_those_without_drafts_whatever_is_drafted(reader, max_rows):
     expected = reference(reader, requests)
     right = {request.request_id: tokens for request, tokens in zip(requests, expected, strict=True)}
     drafts = RandomDrafts(right, reader.manifest.limits.vocab_size, seed=max_rows)
-    config = {"max_rows": max_rows, "block": 16, "prefix_bytes": 1 << 16}
+    config = {"max_rows": max_rows, "chunk_tokens": 16, "prefix_cache_bytes": 1 << 16}
     answers = answers_with(drafts, reader, requests, **config)
     plain = answers_with(None, reader, requests, **config)
     assert [answer.tokens for answer in answers] == expected
@@ -394,7 +397,7 @@ def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader
     outputs = runner.run(plan.step)
     assert (plan.step.tokens, len(plan.step.drafts), len(outputs.turn.draft_s)) == ((), 2, 2)
     advance(scheduler.commit(plan), outputs)
-    assert scheduler.learn(plan, outputs) == (4, 4)
+    assert scheduler.record_drafts(plan, outputs) == (4, 4)
     assert [sequence.steps for sequence in scheduler.live] == [4, 4]
 
 
@@ -603,7 +606,7 @@ async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
     (request,) = requests_for(model, 1)
     request = replace(request, prompt=(1,), max_tokens=20)
     runner = Failing(model, HostMemory(), max_rows=64)
-    engine = Engine(runner, Tokenizer.load(path / "tokenizer.json"))
+    engine = EnginePool([Engine(runner, Tokenizer.load(path / "tokenizer.json"))])
     engine.start()
     try:
         (failed,) = await ask(engine, request)
@@ -632,7 +635,7 @@ class Counting(HostMemory):
 def test_what_a_runner_allocated_is_told_to_the_byte(model):
     memory = Counting()
     runner = OnnxRunner(model, memory, max_rows=8)
-    logprobs_of(runner, requests_for(model, 20), max_rows=8, block=16, prefix_bytes=1 << 16)
+    logprobs_of(runner, requests_for(model, 20), max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 16)
     told = runner.memory_bytes()
     assert told["kv_cache"] > 0
     assert sum(told.values()) == sum(block.size for block in memory.blocks)

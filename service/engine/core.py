@@ -1,0 +1,213 @@
+"""The core of an engine: all of its mutable state, and what a turn does with it, from plan to events.
+
+arrivals → plan → run → commit → advance → text → events. It has no threads, locks or event loops: one thread at a time
+calls it, and it blocks only in `run`. Every request gets exactly one final event: a failed turn ends its rows' requests
+and leaves the core usable, and `end_all` ends what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Items
+from typing import NamedTuple
+
+from service.decoding.search import advance
+from service.engine.engine_metrics import EngineMetrics
+from service.engine.invariants import check_invariants
+from service.engine.response import Response
+from service.engine.scheduler import Plan, Scheduler, SchedulerConfig
+from service.errors import InternalFailure, RequestError
+from service.request import Event, Finished, TextDelta
+from service.sequence import Sequence
+from service.step import Runner, StepOutput, StepPlan
+
+log = logging.getLogger(__name__)
+
+
+class EventBatch(NamedTuple):
+    """The events of a turn, each with the ticket of its request, in order. finals: how many of them are final."""
+
+    events: list[tuple[int, Event]]
+    finals: int
+
+
+class Snapshot(NamedTuple):
+    """The state of an engine after a turn. rows: live requests. kv_ratio: reserved share of the cache memory. steps,
+    tokens, failures: decode steps, generated tokens and failed turns since the start."""
+
+    rows: int = 0
+    queued: int = 0
+    kv_ratio: float = 0.0
+    steps: int = 0
+    tokens: int = 0
+    failures: int = 0
+
+
+class EngineCore:
+    """The state of one engine.
+
+    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines.
+    checks_invariants: after every turn; a violation raises AssertionError.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: SchedulerConfig,
+        metrics: EngineMetrics,
+        *,
+        run: Callable[[StepPlan], StepOutput],
+        clock: Callable[[], float],
+        checks_invariants: bool = False,
+    ) -> None:
+        self.scheduler = Scheduler(config, runner.limits, runner.layout)
+        self.snapshot = Snapshot()
+        self.failures_in_a_row = 0
+        self._reset_runner, self._run, self._clock, self._metrics = runner.reset, run, clock, metrics
+        self._checks_invariants = checks_invariants
+        self._responses: dict[Sequence, Response] = {}
+        self._tickets: dict[int, Sequence] = {}
+        self._events: list[tuple[int, Event]] = []
+        self._finals = 0
+        self._last_tokens_s = 0.0
+        self._steps = self._tokens = self._failures = 0
+
+    def turn(self, arrivals: Iterable[Response], cancels: Iterable[int], now_s: float) -> EventBatch:
+        """Takes in new requests and cancellations, by ticket, and computes one turn."""
+        self._take(arrivals)
+        for ticket in cancels:
+            if ticket in self._tickets:
+                self.scheduler.cancel(self._tickets[ticket])
+        plan = self.scheduler.plan(now_s)
+        for sequence in plan.ended:
+            assert isinstance(sequence.outcome, RequestError)
+            self._finish(sequence, sequence.outcome)
+        for sequence in plan.admitted:
+            response = self._responses[sequence]
+            response.admitted_s = now_s
+            self._metrics.admitted(now_s - response.arrived_s, response.prompt_tokens)
+        if plan.live:
+            self._compute(plan)
+        self._report()
+        return self._take_events()
+
+    def end_all(self, arrivals: Iterable[Response], error: Callable[[str], RequestError]) -> EventBatch:
+        """Ends every request with the error for its id, those included that have just arrived."""
+        self._take(arrivals)
+        for sequence in list(self._responses):
+            self._finish(sequence, error(sequence.request.request_id))
+        return self._take_events()
+
+    def _take(self, arrivals: Iterable[Response]) -> None:
+        for response in arrivals:
+            self._responses[response.sequence] = response
+            self._tickets[response.ticket] = response.sequence
+            self.scheduler.submit(response.sequence)
+
+    def _compute(self, plan: Plan) -> None:
+        try:
+            output = self._run(plan.step)
+            advanced = self.scheduler.commit(plan)
+            generated = sum([sequence.num_generated for sequence in advanced])
+            advance(advanced, output)
+            generated = sum([sequence.num_generated for sequence in advanced]) - generated
+            drafted, accepted = self.scheduler.record_drafts(plan, output)
+        except Exception:
+            self._fail(plan)
+            return
+        self.failures_in_a_row = 0
+        turn = output.turn
+        if plan.step.new_rows or plan.step.prefill_chunks:
+            self._metrics.prefilled(turn.prefill_s)
+            for sequence in {*plan.admitted, *plan.prefill.computed}:
+                self._responses[sequence].prefill_s += turn.prefill_s
+        if plan.prefix_queried_tokens:
+            hits = len({load.row for load in plan.step.prefix_loads})
+            self._metrics.looked_up(plan.prefix_queried_tokens, hits=hits, reused=plan.prefix_hit_tokens)
+        steps = 1 + len(turn.extra_tokens)
+        if plan.step.tokens:
+            self._metrics.stepped(turn.step_s, len(plan.step.tokens), steps)
+        if drafted:
+            self._metrics.speculated(drafted, accepted)
+            self._metrics.next_tokens(0.0, accepted)  # they came with others
+        self._metrics.generated(generated)
+        self._emit(advanced, output)
+        self._steps, self._tokens = self._steps + steps, self._tokens + generated
+
+    def _emit(self, advanced: Items[Sequence], output: StepOutput) -> None:
+        """Turns the newly committed tokens of each sequence into text and events."""
+        now_s = self._clock()
+        metrics, turn = self._metrics, output.turn
+        repeated = 0
+        for sequence in advanced:
+            response = self._responses[sequence]
+            if response.first_s is None:
+                response.first_s = now_s - len(turn.extra_tokens) * turn.step_s
+                metrics.first_token(response.first_s - response.arrived_s)
+                if turn.extra_tokens:
+                    metrics.next_tokens(turn.step_s, len(turn.extra_tokens))
+            else:
+                repeated += 1
+            if isinstance(sequence.outcome, RequestError):
+                self._finish(sequence, sequence.outcome)
+                continue
+            if sequence.outcome is None and not sequence.request.is_streamed:
+                continue
+            events: list[TextDelta | Finished] | list[InternalFailure]
+            try:
+                events = response.extend(now_s, output)
+            except Exception:  # the text of one answer must not cost others theirs
+                log.exception("request %s: its text failed", sequence.request.request_id)
+                error = InternalFailure(sequence.request.request_id)
+                sequence.fail(error)
+                events = [error]
+            for event in events:
+                if isinstance(event, TextDelta):
+                    self._events.append((response.ticket, event))
+                else:
+                    self._finish(sequence, event)
+        if repeated:
+            steps = 1 + len(turn.extra_tokens)
+            metrics.next_tokens((now_s - self._last_tokens_s) / steps, repeated * steps)
+        self._last_tokens_s = now_s
+
+    def _fail(self, plan: Plan) -> None:
+        """Ends the requests of a failed turn."""
+        log.exception(
+            "a turn failed; its requests: %s", ", ".join(sequence.request.request_id for sequence in plan.live)
+        )
+        self.failures_in_a_row += 1
+        self._failures += 1
+        for sequence in self.scheduler.drop_live():
+            error = InternalFailure(sequence.request.request_id)
+            sequence.finish(error)
+            self._finish(sequence, error)
+        self._reset_runner()
+
+    def _finish(self, sequence: Sequence, event: Finished | RequestError) -> None:
+        """The one place where a request gets its final event."""
+        response = self._responses.pop(sequence)
+        del self._tickets[response.ticket]
+        if isinstance(event, Finished):
+            self._metrics.finished(event.reason.value, 0)
+        else:
+            self._metrics.finished(event.reason.lower(), sequence.num_generated)
+        self._events.append((response.ticket, event))
+        self._finals += 1
+
+    def _take_events(self) -> EventBatch:
+        batch = EventBatch(self._events, self._finals)
+        self._events, self._finals = [], 0
+        return batch
+
+    def _report(self) -> None:
+        scheduler = self.scheduler
+        if self._checks_invariants:
+            broken = check_invariants(scheduler)
+            assert not broken, broken
+        queued = len(scheduler.waiting)
+        running = len(self._responses) - queued
+        kv_ratio = scheduler.capacity.reserved_bytes / scheduler.config.kv_cache_bytes
+        self._metrics.state(queued, running, kv_ratio)
+        self.snapshot = Snapshot(running, queued, kv_ratio, self._steps, self._tokens, self._failures)

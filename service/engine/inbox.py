@@ -1,0 +1,97 @@
+"""The inbox of an engine: what other threads ask of the engine's thread, and how much is unfinished.
+
+One condition guards all of it. The engine's thread takes its contents once a turn and holds the condition only to swap
+lists, so a caller never waits for a computation.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from service.engine.response import Response
+from service.errors import Overloaded, ShuttingDown
+
+
+class Inbox:
+    """Any thread may call everything here.
+
+    rows: requests that can run at once. max_queue: how many more are accepted. unfinished: accepted requests without a
+    final event.
+    """
+
+    def __init__(self, rows: int, max_queue: int, now_s: float) -> None:
+        self._rows, self._max_queue = rows, max_queue
+        self._condition = threading.Condition()
+        self._arrivals: list[Response] = []
+        self._cancels: list[int] = []
+        self.unfinished = 0
+        self.is_accepting = self.is_closing = False
+        self._s_per_answer = 0.0  # from one final event to the next, smoothed, while there was work
+        self._last_answer_s = now_s
+
+    def open(self) -> None:
+        """Accepts requests from now on."""
+        self.is_accepting = True
+
+    def put(self, response: Response) -> None:
+        """Accepts a request. Raises ShuttingDown, or Overloaded with a hint when to try again."""
+        with self._condition:
+            if not self.is_accepting:
+                raise ShuttingDown
+            if self.unfinished >= self._rows + self._max_queue:
+                retry_after_s = min(30.0, max(0.05, self._s_per_answer * self._max_queue / 2))
+                raise Overloaded(
+                    f"{self._max_queue} requests are waiting already; try again in {retry_after_s:.2g} s",
+                    retry_after_s=retry_after_s,
+                    limit=self._max_queue,
+                )
+            self.unfinished += 1
+            self._arrivals.append(response)
+            self._condition.notify_all()
+
+    def cancel(self, ticket: int) -> None:
+        """Asks for the end of a request."""
+        with self._condition:
+            self._cancels.append(ticket)
+            self._condition.notify_all()
+
+    def take(self) -> tuple[list[Response], list[int]]:
+        """Takes out the new requests and the tickets to cancel."""
+        with self._condition:
+            arrivals, self._arrivals = self._arrivals, []
+            cancels, self._cancels = self._cancels, []
+        return arrivals, cancels
+
+    def wait(self, timeout_s: float) -> None:
+        """Blocks until there is something to take, or until the engine is to end."""
+        with self._condition:
+            if not (self._arrivals or self._cancels or self.is_closing):
+                self._condition.wait(timeout_s)
+
+    def restart_pace(self, now_s: float) -> None:
+        """Leaves the time before `now_s` out of the pace of answers: there was no work."""
+        self._last_answer_s = now_s
+
+    def count_answers(self, count: int, now_s: float) -> None:
+        """Counts final events."""
+        with self._condition:
+            self._s_per_answer += 0.2 * ((now_s - self._last_answer_s) / count - self._s_per_answer)
+            self._last_answer_s = now_s
+            self.unfinished -= count
+            self._condition.notify_all()
+
+    def stop_accepting(self) -> None:
+        """From now on `put` raises ShuttingDown."""
+        with self._condition:
+            self.is_accepting = False
+
+    def close(self) -> None:
+        """Stops accepting and asks the engine's thread to end."""
+        with self._condition:
+            self.is_accepting, self.is_closing = False, True
+            self._condition.notify_all()
+
+    def wait_until_finished(self, timeout_s: float) -> bool:
+        """Blocks until every accepted request has its final event. False: not within `timeout_s`."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self.unfinished == 0, timeout_s)
