@@ -21,11 +21,11 @@ from export.bundle import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.decoding.logits_processor import LogitsProcessor
 from service.decoding.logits_processors import build_logits_processors
 from service.decoding.token_selection import best_of, log_softmax
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions, GrammarKind
 
 SCHEMA = json.dumps(

@@ -1,7 +1,9 @@
-"""What a client asked (`Request`) and what it is told (`TextDelta` …, then exactly one `Finished` or one error).
+"""A client's request (`Request`) and the events it gets: any number of `TextDelta`, then one `Finished` or one error.
 
-These types are the border between the edge (servicer, client text) and the engine (tokens, rows). They hold no logic
-beyond their own consistency; limits against a model are checked by `service.edge.catalog` before a request is made.
+These types are the border between the edge (clients, text) and the engine (tokens, rows). All of it is plain data, with
+one exception: `Request.logits_processors` are immutable objects, built at the edge, where errors in a request's texts
+can still be answered and where compiling a grammar delays no other request. A request asserts its own consistency; the
+edge checks it against the model's limits, the engine against its memory.
 """
 
 from __future__ import annotations
@@ -9,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.decoding.logits_processor import LogitsProcessor
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.errors import RequestError
+from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions
-
-if TYPE_CHECKING:
-    from service.decoding.lexical_constraints import LexicalConstraints
 
 
 class FinishReason(Enum):
@@ -29,29 +28,28 @@ class FinishReason(Enum):
     END_OF_SEQUENCE = "end_of_sequence"  # the model produced its end token
     LENGTH = "length"  # max_tokens or the model's own limit
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
-    ENCODED = "encoded"  # the source was read, which is all that was asked for
-    ATTENTION = "attention"  # the attention of given tokens was looked at, which is all that was asked for
+    ENCODED = "encoded"  # the requested encoder outputs are there
+    ATTENTION = "attention"  # the requested attention weights of given tokens are there
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One text to produce, to score, to read, or to look at.
+    """One text to generate, to score, to encode, or to compute the attention of.
 
     source: token ids for the encoder, end token included; empty for a decoder-only model.
     prompt: token ids the decoder starts from, start token included; at least one, unless there is no decoder.
-    max_tokens: at most so many new tokens, end token included; at least one, unless there is no decoder.
+    max_tokens: most new tokens, end token included; at least one, unless there is no decoder.
     stop: strings that end the answer and are not part of it.
     deadline_s: on the clock of time.monotonic(); None: no deadline.
-    options: how to decode; its texts have become tokens and rules here.
-    prefix: the answer's first tokens, given. A target to score is nothing but prefix.
-    rules: what changes the model's distribution, in the order of the masks behind the others.
-    lexical_constraints: what must appear in the answer; one of `rules` too.
+    options: how to decode. Its texts are token ids and logits processors here.
+    prefix: the forced first tokens of the answer. A target to score is nothing but prefix.
+    logits_processors: what changes the model's distribution; masks run after the others. Immutable.
+    shortlist: the only tokens that may be chosen or forced, ascending; empty: the full vocabulary.
     seed: of the random numbers, when sampling.
-    shortlist: the only tokens that may be chosen, or given, in ascending order; none: all.
-    encoder_request: what is wanted of the encoder, instead of text.
-    is_streamed: the answer is told as it grows; otherwise all of it at its end.
-    attention_kinds: which attention is wanted of a pass over the source and what the decoder reads.
-    forced_target: what the decoder reads there, start token first; empty: the prompt and the generated answer.
+    encoder_request: the encoder outputs that are wanted instead of text.
+    is_streamed: events report the answer as it grows; otherwise only at its end.
+    attention_kinds: attention weights that are wanted of a pass over the source and the decoder's input.
+    forced_target: the decoder's input of that pass, start token first; empty: the prompt and the generated answer.
     """
 
     request_id: str
@@ -63,7 +61,6 @@ class Request:
     options: DecodingOptions = field(default_factory=DecodingOptions)
     prefix: tuple[int, ...] = ()
     logits_processors: tuple[LogitsProcessor, ...] = ()
-    lexical_constraints: LexicalConstraints | None = None
     shortlist: tuple[int, ...] = ()
     seed: int = 0
     encoder_request: EncoderRequest | None = None
@@ -79,7 +76,8 @@ class Request:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """More of the answer. Texts in a row are the whole answer; `tokens` are the new ids, text held back included."""
+    """More of the answer. The texts of all deltas and of `Finished` are the whole answer. tokens: the new ids, those
+    included whose text is still held back."""
 
     text: str
     tokens: tuple[int, ...]
@@ -87,7 +85,7 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds: waiting for a row, encoder or prefill, from arrival to first token, from arrival to the end."""
+    """Seconds: waiting for a row; encoder and prefill; from arrival to the first token; from arrival to the end."""
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
@@ -97,14 +95,14 @@ class Timings:
 
 @dataclass(frozen=True, eq=False)
 class HypothesisResult:
-    """One whole answer.
+    """One finished answer.
 
     tokens: end token included, where there is one.
-    score: what answers are ranked by: the sum of scores, normalised by length as the options say.
-    cumulative_logprob: the sum of token_logprobs: the model's own log-probability of these tokens. All three are nan or
-        empty where nobody asked for them (`DecodingOptions.returns_hypotheses`) and the search needed none.
-    alternatives: for each position the likeliest (id, log-probability) pairs, when asked for.
-    attention: float32 (layers, heads, tokens, source), when asked for: with which weights each token was predicted.
+    score: what answers are ranked by: the sum of token scores, normalised by length as the options say.
+    cumulative_logprob: the sum of token_logprobs, the log-probabilities of the unmodified model. All three are nan or
+        empty where they were not requested (`DecodingOptions.returns_hypotheses`) and the search needed none.
+    alternatives: on request, for each position the most likely (id, log-probability) pairs.
+    attention: on request, float32 (layers, heads, tokens, source): cross-attention when each token was predicted.
     """
 
     text: str
@@ -119,8 +117,8 @@ class HypothesisResult:
 
 @dataclass(frozen=True, eq=False)
 class AttentionResult:
-    """What a pass attended to. reads: what the decoder read, start token first. weights: float32 (layers, heads,
-    queries, keys) by kind."""
+    """Attention weights of one pass. decoder_tokens: the decoder's input, start token first. weights: float32 (layers,
+    heads, queries, keys) by kind."""
 
     decoder_tokens: tuple[int, ...]
     weights: Mapping[AttentionKind, np.ndarray]
@@ -128,9 +126,8 @@ class AttentionResult:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a good answer. `text`: what was not yet sent in a delta. `hypotheses`: all answers, best first.
-
-    encoder_output: what the encoder says, when that was asked for, and no hypotheses then. seen: when attention was.
+    """A successful end. text, tokens: what no delta has reported. hypotheses: all answers, best first; none where
+    encoder outputs or the attention of given tokens were requested instead.
     """
 
     reason: FinishReason

@@ -53,7 +53,6 @@ ROOMS = {
     "export.passes": (*_BUNDLE, "export.graphs"),
     "export.verification": (*_BUNDLE, "export.graphs", "export.passes"),
     "service": _SHARED,
-    "service.request": (*_SHARED, "service.decoding"),  # its rules are made at the edge
     "service.decoding": _SHARED,
     "service.engine": (*_SHARED, "service.decoding"),
     "service.runtime": _SHARED,

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
-from service.decoding.lexical_constraints import ConstraintState, allocate
+from service.decoding.lexical_constraints import ConstraintState, allocate, constraints_of
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
@@ -46,7 +46,7 @@ class BeamSearch:
     def __init__(self, selector: TokenSelector) -> None:
         options = selector.options
         self._selector, self._options = selector, options
-        self._phrases = selector.request.lexical_constraints
+        self._phrases = constraints_of(selector.request)
         self._place = selector.rules.index(self._phrases) if self._phrases is not None else -1  # among the states
         self._width = options.beam_size // options.num_beam_groups
         self._places = options.max_finished // options.num_beam_groups

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from service.decoding.aho_corasick import ROOT, AhoCorasick
-from service.decoding.logits_processor import LogitsProcessor
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions
 
 

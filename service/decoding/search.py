@@ -12,6 +12,7 @@ from service.decoding.attention_only import AttentionOnly
 from service.decoding.beam import BeamSearch
 from service.decoding.encode_only import EncodeOnly
 from service.decoding.greedy_and_sampling import GreedyAndSampling
+from service.decoding.lexical_constraints import constraints_of
 from service.decoding.token_selection import Stops, TokenSelector, check_finite
 from service.errors import InternalFailure, RequestError
 from service.request import Request
@@ -29,7 +30,7 @@ def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | Non
         return AttentionOnly()
     selector = TokenSelector(request, eos_ids=eos_ids, stops=stops)
     options = request.options
-    if options.beam_size > 1 or request.lexical_constraints is not None:
+    if options.beam_size > 1 or constraints_of(request) is not None:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)
 

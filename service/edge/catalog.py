@@ -34,11 +34,11 @@ from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice, Lengths, computed_bytes
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
-from service.decoding.logits_processor import LogitsProcessor
 from service.decoding.logits_processors import AllowedTokens, BannedTexts, build_logits_processors
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
+from service.logits_processor import LogitsProcessor
 from service.option_checks import check, check_scoring
 from service.options import MAX_WIDTH, DecodingOptions
 from service.request import EventSink, Request
@@ -476,7 +476,6 @@ class ServedModel:
             options=options,
             prefix=forced,
             logits_processors=(*rules, *grammars, phrases) if phrases else (*rules, *grammars),
-            lexical_constraints=phrases,
             shortlist=self._words(options, source, prefix),
             seed=_seed(options),
             is_streamed=is_streamed,

@@ -269,7 +269,7 @@ def test_phrases_are_in_every_answer(beam_size):
         asked = request(
             str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, logits_processors=(phrases,)
         )
-        requests.append(replace(asked, lexical_constraints=phrases))
+        requests.append(asked)
         wanted[str(number)] = runs
     for sequence in run(*requests)[0]:
         for answer in sequence.answers:
@@ -289,7 +289,7 @@ def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
     phrases = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens=9)
     asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, logits_processors=(phrases,))
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
-    ((sequence,), _) = run(replace(asked, lexical_constraints=phrases), runner=runner)
+    ((sequence,), _) = run(asked, runner=runner)
     assert [len(answer.tokens) for answer in sequence.answers] == [5, 4], (
         "one answer ends in every step from the second on"
     )
@@ -301,7 +301,7 @@ def test_a_phrase_finds_a_better_place_than_the_beginning():
         wanted = (3 + number % 7, 3 + number % 5)
         phrases = LexicalConstraints([(wanted,)], eos_ids=(EOS,), ordered=False, max_tokens=12)
         asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, logits_processors=(phrases,))
-        ((placed,), _) = run(replace(asked, lexical_constraints=phrases))
+        ((placed,), _) = run(asked)
         ((forced,), _) = run(replace(asked, logits_processors=(), prefix=wanted))
         better += placed.answers[0].normalised >= forced.answers[0].normalised - 1e-9
     assert better >= 24

@@ -7,6 +7,7 @@ from export.bundle import AlignmentSpec, AttentionMaps, Shortlist, SpecialTokenT
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.decoding.grammar import Grammar
+from service.decoding.lexical_constraints import LexicalConstraints
 from service.edge.catalog import INLINE_BYTES, NO_LANGUAGES, Catalog, Languages, TextLimits
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 from service.options import DecodingOptions
@@ -172,7 +173,7 @@ async def test_rules_stand_behind_one_another_and_phrases_among_them():
         "BannedTexts",
         "LexicalConstraints",
     ]
-    assert request.logits_processors[-1] is request.lexical_constraints
+    assert isinstance(request.logits_processors[-1], LexicalConstraints)
     assert (await prepare(TRANSLATION, "cat")).logits_processors == ()
 
 
@@ -193,10 +194,10 @@ async def test_a_preferred_prefix_is_not_forced():
 
 async def test_phrases_must_fit_behind_what_the_prefix_has_of_them():
     options: dict[str, Any] = {"phrases": ("red house", "black cat"), "beam_size": 2}
-    assert (await prepare(TRANSLATION, "cat", max_tokens=5, **options)).lexical_constraints
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, **options)).logits_processors
     with pytest.raises(InvalidRequest, match=r"options\.phrases: must need at most 4 tokens, .* got 5"):
         await prepare(TRANSLATION, "cat", max_tokens=4, **options)
-    assert (await prepare(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).lexical_constraints
+    assert (await prepare(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).logits_processors
     with pytest.raises(InvalidRequest, match=r"options\.phrases: .* got 6"):
         await prepare(TRANSLATION, "cat", max_tokens=5, prefix="zwei", **options)
     with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: .* does not know unicorn"):
@@ -405,7 +406,7 @@ async def test_a_mark_that_is_known_only_behind_words_is_not_called_unknown():
             await prepare(model, "zwei rote", prefix=prefix)
     with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
         await prepare(model, "zwei rote", prefix=", green")
-    assert (await prepare(model, "zwei rote", phrases=(",",), beam_size=2)).lexical_constraints
+    assert (await prepare(model, "zwei rote", phrases=(",",), beam_size=2)).logits_processors
 
 
 def test_a_model_is_found_by_name_or_by_being_the_only_one():

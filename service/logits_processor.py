@@ -15,8 +15,8 @@ import numpy as np
 class LogitsProcessor(Protocol):
     """One constraint or penalty of one request.
 
-    is_mask: it only sets scores to -inf. Rules that are no masks run first, and the scores are normalised again after
-    them; masks are not: a constrained answer keeps the probability that the model gives it.
+    is_mask: it only sets scores to -inf. Other processors run first, and the scores are normalised again after them;
+    after masks they are not: a constrained answer keeps the probability that the model gives it.
     """
 
     is_mask: bool
@@ -30,12 +30,12 @@ class LogitsProcessor(Protocol):
         ...
 
     def applies(self, state: Any, tokens: Sequence[int]) -> bool:
-        """Whether `apply` would change anything behind `tokens`; where nothing applies, a row costs nothing."""
+        """Whether `apply` would change anything after `tokens`; a row to which nothing applies costs nothing."""
         ...
 
     def apply(self, scores_V: np.ndarray, state: Any, tokens: Sequence[int]) -> None:
         """Changes scores float32 (V,) in place. `tokens`: the new tokens so far, without the prompt.
 
-        Scores are the model's log-probabilities plus one constant: for rules that are no masks, its logits.
+        Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
         """
         ...
