@@ -1,0 +1,78 @@
+"""Make the kept bundle of the current format: `python -m tests.bundles.make DIRECTORY`.
+
+One directory for each format: `bundle/`, and `answers.json` with what the release that made it answered. A kept bundle
+is never made again; a new format gets a directory of its own. The model and its seed stay the same, so that formats
+can be compared with each other.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from export.select_scheme import Development
+from export.to_onnx import QuantizationOptions, export_model
+from glossa.client import Client
+from tests.e2e.process import serving
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+SHAPE = {
+    "d_model": 16,
+    "num_heads": 2,
+    "d_ff": 16,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "max_source_len": 16,
+    "max_target_len": 16,
+}
+SEED = 7
+PRECISIONS = ("fp32", "int8")
+MAX_TOKENS = 12
+
+
+def make_bundle(path):
+    """All graphs that a translation bundle can have, in fp32 and int8 with an int8 KV cache."""
+    options = QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS), max_loss=1.0)
+    model = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED)
+    export_model(
+        model,
+        tiny_tokenizer(),
+        path,
+        precisions=PRECISIONS,
+        quantization=options,
+        texts=TEXTS,
+        attention=True,
+        parallel=[(text, text) for text in TEXTS],
+    )
+
+
+def answers(client, model):
+    """Greedy, beam and shortlist answers of one served model: token ids, and scores of the beam's hypotheses."""
+    found = []
+    for text in TEXTS:
+        call = {"model": model, "max_tokens": MAX_TOKENS, "include_tokens": True}
+        beam = client.translate(text, beam_size=4, num_hypotheses=2, **call)
+        found.append(
+            {
+                "text": text,
+                "greedy": list(client.translate(text, **call).tokens),
+                "shortlist": list(client.translate(text, use_shortlist=True, **call).tokens),
+                "beam": [{"tokens": list(one.tokens), "score": one.score} for one in beam.hypotheses],
+            }
+        )
+    return found
+
+
+def make(directory):
+    """A kept bundle and its answers below `directory`, which must not exist."""
+    directory.mkdir()
+    make_bundle(directory / "bundle")
+    told = {}
+    for precision in PRECISIONS:
+        served = serving(models={"kept": str(directory / "bundle")}, precision=precision)
+        with served as server, Client(server.address) as client:
+            told[precision] = answers(client, "kept")
+    (directory / "answers.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
