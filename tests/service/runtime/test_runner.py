@@ -13,7 +13,6 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
-from service.engine.invariants import check_invariants
 
 from export.bundle import load_bundle
 from model.architectures import SourceModel
