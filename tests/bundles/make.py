@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from export.passes.quantize import Precision
 from export.select_scheme import Development
 from export.to_onnx import QuantizationOptions, export_model
 from glossa.client import Client
@@ -25,7 +26,7 @@ SHAPE = {
     "max_target_len": 16,
 }
 SEED = 7
-PRECISIONS = ("fp32", "int8")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 MAX_TOKENS = 12
 
 
