@@ -182,14 +182,14 @@ BLOCK = 64
 
 def best_of(scores_V: np.ndarray, count: int) -> list[Scored]:
     """The `count` best finite scores, best first, of equal ones the lowest id first."""
-    ids = _possible(scores_V, count)
+    ids = candidates(scores_V, count)
     scores = scores_V[ids]
     order = np.argsort(-scores, kind="stable")[:count]
     found = zip(ids[order].tolist(), scores[order].tolist(), strict=True)
     return [(token, score) for token, score in found if score > -math.inf]
 
 
-def _possible(scores_V: np.ndarray, count: int) -> np.ndarray:
+def candidates(scores_V: np.ndarray, count: int) -> np.ndarray:
     """Ids in ascending order that include the `count` best scores and their equals.
 
     A score is among the best only if fewer than `count` blocks have a higher maximum: most blocks need no second look.
