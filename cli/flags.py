@@ -1,14 +1,15 @@
 """Flags that several verbs share: the connection to a server, a model's languages, and the options of decoding.
 
-`with_flags` adds a group of flags to a verb, which then gets one value made of them. The options of decoding that have
-no flag of their own are given as `--option NAME=VALUE`; the protobuf message defines their names and types, so a new
-option needs nothing here.
+`with_flags` adds a group of flags to a verb, which then gets one value made of them. Every decoding option has a flag,
+made from a list that `make options` generates, and can be given as `--option NAME=VALUE`, with the names and types of
+the protobuf message. A new option needs nothing here.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -66,10 +67,6 @@ def _evaluated(annotation: Any, command: Callable[..., None]) -> Any:
     return eval(annotation, inspect.unwrap(command).__globals__) if isinstance(annotation, str) else annotation
 
 
-def _decoding(kind: Any, help: str, *names: str, **settings: Any) -> Any:
-    return flag(kind, help, *names, rich_help_panel="Decoding", **settings)
-
-
 def option_names() -> list[str]:
     """Completions of --option."""
     from glossa.v1 import glossa_pb2 as pb
@@ -77,38 +74,22 @@ def option_names() -> list[str]:
     return [f"{name}=" for name in pb.DecodingOptions.DESCRIPTOR.fields_by_name]
 
 
-DECODING: Flags = {
-    "max_tokens": _decoding(int, "most new tokens; 0: the model's own limit"),
-    "min_tokens": _decoding(int, "fewest new tokens before the end token"),
-    "stop": _decoding(list[str], "end the answer before this string; may be repeated"),
-    "beam_size": _decoding(int, "hypotheses that beam search keeps"),
-    "num_hypotheses": _decoding(int, "answers returned of the beam, or alternatives"),
-    "length_penalty": _decoding(float, "above 1 favours longer answers of a beam, below 1 shorter ones"),
-    "temperature": _decoding(float, "sample; below 1 favours likely tokens, 0: greedy"),
-    "top_k": _decoding(int, "sample from the k most likely tokens"),
-    "top_p": _decoding(float, "sample from the most likely tokens that together have this probability"),
-    "min_p": _decoding(float, "sample from tokens with at least this share of the largest probability"),
-    "seed": _decoding(int, "seed of sampling"),
-    "num_sequences": _decoding(int, "answers to sample"),
-    "repetition_penalty": _decoding(float, "above 1 makes tokens that occurred less likely"),
-    "no_repeat_ngram_size": _decoding(int, "no sequence of so many tokens occurs twice"),
-    "prefix": _decoding(str, "text that the answer begins with"),
-    "phrases": _decoding(list[str], "text that the answer contains; may be repeated", "--phrase"),
-    "bad_words": _decoding(list[str], "text that the answer does not contain; may be repeated", "--ban"),
-    "return_alternatives": _decoding(
-        bool, "return the most likely different next tokens, each continued", "--alternatives"
-    ),
-    "regex": _decoding(str, "regular expression that the answer matches"),
-    "json_schema": _decoding(Path, "file with a JSON schema that the answer conforms to"),
-    "lark": _decoding(Path, "file with a grammar that the answer follows, in Lark's notation"),
-    "token_logprobs": _decoding(bool, "show the log-probability of each token", "--logprobs"),
-    "top_logprobs": _decoding(int, "show so many most likely tokens at each position"),
-    "alignment": _decoding(Literal["soft", "hard", "both"], "show the source tokens that each token is aligned with"),
-    "option": _decoding(
-        list[str],
-        "NAME=VALUE: any other option, see docs/decoding.md; may be repeated",
-        autocompletion=option_names,
-    ),
+_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list[str], "path": Path}
+
+
+def _option_flags() -> dict[str, Any]:
+    """A flag for each decoding option, from the generated list."""
+    known = json.loads(Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8"))
+    flags: dict[str, Any] = {}
+    for name, option in known.items():
+        kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
+        written = option.get("flag", f"--{name.replace('_', '-')}")
+        flags[name] = flag(kind, option["help"], written, rich_help_panel=option["panel"])
+    return flags
+
+
+DECODING: Flags = _option_flags() | {
+    "option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)
 }
 
 
@@ -118,7 +99,10 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in flags.items():
         if name == "option" or value is None or value == []:
             continue
-        options[name] = value.read_text(encoding="utf-8") if isinstance(value, Path) else value
+        if isinstance(value, list):
+            options |= parse_options([f"{name}={item}" for item in value], flag=f"--{name.replace('_', '-')}")
+        else:
+            options[name] = value.read_text(encoding="utf-8") if isinstance(value, Path) else value
     others = parse_options(flags.get("option") or ())
     if twice := options.keys() & others.keys():
         raise UsageError(f"--option {min(twice)}: is given by a flag of its own, too")
@@ -128,8 +112,8 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 with_decoding_flags = with_flags("options", DECODING, decoding_options)
 
 
-def parse_options(written: Iterable[str]) -> dict[str, Any]:
-    """Options given as NAME=VALUE, by their names. Raises UsageError.
+def parse_options(written: Iterable[str], *, flag: str = "") -> dict[str, Any]:
+    """Options given as NAME=VALUE, by their names. flag: where they come from, if not --option. Raises UsageError.
 
     An option that is a list may be given several times, and its numbers may be separated by commas. Biases are written
     logit_bias=TOKEN:BIAS.
@@ -157,7 +141,7 @@ def parse_options(written: Iterable[str]) -> dict[str, Any]:
             else:
                 given[name] = _value(field, value)
         except ValueError as error:
-            raise UsageError(f"--option {name}: {error}") from None
+            raise UsageError(f"{flag or f'--option {name}'}: {error}") from None
     return given
 
 

@@ -14,9 +14,9 @@ async def test_flags_become_options(edge, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "null"}')
     flags = ["--beam-size", 4, "--num-hypotheses", 2, "--length-penalty", 0.6, "--min-tokens", 2, "--max-tokens", 9]
-    flags += ["--stop", ".", "--stop", "!", "--prefix", "zwei", "--ban", "black cat", "--repetition-penalty", 1.2]
+    flags += ["--stop", ".", "--stop", "!", "--prefix", "zwei", "--bad-word", "black cat", "--repetition-penalty", 1.2]
     flags += ["--logprobs", "--top-logprobs", 3, "--no-repeat-ngram-size", 3, "--option", "early-stopping=never"]
-    await ask(edge, "translate", "a cat", *flags, "--option", "logit_bias=5:-1,6:2")
+    await ask(edge, "translate", "a cat", *flags, "--logit-bias", "5:-1", "--logit-bias", "6:2")
     assert edge.pool.requests[0].options == DecodingOptions(
         beam_size=4,
         num_hypotheses=2,

@@ -2,9 +2,10 @@ import re
 
 import pytest
 
-from cli.flags import parse_options
+from cli.flags import DECODING, decoding_options, parse_options
 from cli.terminal import UsageError
 from glossa.v1 import glossa_pb2 as pb
+from service.options import OPTIONS
 
 
 def test_each_option_is_read_as_its_field_holds_it():
@@ -61,3 +62,25 @@ def test_every_option_can_be_written(name):
 def test_what_is_no_option_is_named_with_what_was_meant(written, said):
     with pytest.raises(UsageError, match=re.escape(said)):
         parse_options(written)
+
+
+def test_every_option_has_a_flag_with_its_meaning_and_default():
+    assert [name for name in DECODING if name != "option"] == list(OPTIONS)
+    for name, option in OPTIONS.items():
+        (flag,) = DECODING[name].__metadata__
+        assert flag.default == (option.flag or f"--{name.replace('_', '-')}")  # where typer keeps the first name
+        assert option.help in flag.help
+        assert flag.help.endswith(f"default: {option.default_meaning}")
+
+
+def test_flags_of_lists_are_read_like_options(tmp_path):
+    (tmp_path / "grammar.lark").write_text("start: /ä+/", encoding="utf-8")
+    given = {"allowed_tokens": ["5,6", "7"], "logit_bias": ["5:-1,6:2.5"], "stop": ["a, b", "c=d"], "top_k": None}
+    assert decoding_options({**given, "lark": tmp_path / "grammar.lark", "phrases": []}) == {
+        "allowed_tokens": (5, 6, 7),
+        "logit_bias": {5: -1.0, 6: 2.5},
+        "stop": ("a, b", "c=d"),
+        "lark": "start: /ä+/",
+    }
+    with pytest.raises(UsageError, match=r"^--logit-bias: must be TOKEN:BIAS"):
+        decoding_options({"logit_bias": ["5"]})
