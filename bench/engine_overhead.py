@@ -29,8 +29,8 @@ from export.bundle import TOKENIZER, Golden, Manifest, load_bundle, write_bundle
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
-from service.edge.catalog import Provider, ServedModel
 from service.edge.metrics import Metrics, ModelInfo
+from service.edge.served_model import Provider, ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig

@@ -33,8 +33,8 @@ from export.bundle import TOKENIZER, load_bundle
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
 from service.edge import logs
-from service.edge.catalog import Provider, ServedModel
 from service.edge.metrics import Metrics
+from service.edge.served_model import Provider, ServedModel
 from service.errors import InternalFailure
 from service.request import EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
 from service.server import Server

@@ -94,7 +94,7 @@ class AttentionChoice:
                 for head, weights_QK in zip(heads, of_layer_HQK, strict=True):
                     yield Matrix(kind, layer, head, weights_QK)
 
-    def told_bytes(self, seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
+    def response_bytes(self, seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
         """Of all matrices and tokens in a message."""
         size = TOKEN_BYTES * (lengths.source + 2 * lengths.target)
         for one in seen:

@@ -1,25 +1,22 @@
-"""The composition root: settings in, a serving process out, and its way down again.
+"""The composition root: settings → a serving process, and its shutdown.
 
-Up: ops port → gRPC port taken (but not yet answering) → bundles checked, sessions made, golden decode repeated →
-answering → SERVING. Down, on SIGTERM or SIGINT: NOT_SERVING → still accepting for `drain_delay_s`, until balancers have
-noticed → accepting nothing, `drain_timeout_s` for what runs → engines closed. A second signal ends the process at once.
-Exactly one event loop has gRPC in it; engines are threads. No decision about a request is made here.
+Start: ops port → gRPC port bound (but not yet answering) → models opened → answering → SERVING. Shutdown, on SIGTERM or
+SIGINT: NOT_SERVING → still accepting for `drain_delay_s`, until load balancers have noticed (not on SIGINT without an
+open call) → accepting nothing, `drain_timeout_s` for open calls → engines closed. A second signal ends the process at
+once. Exactly one event loop runs gRPC; engines are threads. No decision about a request is made here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
-import hashlib
-import math
 import os
 import platform
 import signal
 import socket
 import time
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -29,31 +26,27 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from export.bundle import MANIFEST, TOKENIZER, BundleError, load_bundle, load_shortlist
-from model.tokenizer import Tokenizer, TokenizerError
-from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
+from service.config import ServerSettings
 from service.edge import logs
+from service.edge.calls import Calls
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
-from service.edge.catalog import Catalog, Provider, ServedModel, TextLimits
+from service.edge.catalog import Catalog
 from service.edge.health import Health
-from service.edge.metrics import CONTENT_TYPE, Metrics, ModelInfo
+from service.edge.metrics import CONTENT_TYPE, Metrics
 from service.edge.ops import OpsServer, explain_bind
-from service.edge.servicer import RPCS, SERVICES, Servicer, generic_handlers
-from service.engine.engine import Engine, EngineConfig
-from service.engine.golden_check import check_golden_decode, is_batch_invariant
-from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
+from service.edge.request_limits import TextLimits
+from service.edge.served_model import ServedModel
+from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
-from service.options import MAX_WIDTH
+from service.model_loader import open_model
 from service.runtime.busy_engines import BusyEngines
-from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel, OnnxRunner
-from service.runtime.sessions import CPU, give_back_memory
 
-BEAT_S = 0.5  # how often the event loop shows that it turns
-MAX_PENDING = 1 << 16  # calls that no handler has yet; beyond 1,000 grpc would end some as CANCELLED, without a word
-SETTLE_S = 5.0  # for handlers that grpc has aborted to come to their end
+BEAT_S = 0.5  # how often the event loop shows that it runs
+MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
+SETTLE_S = 5.0  # for handlers that grpc has aborted to end
 
 OpenModel = Callable[[str, Path, ServerSettings, Metrics], ServedModel]
+_open_model = open_model  # `Server.__init__` has an argument of this name
 
 
 def serve(settings: ServerSettings) -> None:
@@ -68,13 +61,14 @@ def serve(settings: ServerSettings) -> None:
 
 async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
     server = Server(settings)
-    stopping = asyncio.Event()
+    stopping, received = asyncio.Event(), list[int]()
 
     def on_signal(number: int) -> None:
         logs.event("signal", {"signal": signal.Signals(number).name, "state": server.state})
-        if stopping.is_set() or server.state == "starting":  # nothing is lost, or somebody is in a hurry
+        if stopping.is_set() or server.state == "starting":  # the second signal, or nothing to drain
             writer.close()
             os._exit(128 + number if stopping.is_set() else 0)
+        received.append(number)
         stopping.set()
 
     loop = asyncio.get_running_loop()
@@ -84,112 +78,7 @@ async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
         await server.start()
         await stopping.wait()
     finally:
-        await server.stop()
-
-
-def open_model(
-    name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, busy_engines: BusyEngines | None = None
-) -> ServedModel:
-    """A model that answers: files checked, sessions made, golden decode repeated, engines started. Blocks.
-
-    busy_engines: of all engines that share the processors, when other models have some, too.
-    Raises StartupError naming the model and what is wrong with it.
-    """
-    try:
-        manifest = load_bundle(path)
-        words = manifest.limits.vocab_size
-        tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=words)
-        shortlist = load_shortlist(path / manifest.shortlist, vocab_size=words) if manifest.shortlist else None
-        cpus = effective_cpus()
-        model = OnnxModel.open(
-            path,
-            manifest,
-            device=settings.device,
-            precision=settings.precision,
-            single_engine_threads=settings.single_engine_threads or min(cpus, MAX_SINGLE_ENGINE_THREADS),
-            single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
-            single_engine_eagerly=settings.single_engine_threads > 1,
-            busy_engines=busy_engines,
-        )
-        choice = model.choice
-        engines = (settings.engines or cpus) if choice.provider == CPU else 1
-        runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
-        _check_answers(model, runners[0])
-        is_apart = is_batch_invariant(runners[0], manifest)
-    except (BundleError, TokenizerError, StartupError) as error:
-        raise StartupError(f"model {name}: {error}") from error
-    except Exception as error:  # what a device's libraries raise has no common class
-        raise StartupError(
-            f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
-        ) from error
-    draft_tokens = settings.draft_tokens if manifest.limits.max_block != 1 else 0
-    config = EngineConfig(
-        scheduler=SchedulerConfig(
-            max_rows=settings.max_rows,
-            kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
-            max_prefill_tokens=settings.max_prefill_tokens,
-            prefix_cache_bytes=settings.prefix_cache_bytes // engines,
-            draft_tokens=draft_tokens,
-        ),
-        max_queue=math.ceil(settings.max_queue / engines),
-    )
-    report = metrics.model(
-        name,
-        ModelInfo(
-            architecture=manifest.architecture,
-            task=manifest.task,
-            precision=choice.precision,
-            provider=choice.provider,
-            requested=choice.requested,
-            fallback=choice.fallback,
-        ),
-    )
-    report.memory(partial(_memory_bytes, model, runners))
-    pool = EnginePool(
-        [
-            Engine(runner, tokenizer, config, report.engine(), name=f"engine-{name}-{place}")
-            for place, runner in enumerate(runners)
-        ]
-    )
-    pool.start()
-    give_back_memory()
-    return ServedModel(
-        name=name,
-        manifest=manifest,
-        precision=choice.precision,
-        bundle_sha256=hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
-        tokenizer=tokenizer,
-        pool=pool,
-        provider=Provider(
-            name=choice.provider, requested=choice.requested, fallback=choice.fallback, reason=choice.reason
-        ),
-        shortlist=shortlist,
-        max_hypotheses=min(MAX_WIDTH, settings.max_rows),
-        draft_tokens=draft_tokens,
-        is_batch_invariant=is_apart,
-        open_attention=model.open_attend if manifest.attention_maps else None,
-    )
-
-
-_open_model = open_model  # `Server.__init__` has an argument of this name
-
-
-def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, int]:
-    total = Counter({"weights": model.weight_bytes})
-    for runner in runners:
-        total.update(runner.memory_bytes())
-    return dict(total)
-
-
-def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
-    """Repeats the golden decode in all sessions: in those of an engine alone, and in those it shares."""
-    check_golden_decode(
-        runner, model.manifest, model.choice.precision
-    )  # it is alone, unless other models answer already
-    if model.single_engine_sessions:
-        model.busy_engines.mark_busy(model)
-        check_golden_decode(runner, model.manifest, model.choice.precision)
-        model.busy_engines.mark_idle(model)
+        await server.stop(interrupted=received == [signal.SIGINT])
 
 
 class Server:
@@ -201,11 +90,17 @@ class Server:
         self._open_model = open_model or partial(_open_model, busy_engines=BusyEngines())
         self._version = version()
         self._metrics = Metrics(RPCS, version=self._version, commit=settings.commit)
+        self.calls = Calls(
+            self._metrics,
+            max_requests=settings.max_requests,
+            default_deadline_s=settings.default_deadline_s,
+            max_deadline_s=settings.max_deadline_s,
+            stall_timeout_s=settings.stall_timeout_s,
+        )
         self._models: list[ServedModel] = []
         self._health = Health(SERVICES)
         self._ops: OpsServer | None = None
         self._grpc: Any = None
-        self._servicer: Servicer | None = None
         self._beating: asyncio.Task[None] | None = None
         self._beat_s = time.monotonic()
 
@@ -220,16 +115,13 @@ class Server:
         for name, path in settings.models.items():
             logs.event("loading_model", {"model": name, "bundle": str(path)})
             self._models.append(await asyncio.to_thread(self._open_model, name, path, settings, self._metrics))
-        self._servicer = Servicer(
-            Catalog(self._models, _text_limits(settings)),
-            self._metrics,
-            max_requests=settings.max_requests,
-            default_deadline_s=settings.default_deadline_s,
-            max_deadline_s=settings.max_deadline_s,
-            stall_timeout_s=settings.stall_timeout_s,
-            log_text=settings.log_text,
+        limits = TextLimits(
+            max_text_bytes=settings.max_text_bytes,
+            max_stop_strings=settings.max_stop_strings,
+            max_stop_bytes=settings.max_stop_bytes,
         )
-        self._grpc.add_generic_rpc_handlers(tuple(generic_handlers(self._servicer)))
+        handlers = generic_handlers(self.calls, Catalog(self._models, limits), log_text=settings.log_text)
+        self._grpc.add_generic_rpc_handlers(tuple(handlers))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         if settings.reflection:
             names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
@@ -239,21 +131,23 @@ class Server:
         self._show_health()
         self._announce(time.monotonic() - began_s)
 
-    async def stop(self) -> None:
-        """Drains and closes everything that was started, in the order that loses nothing."""
+    async def stop(self, *, interrupted: bool = False) -> None:
+        """Drains and closes everything that was started, in the order that loses nothing.
+
+        interrupted: stopped at a terminal, where no balancer has to notice; without an open call there is no delay.
+        """
         was_ready, self.state = self.state == "ready", "draining"
         self._health.close()
         if was_ready:
-            settings = self.settings
-            logs.event("draining", {"drain_delay_s": settings.drain_delay_s, "timeout_s": settings.drain_timeout_s})
-            await asyncio.sleep(settings.drain_delay_s)
+            delay_s = 0.0 if interrupted and self.calls.is_idle else self.settings.drain_delay_s
+            logs.event("draining", {"drain_delay_s": delay_s, "drain_timeout_s": self.settings.drain_timeout_s})
+            await asyncio.sleep(delay_s)
         if self._grpc is not None:
             await self._grpc.stop(self.settings.drain_timeout_s if was_ready else None)
-        if self._servicer is not None:
-            try:
-                await asyncio.wait_for(self._servicer.idle(), SETTLE_S)
-            except TimeoutError:
-                logs.event("unfinished_handlers", level=logs.WARNING)
+        try:
+            await asyncio.wait_for(self.calls.idle(), SETTLE_S)
+        except TimeoutError:
+            logs.event("unfinished_handlers", level=logs.WARNING)
         for model in self._models:
             await asyncio.to_thread(model.pool.close)
         if self._beating is not None:
@@ -377,11 +271,3 @@ def version() -> str:
     except metadata.PackageNotFoundError:
         project = Path(__file__).parent.parent / "pyproject.toml"
         return str(tomllib.loads(project.read_text())["project"]["version"]) if project.is_file() else "unknown"
-
-
-def _text_limits(settings: ServerSettings) -> TextLimits:
-    return TextLimits(
-        max_text_bytes=settings.max_text_bytes,
-        max_stop_strings=settings.max_stop_strings,
-        max_stop_bytes=settings.max_stop_bytes,
-    )

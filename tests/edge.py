@@ -9,8 +9,12 @@ from grpc_health.v1 import health_pb2_grpc
 from export.bundle import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings
-from service.edge.catalog import Provider, ServedModel
 from service.edge.metrics import ModelInfo
+from service.edge.prompt_encoder import NO_LANGUAGES
+from service.edge.request_builder import CallInfo, RequestBuilder
+from service.edge.request_limits import TextLimits
+from service.edge.served_model import Provider, ServedModel
+from service.options import DecodingOptions
 from service.request import (
     Event,
     EventSink,
@@ -145,6 +149,23 @@ def served(name, pool, task="translation", **changes):
         provider=Provider(name="CPUExecutionProvider", requested="auto", fallback=True, reason="no GPU; add one"),
         **changes,
     )
+
+
+TRANSLATION = served("en-de", FakePool())
+GENERATION = served("en", FakePool(), "generation")
+LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
+CALL = CallInfo("r", 9.0)
+
+
+async def decoding_request(model, text, *, languages=NO_LANGUAGES, **options):
+    """The request to translate or continue a text."""
+    return await RequestBuilder(model, LIMITS).decoding(CALL, text, DecodingOptions(**options), languages)
+
+
+async def scoring_request(model, text, target, *, omit_eos=False, **options):
+    """The request to score a target."""
+    builder = RequestBuilder(model, LIMITS)
+    return await builder.scoring(CALL, text, target, DecodingOptions(**options), omit_eos=omit_eos)
 
 
 def settings(**changes):

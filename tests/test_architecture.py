@@ -57,11 +57,12 @@ ROOMS = {
     "service.engine": (*_SHARED, "service.decoding"),
     "service.runtime": _SHARED,
     "service.edge": (*_SHARED, "service.decoding"),
+    "service.model_loader": (*_SHARED, "service.decoding", "service.edge", "service.engine", "service.runtime"),
     "service.server": ("service",),
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
-_EDGE = ("service/edge/servicer.py", "service/edge/health.py", "service/server.py")
+_EDGE = (*(f"service/edge/{name}.py" for name in ("calls", "servicer", "status", "health")), "service/server.py")
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
 _GRAPHS = ("export/*",)
 HOMES = {

@@ -1,4 +1,4 @@
-"""What clients ask and what the server knows: from and to the messages of glossa.v1. Pure: values in, values out."""
+"""Messages of glossa.v1 ↔ the service's own values. Pure functions; models are described in `model_description`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import AttentionKind, Quantization, SchemeMeasurement
+from export.bundle import AttentionKind
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.alignment import Span, alignment, source_spans, target_spans
-from service.edge.catalog import ServedModel, TextLimits
-from service.encoder_request import Pooling
+from service.edge.served_model import ServedModel
+from service.encoder_request import EncoderOutput, Pooling
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
-from service.request import Finished, FinishReason, HypothesisResult, Request, Timings
+from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, Request
 
 FINISH_REASONS = {
     FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
     FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
 }
-KINDS: Mapping[AttentionKind, pb.AttentionKind] = {
+ATTENTION_KINDS: Mapping[AttentionKind, pb.AttentionKind] = {
     "encoder": pb.ATTENTION_KIND_ENCODER,
     "decoder": pb.ATTENTION_KIND_DECODER,
     "cross": pb.ATTENTION_KIND_CROSS,
-}
-TASKS = {
-    "translation": pb.TASK_TRANSLATION,
-    "generation": pb.TASK_GENERATION,
-    "encoding": pb.TASK_ENCODING,
 }
 POOLINGS: Mapping[int, Pooling] = {
     pb.POOLING_UNSPECIFIED: "mean",
@@ -43,18 +38,20 @@ POOLINGS: Mapping[int, Pooling] = {
     pb.POOLING_CLS: "cls",
     pb.POOLING_POOLER: "pooler",
 }
-FILLINGS = 5  # of a mask, unless the request says otherwise
-
+DEFAULT_CANDIDATES = 5  # tokens returned per mask
 
 _ENUMS = {field.name: field.enum_type for field in pb.DecodingOptions.DESCRIPTOR.fields if field.enum_type}
 
 
+# ---- from messages
+
+
 def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
-    """The options of a request. What is left out, and an enum's zero, is the default; nothing is checked."""
+    """The options of a request. Unset fields and an enum's zero are the default; nothing is checked."""
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.name in _ENUMS:
-            given[field.name] = _name_of(field.name, value)
+            given[field.name] = _enum_name(field.name, value)
         elif field.name == "logit_bias":
             given[field.name] = dict(value)
         else:
@@ -62,8 +59,8 @@ def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     return DecodingOptions(**given) if given else DEFAULTS
 
 
-def _name_of(field: str, number: int) -> str:
-    """EARLY_STOPPING_NEVER as "never"; the number itself if it is none of the enum's."""
+def _enum_name(field: str, number: int) -> str:
+    """EARLY_STOPPING_NEVER as "never"; a number that the enum lacks as itself."""
     values = _ENUMS[field].values_by_number
     if number not in values:
         return str(number)
@@ -71,110 +68,20 @@ def _name_of(field: str, number: int) -> str:
     return str(values[number].name).removeprefix(prefix).lower()
 
 
-def completion(finished: Finished) -> dict[str, Any]:
-    """The fields that every message at the end of an answer has."""
-    return {"finish_reason": FINISH_REASONS[finished.reason], **_cost(finished)}
-
-
-def details(finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool) -> dict[str, Any]:
-    """What is told beside the best answer's text, for those who asked: all answers, and the seed.
-
-    text: what the client sent. has_tokens: answers have their token ids.
-    """
-    options = request.options
-    fields: dict[str, Any] = {}
-    if options.is_sampling:
-        fields["seed"] = request.seed
-    if options.returns_hypotheses:
-        told = HypothesisConverter(model, options, text)
-        fields["hypotheses"] = [told.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
-    return fields
-
-
-def score(finished: Finished, request: Request, model: ServedModel, *, text: str) -> pb.ScoreResponse:
-    """The answer to a request whose target was given."""
-    (result,) = finished.hypotheses
-    told = HypothesisConverter(model, request.options, text)
-    return pb.ScoreResponse(
-        tokens=told.token_logprobs(result),
-        cumulative_logprob=result.cumulative_logprob,
-        score=result.score,
-        perplexity=perplexity(result.token_logprobs),
-        alignment=told.alignment(result),
-        **_cost(finished),
-    )
-
-
-def embedding(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
-    """The answer to a text that was to be embedded."""
-    assert finished.encoder_output is not None
-    values = finished.encoder_output.vector
-    assert values is not None
-    if normalize:
-        values = values / max(float(np.linalg.norm(values)), 1e-12)
-    return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
-
-
 def pooling_from(request: pb.EmbedRequest) -> Pooling:
-    """Raises InvalidRequest for a number that is none of the enum's."""
+    """The requested pooling. Raises InvalidRequest for a number that the enum lacks."""
     if request.pooling not in POOLINGS:
         raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
     return POOLINGS[request.pooling]
 
 
-def filling(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
-    """The answer to a text with masks."""
-    assert finished.encoder_output is not None
-    masks = [
-        pb.MaskPrediction(
-            candidates=[
-                pb.TokenCandidate(token=token, text=model.tokenizer.decode([token]), probability=math.exp(logprob))
-                for token, logprob in fillings
-            ]
-        )
-        for fillings in finished.encoder_output.mask_predictions
-    ]
-    return pb.FillMaskResponse(masks=masks, **_cost(finished))
-
-
-def classification(finished: Finished, model: ServedModel, *, text: str) -> pb.ClassifyResponse:
-    """The answer to a text whose labels were asked for. text: what the client sent."""
-    encoded, encoding = finished.encoder_output, model.encoding
-    assert encoded is not None
-    assert encoding is not None
-    assert encoded.label_logits is not None
-    probabilities = probabilities_of(encoded.label_logits, each_alone=encoding.multi_label)
-    ranked = sorted(zip(encoding.labels, probabilities.tolist(), strict=True), key=lambda pair: -pair[1])
-    return pb.ClassifyResponse(
-        labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
-        token_weights=() if encoded.token_weights is None else _token_weights(encoded.token_weights, model, text),
-        **_cost(finished),
-    )
-
-
-def probabilities_of(logits_L: np.ndarray, *, each_alone: bool) -> np.ndarray:
-    """Sigmoid of each logit, or the softmax of all; float64 (L,)."""
-    logits_L = logits_L.astype(np.float64)
-    log_total = np.logaddexp(0.0, logits_L) if each_alone else np.logaddexp.reduce(logits_L)
-    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
-    return probabilities_L
-
-
-def _token_weights(weights_S: np.ndarray, model: ServedModel, text: str) -> list[pb.TokenWeight]:
-    spans = model.spans(text)
-    return [
-        pb.TokenWeight(span=pb.Span(start=start, end=end), weight=weight)
-        for (start, end), weight in zip(spans, weights_S.tolist(), strict=True)
-    ]
-
-
 def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
-    """Which attention a request asks for. Raises InvalidRequest for a kind that is none."""
-    names = {number: name for name, number in KINDS.items()}
-    for place, kind in enumerate(message.kinds):
+    """The selection of a request. Raises InvalidRequest for a kind that the enum lacks."""
+    names = {number: name for name, number in ATTENTION_KINDS.items()}
+    for index, kind in enumerate(message.kinds):
         if kind not in names:
             known = ", ".join(pb.AttentionKind.Name(number) for number in names)
-            raise InvalidRequest(f"kinds[{place}]", f"must be one of {known}, got {kind}")
+            raise InvalidRequest(f"kinds[{index}]", f"must be one of {known}, got {kind}")
     return AttentionChoice(
         kinds=tuple(names[kind] for kind in message.kinds),
         layers=tuple(message.layers),
@@ -184,57 +91,160 @@ def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
     )
 
 
-def attended(
-    finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, asked: pb.AttendRequest
+# ---- to messages
+
+
+def completion(finished: Finished) -> dict[str, Any]:
+    """The fields of every message that ends an answer."""
+    return {"finish_reason": FINISH_REASONS[finished.reason], **_cost(finished)}
+
+
+def details(finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool) -> dict[str, Any]:
+    """The requested fields beside the best answer's text: all hypotheses, and the seed.
+
+    text: the client's text. has_tokens: hypotheses include their token ids.
+    """
+    options = request.options
+    fields: dict[str, Any] = {}
+    if options.is_sampling:
+        fields["seed"] = request.seed
+    if options.returns_hypotheses:
+        converter = HypothesisConverter(model, options, text)
+        fields["hypotheses"] = [converter.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
+    return fields
+
+
+def score_response(finished: Finished, request: Request, model: ServedModel, *, text: str) -> pb.ScoreResponse:
+    """The score of a given target. text: the client's text."""
+    (result,) = finished.hypotheses
+    converter = HypothesisConverter(model, request.options, text)
+    return pb.ScoreResponse(
+        tokens=converter.token_logprobs(result),
+        cumulative_logprob=result.cumulative_logprob,
+        score=result.score,
+        perplexity=perplexity(result.token_logprobs),
+        alignment=converter.alignment(result),
+        **_cost(finished),
+    )
+
+
+def embed_response(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
+    """The embedding of a text, of length 1 if `normalize`."""
+    values = _encoder_output(finished).vector
+    assert values is not None
+    if normalize:
+        values = values / max(float(np.linalg.norm(values)), 1e-12)
+    return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
+
+
+def fill_mask_response(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:
+    """The most likely tokens of each mask."""
+    masks = [
+        pb.MaskPrediction(
+            candidates=[
+                pb.TokenCandidate(token=token, text=model.tokenizer.decode([token]), probability=math.exp(logprob))
+                for token, logprob in candidates
+            ]
+        )
+        for candidates in _encoder_output(finished).mask_predictions
+    ]
+    return pb.FillMaskResponse(masks=masks, **_cost(finished))
+
+
+def classify_response(finished: Finished, model: ServedModel, *, text: str) -> pb.ClassifyResponse:
+    """The labels of a text, most likely first. text: the client's text."""
+    output, encoding = _encoder_output(finished), model.encoding
+    assert encoding is not None
+    assert output.label_logits is not None
+    probabilities = label_probabilities(output.label_logits, is_multi_label=encoding.multi_label)
+    ranked = sorted(zip(encoding.labels, probabilities.tolist(), strict=True), key=lambda pair: -pair[1])
+    weights = [] if output.token_weights is None else output.token_weights.tolist()
+    spans = model.token_spans(text) if weights else []
+    return pb.ClassifyResponse(
+        labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
+        token_weights=[
+            pb.TokenWeight(span=span, weight=weight) for span, weight in zip(_spans(spans), weights, strict=True)
+        ],
+        **_cost(finished),
+    )
+
+
+def label_probabilities(logits_L: np.ndarray, *, is_multi_label: bool) -> np.ndarray:
+    """The sigmoid of each logit, or the softmax of all; float64 (L,)."""
+    logits_L = logits_L.astype(np.float64)
+    log_total = np.logaddexp(0.0, logits_L) if is_multi_label else np.logaddexp.reduce(logits_L)
+    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
+    return probabilities_L
+
+
+def attend_response(
+    finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, message: pb.AttendRequest
 ) -> pb.AttendResponse:
-    """The answer to a text whose attention was asked for."""
-    seen, tokenizer = finished.attention, model.tokenizer
-    assert seen is not None
-    text, pieces = asked.text, tokenizer.pieces
-    framing = model.manifest.template
-    names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
-    names |= {token: f"<{code}>" for code, token in framing.languages.items()}
-
-    def told(tokens: Sequence[int], spans: Sequence[Span]) -> list[pb.AttentionToken]:
-        return [
-            pb.AttentionToken(
-                token=token,
-                text=pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>"),
-                span=pb.Span(start=start, end=end),
-            )
-            for token, (start, end) in zip(tokens, spans, strict=True)
-        ]
-
-    offsets, source = tokenizer.offsets(text), list[Span]()
-    before: list[Span] = [(0, 0)] * len(framing.target_prefix)
+    """The selected attention of one pass. message: the client's."""
+    result, tokenizer, template = finished.attention, model.tokenizer, model.manifest.template
+    assert result is not None
+    offsets, source = tokenizer.offsets(message.text), tuple[Span, ...]()
+    prompt: list[Span] = [(0, 0)] * len(template.target_prefix)
     if request.source:
-        source += source_spans(offsets, text, before=len(framing.source_prefix), after=len(framing.source_suffix))
+        before, after = len(template.source_prefix), len(template.source_suffix)
+        source = source_spans(offsets, message.text, before=before, after=after)
     else:
-        before += offsets
-    fields: dict[str, Any] = {"source": told(request.source, source)}
+        prompt += offsets
+    fields: dict[str, Any] = {"source": _attention_tokens(model, request.source, source)}
     if choice.kinds != ("encoder",):
-        given = seen.decoder_tokens[len(before) :]
-        if finished.hypotheses:
-            (result,) = finished.hypotheses
-            answer, tokens = result.text, result.tokens
-            fields["finish_reason"] = FINISH_REASONS[result.reason]
-        elif asked.text_only:
-            answer, tokens = "", given
-        else:
-            tokens = tuple(asked.target_tokens) or (*given, model.manifest.tokens.eos)
-            answer = asked.target or tokenizer.decode(tokens)
-        shift = 0 if request.source else len(text)
-        behind = target_spans(tokens, pieces, answer, strips_leading_space=tokenizer.strips_leading_space)
-        spans = [*before, *((start + shift, end + shift) for start, end in behind)]
-        all_tokens = (*seen.decoder_tokens[: len(before)], *tokens)
-        fields["target_text"] = answer
-        fields["target"] = told(seen.decoder_tokens, spans[: len(seen.decoder_tokens)])
-        fields["predicted"] = told(all_tokens[1:], spans[1:])
+        fields |= _attended_target(finished, result, model, message, prompt, 0 if request.source else len(message.text))
     fields["matrices"] = [
-        pb.AttentionMatrix(kind=KINDS[kind], layer=layer, head=head, weights=weights_QK.ravel())
-        for kind, layer, head, weights_QK in choice.matrices(seen.weights)
+        pb.AttentionMatrix(kind=ATTENTION_KINDS[kind], layer=layer, head=head, weights=weights_QK.ravel())
+        for kind, layer, head, weights_QK in choice.matrices(result.weights)
     ]
     return pb.AttendResponse(**fields, **_cost(finished))
+
+
+def _attended_target(
+    finished: Finished,
+    result: AttentionResult,
+    model: ServedModel,
+    message: pb.AttendRequest,
+    prompt: Sequence[Span],
+    shift: int,
+) -> dict[str, Any]:
+    """The fields of the decoder's side. prompt: the spans of its tokens. shift: of the target's spans, which in a
+    generation model follow the client's text."""
+    fields: dict[str, Any] = {}
+    tokenizer, decoder_tokens = model.tokenizer, result.decoder_tokens
+    given = decoder_tokens[len(prompt) :]
+    tokens: Sequence[int]
+    if finished.hypotheses:
+        (hypothesis,) = finished.hypotheses
+        text, tokens = hypothesis.text, hypothesis.tokens
+        fields["finish_reason"] = FINISH_REASONS[hypothesis.reason]
+    elif message.text_only:
+        text, tokens = "", given
+    else:
+        tokens = tuple(message.target_tokens) or (*given, model.manifest.tokens.eos)
+        text = message.target or tokenizer.decode(tokens)
+    new_spans = target_spans(tokens, tokenizer.pieces, text, strips_leading_space=tokenizer.strips_leading_space)
+    spans = [*prompt, *((start + shift, end + shift) for start, end in new_spans)]
+    all_tokens = (*decoder_tokens[: len(prompt)], *tokens)
+    return {
+        **fields,
+        "target_text": text,
+        "target": _attention_tokens(model, decoder_tokens, spans[: len(decoder_tokens)]),
+        "predicted": _attention_tokens(model, all_tokens[1:], spans[1:]),
+    }
+
+
+def _attention_tokens(model: ServedModel, tokens: Sequence[int], spans: Sequence[Span]) -> list[pb.AttentionToken]:
+    """Tokens with their text; one without text has its name, such as <eos>."""
+    pieces = model.tokenizer.pieces
+    names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
+    names |= {token: f"<{code}>" for code, token in model.manifest.template.languages.items()}
+    return [
+        pb.AttentionToken(
+            token=token, text=pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>"), span=span
+        )
+        for token, span in zip(tokens, _spans(spans), strict=True)
+    ]
 
 
 def perplexity(token_logprobs: Sequence[float]) -> float:
@@ -244,11 +254,11 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
 
 
 class HypothesisConverter:
-    """Hypotheses of one request as messages. text: what the client sent."""
+    """Converts the hypotheses of one request. text: the client's text."""
 
     def __init__(self, model: ServedModel, options: DecodingOptions, text: str) -> None:
         self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
-        self._texts: dict[int, str] = {}  # of tokens that could have been chosen
+        self._texts: dict[int, str] = {}  # of alternative tokens, by id
 
     def hypothesis(self, result: HypothesisResult, *, has_tokens: bool) -> pb.Hypothesis:
         options = self._options
@@ -288,16 +298,16 @@ class HypothesisConverter:
             ),
         )
         return pb.Alignment(
-            source_spans=[pb.Span(start=start, end=end) for start, end in aligned.source_spans],
-            target_spans=[pb.Span(start=start, end=end) for start, end in aligned.target_spans],
+            source_spans=_spans(aligned.source_spans),
+            target_spans=_spans(aligned.target_spans),
             rows=() if aligned.soft is None else [pb.AlignmentRow(weights=weights_S) for weights_S in aligned.soft],
             positions=aligned.hard,
         )
 
     @functools.cached_property
     def _source_spans(self) -> tuple[Span, ...]:
-        framing, offsets = self._model.manifest.template, self._tokenizer.offsets(self._text)
-        return source_spans(offsets, self._text, before=len(framing.source_prefix), after=len(framing.source_suffix))
+        template, offsets = self._model.manifest.template, self._tokenizer.offsets(self._text)
+        return source_spans(offsets, self._text, before=len(template.source_prefix), after=len(template.source_suffix))
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored
@@ -307,7 +317,7 @@ class HypothesisConverter:
 
 
 def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
-    """The text that each token completes; together they are the text of all."""
+    """The text that each token completes; concatenated, the text of all."""
     decoder = tokenizer.incremental()
     texts = [decoder.push(token) for token in tokens]
     if texts:
@@ -315,86 +325,24 @@ def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
     return texts
 
 
-def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
-    """A model and what a request may ask of it."""
-    manifest, provider = model.manifest, model.provider
-    lineage = manifest.lineage
-    training = lineage.get("metrics") or {}
-    return pb.Model(
-        name=model.name,
-        task=TASKS[manifest.task],
-        architecture=manifest.architecture,
-        limits=pb.Limits(
-            max_prompt_tokens=model.max_prompt_tokens,
-            max_tokens=model.max_tokens,
-            max_text_bytes=limits.max_text_bytes,
-            max_stop_strings=limits.max_stop_strings,
-            max_stop_bytes=limits.max_stop_bytes,
-            max_hypotheses=model.max_hypotheses,
-        ),
-        vocab_size=manifest.limits.vocab_size,
-        precision=model.precision,
-        execution_provider=pb.ExecutionProvider(
-            provider=provider.name, requested=provider.requested, fallback=provider.fallback, reason=provider.reason
-        ),
-        parity=_parity(manifest.parity),
-        lineage=pb.Lineage(
-            steps=training.get("steps") or 0,
-            data_sha256=lineage.get("data_sha256") or "",
-            git_commit=lineage.get("git_commit") or "",
-        ),
-        bundle_sha256=model.bundle_sha256,
-        format_version=manifest.format_version,
-        has_alignment=manifest.alignment is not None,
-        alignment_layers=manifest.alignment.layers if manifest.alignment else 0,
-        alignment_heads=manifest.alignment.heads if manifest.alignment else 0,
-        has_shortlist=model.shortlist is not None,
-        labels=model.encoding.labels if model.encoding else (),
-        embedding_size=model.encoding.width if model.encoding else 0,
-        mask_token=model.mask,
-        multi_label=model.encoding.multi_label if model.encoding else False,
-        has_pooler=model.encoding.has_pooler if model.encoding else False,
-        quantization=None if model.quantization is None else _quantization(model.quantization, model.figures),
-        languages=sorted(manifest.template.languages),
-        draft_tokens=model.draft_tokens,
-        attention=[
-            pb.AttentionLayers(kind=KINDS[seen.kind], layers=seen.layers, heads=seen.heads)
-            for seen in manifest.attention_maps
-        ],
-    )
+def _encoder_output(finished: Finished) -> EncoderOutput:
+    assert finished.encoder_output is not None
+    return finished.encoder_output
+
+
+def _spans(spans: Sequence[Span]) -> list[pb.Span]:
+    return [pb.Span(start=start, end=end) for start, end in spans]
 
 
 def _cost(finished: Finished) -> dict[str, Any]:
-    usage = pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens)
-    return {"usage": usage, "timings": _timings(finished.timings)}
-
-
-def _timings(timings: Timings) -> pb.Timings:
-    return pb.Timings(
-        queue=timedelta(seconds=timings.queue_s),
-        prefill=timedelta(seconds=timings.prefill_s),
-        first_token=timedelta(seconds=timings.first_token_s),
-        total=timedelta(seconds=timings.total_s),
-    )
-
-
-def _quantization(quantization: Quantization, figures: SchemeMeasurement | None) -> pb.Quantization:
-    measured: dict[str, Any] = {}
-    if figures is not None:
-        measured = {name: getattr(figures, name) for name in ("bleu_loss", "exact_match", "nats_loss")}
-        measured["evaluation_samples"] = figures.evaluation_samples
-    return pb.Quantization(
-        scheme=quantization.scheme,
-        weight_bits=quantization.weight_bits,
-        block_size=quantization.block_size,
-        activations=quantization.activations,
-        kv_cache=quantization.kv_cache,
-        batch_invariant=quantization.batch_invariant,
-        **measured,
-    )
-
-
-def _parity(report: dict[str, Any]) -> pb.Parity:
-    names = pb.ParityCheck.DESCRIPTOR.fields_by_name
-    checks = [{name: check[name] for name in names if name in check} for check in report.get("checks", ())]
-    return pb.Parity(passed=report.get("passed") is True, checks=[pb.ParityCheck(**check) for check in checks])
+    """The usage and timings of every response."""
+    timings = finished.timings
+    return {
+        "usage": pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens),
+        "timings": pb.Timings(
+            queue=timedelta(seconds=timings.queue_s),
+            prefill=timedelta(seconds=timings.prefill_s),
+            first_token=timedelta(seconds=timings.first_token_s),
+            total=timedelta(seconds=timings.total_s),
+        ),
+    }

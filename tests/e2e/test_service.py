@@ -235,3 +235,11 @@ def test_a_second_signal_ends_the_process_at_once(models):
         server.process.send_signal(signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
         assert time.monotonic() - began < 30
+
+
+def test_an_interrupt_ends_an_idle_server_at_once(models):
+    with serving(models={"en": models["en"]}, drain_delay_s=60) as server:
+        server.wait_for("serving")
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait_for("draining")["drain_delay_s"] == 0.0
+        assert server.wait() == 0

@@ -93,5 +93,5 @@ def test_what_a_model_has_not_is_refused(fields, text_only, message):
 def test_the_size_that_is_foretold_is_that_of_the_matrices(fields):
     choice = AttentionChoice(**fields).checked(SEEN, text_only=False)
     tokens = TOKEN_BYTES * (5 + 7 + 7)
-    assert choice.told_bytes(SEEN, LENGTHS) - tokens == sum(m.weights_QK.nbytes for m in choice.matrices(weights()))
+    assert choice.response_bytes(SEEN, LENGTHS) - tokens == sum(m.weights_QK.nbytes for m in choice.matrices(weights()))
     assert computed_bytes(SEEN, LENGTHS) == 2 * sum(array.nbytes for array in weights().values())

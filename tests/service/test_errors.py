@@ -4,7 +4,7 @@ from google.rpc import error_details_pb2
 
 from service import errors
 from service.edge.metrics import END_REASONS, REJECT_REASONS
-from service.edge.servicer import STATUS, error_details, status_code
+from service.edge.status import STATUS, error_details, status_code
 
 EXAMPLES = {
     errors.InvalidRequest: errors.InvalidRequest("text", "must not be empty"),

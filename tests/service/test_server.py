@@ -11,11 +11,9 @@ from grpc_health.v1 import health_pb2
 
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
-from service.edge.metrics import Metrics
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
-from service.server import Server, open_model, server_options, version
-from service.step import StepPlan
+from service.server import Server, server_options, version
 from tests.edge import TIMINGS, health, running, served, settings
 
 TEXT = "the small red house"
@@ -59,49 +57,6 @@ async def test_a_second_server_on_the_port_of_a_first_does_not_start():
         assert "is in use" in message
         message = await refused(Server(settings(http_port=edge.server.http_port), open_model=no_model))
         assert "--http-port" in message
-
-
-async def test_a_bundle_that_is_none_is_refused_by_name(tmp_path):
-    message = await refused(Server(settings(models={"en-de": tmp_path}), open_model=open_model))
-    assert message.startswith("model en-de: ")
-    assert "manifest.json" in message
-
-
-@pytest.mark.parametrize(("single_engine_threads", "checks"), [(1, 1), (2, 2)])
-def test_the_golden_answer_is_repeated_in_every_session(
-    tiny_translation_bundle, monkeypatch, single_engine_threads, checks
-):
-    asked = []
-
-    def noting(runner, manifest, precision):
-        asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
-        runner.reset()
-
-    monkeypatch.setattr("service.server.check_golden_decode", noting)
-    wanted = settings(
-        models={"en-de": tiny_translation_bundle}, single_engine_threads=single_engine_threads, device="cpu"
-    )
-    model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
-    model.pool.close()
-    assert asked == [True, False][-checks:]
-
-
-@pytest.mark.parametrize(
-    ("asked", "least", "divides", "at_once"),
-    [(0, 0, True, False), (0, 1 << 40, False, False), (2, 1 << 40, True, True), (1, 0, False, False)],
-)
-def test_a_small_model_has_one_thread_unless_more_are_asked_for(
-    tiny_translation_bundle, monkeypatch, asked, least, divides, at_once
-):
-    opened = []
-    monkeypatch.setattr("service.server.effective_cpus", lambda: 2)
-    monkeypatch.setattr("service.server.SINGLE_ENGINE_MIN_BYTES", least)
-    monkeypatch.setattr("service.server.check_golden_decode", lambda runner, *_: opened.append(runner._model))
-    wanted = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=asked, device="cpu")
-    open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
-    assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {
-        (divides, at_once)
-    }
 
 
 async def test_alive_but_not_ready_while_models_are_opened():
@@ -171,6 +126,26 @@ async def test_draining_tells_health_first_accepts_on_and_lets_streams_finish():
         with pytest.raises(ClientError, match="UNAVAILABLE"):
             await client.translate(TEXT, timeout_s=2)
         await client.close()
+
+
+async def test_an_interrupt_skips_the_drain_delay_when_no_call_is_open():
+    async with running(drain_delay_s=60.0) as edge:
+        await asyncio.wait_for(edge.server.stop(interrupted=True), 10)
+        assert edge.server.state == "stopped"
+
+
+async def test_an_interrupt_keeps_the_drain_delay_while_a_call_is_open(caplog):
+    caplog.set_level("INFO", "glossa")
+    async with running(drain_delay_s=0.05) as edge, AsyncClient(edge.address, timeout_s=10) as client:
+        edge.pool.hold = True
+        asking = asyncio.create_task(client.translate(TEXT))
+        await edge.pool.until(lambda: edge.pool.sinks)
+        stopping = asyncio.create_task(edge.server.stop(interrupted=True))
+        edge.pool.send(edge.pool.sinks[0], edge.pool.answer)
+        assert (await asking).text
+        await stopping
+        (record,) = [record for record in caplog.records if record.getMessage() == "draining"]
+        assert record.fields["drain_delay_s"] == 0.05
 
 
 async def test_what_runs_longer_than_the_drain_timeout_is_cut_and_its_row_freed():

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import AlignmentSpec, Quantization, SchemeMeasurement, Variant
+from export.bundle import AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.catalog import TextLimits
-from service.edge.proto_conversion import decoding_options, describe, details, perplexity, score, token_texts
+from service.edge.proto_conversion import decoding_options, details, perplexity, score_response, token_texts
 from service.option_checks import CHOICES
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request
@@ -28,18 +27,18 @@ def asked(**options):
     return Request(request_id="r", source=(5, 2), prompt=(1,), max_tokens=8, options=DecodingOptions(**options), seed=3)
 
 
-def told(result, *, text="", has_tokens=False, **options):
-    """The only hypothesis as it is told."""
+def converted(result, *, text="", has_tokens=False, **options):
+    """The only hypothesis as a message."""
     fields = details(finished(result), asked(**options), MODEL, text=text, has_tokens=has_tokens)
     (hypothesis,) = fields["hypotheses"]
     return hypothesis
 
 
-def test_an_empty_message_means_the_defaults():
+def test_an_empty_message_gives_the_defaults():
     assert decoding_options(pb.DecodingOptions()) == DecodingOptions()
 
 
-def test_every_option_comes_through():
+def test_every_option_is_converted():
     values: dict[str, Any] = {
         **{item.name: 7 for item in dataclasses.fields(DecodingOptions)},
         **dict.fromkeys(("ignore_eos", "echo", "return_alternatives", "use_shortlist", "ordered_phrases"), True),
@@ -53,7 +52,7 @@ def test_every_option_comes_through():
     assert decoding_options(pb.DecodingOptions(**{**values, **numbers})) == DecodingOptions(**values)
 
 
-def test_a_zero_that_was_given_is_not_the_default():
+def test_an_explicit_zero_is_not_the_default():
     zeros: dict[str, Any] = {
         "length_penalty": 0.0,
         "temperature": 0.0,
@@ -65,7 +64,7 @@ def test_a_zero_that_was_given_is_not_the_default():
     assert decoding_options(pb.DecodingOptions(**zeros)) == DecodingOptions(**zeros)
 
 
-def test_choices_have_the_names_of_the_options_and_unknown_ones_are_kept_for_the_check():
+def test_enum_values_become_option_names_and_unknown_ones_stay_for_validation():
     for name, choices in CHOICES.items():
         kind: Any = pb.DecodingOptions.DESCRIPTOR.fields_by_name[name].enum_type
         numbers: dict[Any, Any] = {choice: value.number for choice, value in zip(choices, kind.values[1:], strict=True)}
@@ -87,21 +86,21 @@ def test_choices_have_the_names_of_the_options_and_unknown_ones_are_kept_for_the
         ({"top_logprobs": 1}, {"hypotheses"}),
     ],
 )
-def test_only_what_was_asked_for_is_told(options, keys):
+def test_only_what_was_asked_for_is_converted(options, keys):
     assert details(finished(RESULT), asked(**options), MODEL, text="", has_tokens=False).keys() == keys
 
 
-def test_token_ids_and_log_probabilities_are_told_only_when_asked_for():
-    plain = told(RESULT, num_hypotheses=2)
+def test_token_ids_and_log_probabilities_are_returned_only_when_requested():
+    plain = converted(RESULT, num_hypotheses=2)
     assert (plain.text, list(plain.tokens), list(plain.token_logprobs)) == (RESULT.text, [], [])
     assert (plain.score, plain.cumulative_logprob, plain.finish_reason) == (-0.375, -1.875, 1)
-    assert list(told(RESULT, num_hypotheses=2, has_tokens=True).tokens) == list(RESULT.tokens)
+    assert list(converted(RESULT, num_hypotheses=2, has_tokens=True).tokens) == list(RESULT.tokens)
 
 
-def test_alternatives_stand_at_each_place():
+def test_each_token_has_its_alternatives():
     tops = tuple(((token, -0.5), (3, -9.0)) for token in RESULT.tokens)
     result = dataclasses.replace(RESULT, alternatives=tops)
-    tokens = told(result, top_logprobs=2).token_logprobs
+    tokens = converted(result, top_logprobs=2).token_logprobs
     assert [[(other.token, other.logprob) for other in token.top_logprobs] for token in tokens] == [
         list(top) for top in tops
     ]
@@ -109,7 +108,7 @@ def test_alternatives_stand_at_each_place():
     assert tokens[4].top_logprobs[0].text == ""  # the end token
 
 
-def test_texts_of_tokens_are_the_whole_text():
+def test_token_texts_concatenate_to_the_whole_text():
     for text, tokenizer in (("zwei rote Häuser", WORDS), ("zwei rote Häuser", BYTES)):
         tokens = tokenizer.encode(text)
         assert "".join(token_texts(tokenizer, [*tokens, 2])) == text
@@ -118,12 +117,12 @@ def test_texts_of_tokens_are_the_whole_text():
     assert token_texts(WORDS, []) == []
 
 
-def test_an_alignment_is_of_the_layer_and_heads_that_were_asked_for():
+def test_an_alignment_uses_the_requested_layer_and_heads():
     text, tokens = " a  black cat", (*WORDS.encode("rote Häuser"), 2)
     result = dataclasses.replace(RESULT, text="rote Häuser", tokens=tokens, token_logprobs=(-0.5,) * 3)
     weights_LHTS = np.random.default_rng(1).dirichlet(np.ones(4), (2, 2, 3)).astype(np.float32)
     result = dataclasses.replace(result, attention=weights_LHTS)
-    both = told(result, text=text, alignment="both").alignment
+    both = converted(result, text=text, alignment="both").alignment
     assert [(span.start, span.end) for span in both.source_spans][-1] == (len(text), len(text))
     words = [text[span.start : span.end].strip() for span in both.source_spans]
     assert words == ["a", "black", "cat", ""]
@@ -132,92 +131,21 @@ def test_an_alignment_is_of_the_layer_and_heads_that_were_asked_for():
     for row, expected_S in zip(both.rows, mean_TS, strict=True):
         assert row.weights == pytest.approx(expected_S)
     assert list(both.positions) == mean_TS.argmax(1).tolist()
-    one = told(result, text=text, alignment="soft", alignment_layer=1, alignment_heads=(2,)).alignment
+    one = converted(result, text=text, alignment="soft", alignment_layer=1, alignment_heads=(2,)).alignment
     assert one.rows[0].weights == pytest.approx(weights_LHTS[0, 1, 0])
     assert list(one.positions) == []
-    assert list(told(result, text=text, alignment="hard").alignment.rows) == []
-    response = score(finished(result), asked(alignment="hard"), MODEL, text=text)
+    assert list(converted(result, text=text, alignment="hard").alignment.rows) == []
+    response = score_response(finished(result), asked(alignment="hard"), MODEL, text=text)
     assert response.alignment.positions == both.positions
 
 
 def test_a_score_has_perplexity_and_no_seed():
-    response = score(finished(RESULT), asked(token_logprobs=True), MODEL, text="cat")
+    response = score_response(finished(RESULT), asked(token_logprobs=True), MODEL, text="cat")
     assert response.perplexity == pytest.approx(math.exp(1.875 / 5))
     assert [token.logprob for token in response.tokens] == list(RESULT.token_logprobs)
 
 
-def test_perplexity_of_the_impossible_is_infinite():
+def test_the_perplexity_of_an_impossible_target_is_infinite():
     assert perplexity((-0.5, -1.5)) == pytest.approx(math.e)
     assert perplexity((0.0,)) == 1.0
     assert perplexity((-1000.0,)) == perplexity((-math.inf, 0.0)) == math.inf
-
-
-def figures(scheme, **changes):
-    unmeasured = dict.fromkeys(("exact_match", "bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens"))
-    fields = {
-        "scheme": scheme,
-        "evaluation_samples": 500,
-        **unmeasured,
-        "tokens_per_s": 900.0,
-        "single_stream_tokens_per_s": 90.0,
-    }
-    return SchemeMeasurement(**{**fields, "chosen": False, **changes})
-
-
-def described(precision, *, is_batch_invariant=True, **changes):
-    """What is told of a model with fp32 and int8 graphs, of which it runs those of `precision`."""
-    quantization = Quantization(
-        scheme="w8a8-static-kv8",
-        weight_bits=8,
-        block_size=0,
-        activations="static",
-        kv_cache="int8",
-        batch_invariant=True,
-    )
-    variants = (
-        Variant(precision="fp32", graphs={}, states=()),
-        Variant(precision="int8", graphs={}, states=(), **{"quantization": quantization, **changes}),
-    )
-    model = dataclasses.replace(
-        MODEL, manifest=manifest(variants=variants), precision=precision, is_batch_invariant=is_batch_invariant
-    )
-    return describe(model, TextLimits())
-
-
-@pytest.mark.parametrize("is_batch_invariant", [True, False])
-def test_a_quantised_model_promises_no_more_than_this_machine_keeps(is_batch_invariant):
-    assert described("int8", is_batch_invariant=is_batch_invariant).quantization.batch_invariant == is_batch_invariant
-
-
-def test_a_quantised_model_says_how_and_what_it_was_measured_to_lose():
-    comparison = (
-        figures("w8a8-dynamic", exact_match=0.95, bleu_loss=0.0),
-        figures("w8a8-static-kv8", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
-    )
-    told = described("int8", comparison=comparison).quantization
-    assert told == pb.Quantization(
-        scheme="w8a8-static-kv8",
-        weight_bits=8,
-        activations="static",
-        kv_cache="int8",
-        batch_invariant=True,
-        evaluation_samples=500,
-        bleu_loss=-0.125,
-        exact_match=0.875,
-    )
-    assert not told.HasField("nats_loss")
-
-
-def test_a_quantised_model_that_was_not_measured_says_so():
-    told = described("int8").quantization
-    assert (told.scheme, told.evaluation_samples) == ("w8a8-static-kv8", 0)
-    assert not told.HasField("exact_match")
-
-
-def test_a_model_says_whether_tokens_are_guessed_ahead():
-    assert described("fp32").draft_tokens == 0
-    assert describe(dataclasses.replace(MODEL, draft_tokens=6), TextLimits()).draft_tokens == 6
-
-
-def test_a_model_that_runs_in_fp32_is_not_called_quantised():
-    assert not described("fp32").HasField("quantization")

@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 
 from export.bundle import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
-from service.edge import servicer
+from service.edge.servicer import convert_off_loop
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, Unsatisfiable
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request, TextDelta
@@ -177,7 +177,7 @@ async def test_what_is_large_is_told_in_a_thread():
         ({"token_logprobs": True}, False),
     ):
         asked = dataclasses.replace(request, options=DecodingOptions(**options))
-        thread = await servicer._told(model, asked, threading.current_thread)
+        thread = await convert_off_loop(model, asked, threading.current_thread)
         assert (thread is not threading.current_thread()) == is_large, options
 
 
@@ -330,7 +330,7 @@ async def test_many_long_unknown_words_still_fit_into_trailing_metadata(channel)
 
 async def test_prompt_and_new_tokens_share_the_context(edge, channel):
     error, _ = await failure(method(channel, "Generate")(text="a cat", options={"max_tokens": 16}))
-    assert "beside a prompt of" in error.details()
+    assert "after a prompt of" in error.details()
     error, _ = await failure(method(channel, "Generate")(text="xyz" * 20))
     assert "must be at most 16 tokens, got 61" in error.details()
 
@@ -387,7 +387,7 @@ async def test_full_server_refuses_requests_but_answers_health_and_reflection():
         stream.cancel()
         await edge.pool.until(lambda: edge.pool.cancelled)
         edge.pool.hold = False
-        await edge.server._servicer.idle()
+        await edge.server.calls.idle()
         assert (await method(channel, "Translate")(text=TEXT)).text
 
 
@@ -398,7 +398,7 @@ async def test_cancelled_call_cancels_the_submission_once(edge, channel, name):
     await edge.pool.until(lambda: edge.pool.sinks)
     call.cancel()
     await edge.pool.until(lambda: edge.pool.cancelled)
-    await edge.server._servicer.idle()
+    await edge.server.calls.idle()
     assert edge.pool.cancelled == ["gone"]
 
 
@@ -466,7 +466,7 @@ async def test_client_that_stops_reading_is_let_go():
         while not edge.pool.cancelled:  # the transport's buffers fill, then nothing moves
             sink(TextDelta("x" * 100_000, (5,)))
             await asyncio.sleep(0)
-        await asyncio.wait_for(edge.server._servicer.idle(), 5)
+        await asyncio.wait_for(edge.server.calls.idle(), 5)
         stream.cancel()
 
 
@@ -493,7 +493,7 @@ async def test_models_are_described(channel):
 async def test_every_request_leaves_one_log_line_without_its_text(edge, channel, caplog):
     caplog.set_level("INFO")
     await method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-3"),))
-    await edge.server._servicer.idle()
+    await edge.server.calls.idle()
     (record,) = [r for r in caplog.records if r.getMessage() == "request"]
     fields = record.fields
     assert (fields["request_id"], fields["code"], fields["model"]) == ("r-3", "OK", "en-de")

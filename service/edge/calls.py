@@ -1,0 +1,237 @@
+"""The life of an RPC: `Calls.run` gives it an id, counts it, admits it, and ends it exactly once.
+
+It ends with a response or with a status; the text of an unexpected exception stays in the log. Health and reflection do
+not come through here, so they are answered while requests are rejected. Nothing here knows what an RPC does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from service.edge import logs
+from service.edge.metrics import Metrics, Rpc
+from service.edge.request_builder import CallInfo
+from service.edge.status import abort, status_code
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RequestError,
+    ShuttingDown,
+    Unsupported,
+)
+from service.request import Finished
+
+REQUEST_ID = "x-request-id"
+SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
+
+_IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
+
+
+class Call:
+    """One RPC in progress: its id, its deadline, and the fields of its log line."""
+
+    def __init__(self, rpc: Rpc, info: CallInfo, started_s: float) -> None:
+        self.rpc, self.info, self.started_s = rpc, info, started_s
+        self.model = ""
+        self.messages = 0  # sent
+        self.finished: Finished | None = None
+        self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: the request id and the server's timings."""
+        parts: dict[str, float] = {}
+        if self.finished is not None:
+            timings = self.finished.timings
+            decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
+            parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
+        times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
+        return ((REQUEST_ID, self.info.request_id), *times)
+
+
+class Calls:
+    """All calls of a server. Lives on the event-loop thread."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        max_requests: int = 1024,
+        default_deadline_s: float = 60.0,
+        max_deadline_s: float = 600.0,
+        stall_timeout_s: float = 30.0,
+    ) -> None:
+        self._metrics = metrics
+        self._max_requests, self._stall_timeout_s = max_requests, stall_timeout_s
+        self._default_deadline_s, self._max_deadline_s = default_deadline_s, max_deadline_s
+        self._open: set[Call] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is being handled."""
+        return not self._open
+
+    async def idle(self) -> None:
+        """Returns when no call is being handled. grpc's own stop() returns before aborted handlers have ended."""
+        await self._idle.wait()
+
+    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], message: Message | None, context: Any) -> Any:
+        """Handles one RPC from start to end. message: None if its bytes could not be parsed."""
+        call = self._begin(rpc, context)
+        error: RequestError | None = None
+        response = None
+        try:
+            self._admit(message)
+            if rpc.type == "unary":
+                response = await behaviour(message, call)
+                call.messages = 1
+            else:
+                await self._stream(behaviour, message, call, context)
+        except RequestError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            late = time.monotonic() >= call.info.deadline_s
+            error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
+            raise  # swallowing it leaks memory inside grpc
+        except Exception as failure:
+            fields = {"request_id": call.info.request_id, "method": rpc.method}
+            logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
+            error = InternalFailure(call.info.request_id)
+        finally:
+            self._end(call, error)
+        # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
+        if error is not None:
+            await abort(context, error, call.trailers)
+        context.set_trailing_metadata(call.trailers)
+        return response
+
+    async def _stream(self, behaviour: Callable[..., Any], message: Message | None, call: Call, context: Any) -> None:
+        timer = _StallTimer(self._stall_timeout_s)
+        try:
+            async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
+                async for response in responses:
+                    timer.begin()
+                    if not call.messages:
+                        # Not before the first message: a client retries only calls without initial metadata. Unary
+                        # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
+                        await context.send_initial_metadata(((REQUEST_ID, call.info.request_id),))
+                    call.messages += 1
+                    await context.write(response)
+                    timer.end()
+        except _Stalled:
+            raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
+
+    def _begin(self, rpc: Rpc, context: Any) -> Call:
+        now_s = time.monotonic()
+        remaining_s = context.time_remaining()
+        limit_s = min(self._default_deadline_s if remaining_s is None else remaining_s, self._max_deadline_s)
+        call = Call(rpc, CallInfo(_request_id(context), now_s + limit_s), now_s)
+        self._open.add(call)
+        self._idle.clear()
+        self._metrics.rpc_started(rpc)
+        return call
+
+    def _admit(self, message: Message | None) -> None:
+        if len(self._open) > self._max_requests:
+            raise Overloaded(
+                f"the server already handles {self._max_requests} requests; try again in {RETRY_WHEN_FULL_S} s",
+                retry_after_s=RETRY_WHEN_FULL_S,
+                limit=self._max_requests,
+            )
+        if message is None:
+            raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+
+    def _end(self, call: Call, error: RequestError | None) -> None:
+        self._open.discard(call)
+        if not self._open:
+            self._idle.set()
+        code = status_code(error) if error else grpc.StatusCode.OK
+        seconds = time.monotonic() - call.started_s
+        self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
+        if isinstance(error, InvalidRequest | ModelNotFound | Unsupported | Overloaded | ShuttingDown):
+            self._metrics.request_rejected(error)
+        fields: dict[str, Any] = {
+            "request_id": call.info.request_id,
+            "method": f"{call.rpc.service}/{call.rpc.method}",
+            "code": code.name,
+            "model": call.model,
+            "total_s": round(seconds, 6),
+        }
+        if error:
+            fields["reason"] = error.reason
+        if finished := call.finished:
+            fields |= {
+                "prompt_tokens": finished.prompt_tokens,
+                "generated_tokens": finished.generated_tokens,
+                "queue_s": round(finished.timings.queue_s, 6),
+                "ttft_s": round(finished.timings.first_token_s, 6),
+            }
+        logs.event("request", fields | call.texts)
+
+
+class _Stalled(Exception):
+    """A client read nothing for too long."""
+
+
+class _StallTimer:
+    """Raises _Stalled inside a stream, one of whose writes takes longer than `limit_s`.
+
+    One timer for all messages of a stream, which checks periodically: a timer for each message took a tenth of what a
+    message costs.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        self._began_s: float | None = None
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._began_s = self._loop.time()
+
+    def end(self) -> None:
+        """The write has ended."""
+        self._began_s = None
+
+    def _check(self) -> None:
+        now_s = self._loop.time()
+        until_s = (now_s if self._began_s is None else self._began_s) + self._limit_s
+        if now_s >= until_s:
+            self._timeout.reschedule(now_s)
+        else:
+            self._timer = self._loop.call_at(until_s, self._check)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._timer = self._loop.call_later(self._limit_s, self._check)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        self._timer.cancel()
+        try:
+            await self._timeout.__aexit__(kind, error, at)
+        except TimeoutError:
+            raise _Stalled from None
+
+
+def _request_id(context: Any) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
+            return value
+    return f"{_IDS.getrandbits(128):032x}"

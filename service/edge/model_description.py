@@ -1,0 +1,88 @@
+"""A served model as the message `Model`: what it is, what requests it accepts, how it was verified and quantized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.bundle import Quantization, SchemeMeasurement
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.proto_conversion import ATTENTION_KINDS
+from service.edge.request_limits import TextLimits
+from service.edge.served_model import ServedModel
+
+TASKS = {
+    "translation": pb.TASK_TRANSLATION,
+    "generation": pb.TASK_GENERATION,
+    "encoding": pb.TASK_ENCODING,
+}
+
+
+def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
+    """The message of one model. limits: those of the server."""
+    manifest, provider, encoding = model.manifest, model.provider, model.encoding
+    attention, lineage = manifest.alignment, manifest.lineage
+    training = lineage.get("metrics") or {}
+    return pb.Model(
+        name=model.name,
+        task=TASKS[manifest.task],
+        architecture=manifest.architecture,
+        limits=pb.Limits(
+            max_prompt_tokens=model.max_prompt_tokens,
+            max_tokens=model.max_tokens,
+            max_text_bytes=limits.max_text_bytes,
+            max_stop_strings=limits.max_stop_strings,
+            max_stop_bytes=limits.max_stop_bytes,
+            max_hypotheses=model.max_hypotheses,
+        ),
+        vocab_size=manifest.limits.vocab_size,
+        precision=model.precision,
+        execution_provider=pb.ExecutionProvider(
+            provider=provider.name, requested=provider.requested, fallback=provider.fallback, reason=provider.reason
+        ),
+        parity=_parity(manifest.parity),
+        lineage=pb.Lineage(
+            steps=training.get("steps") or 0,
+            data_sha256=lineage.get("data_sha256") or "",
+            git_commit=lineage.get("git_commit") or "",
+        ),
+        bundle_sha256=model.bundle_sha256,
+        format_version=manifest.format_version,
+        has_alignment=attention is not None,
+        alignment_layers=attention.layers if attention else 0,
+        alignment_heads=attention.heads if attention else 0,
+        has_shortlist=model.shortlist is not None,
+        labels=encoding.labels if encoding else (),
+        embedding_size=encoding.width if encoding else 0,
+        mask_token=model.mask_token,
+        multi_label=encoding.multi_label if encoding else False,
+        has_pooler=encoding.has_pooler if encoding else False,
+        quantization=_quantization(model.quantization, model.quantization_measurement) if model.quantization else None,
+        languages=sorted(manifest.template.languages),
+        draft_tokens=model.draft_tokens,
+        attention=[
+            pb.AttentionLayers(kind=ATTENTION_KINDS[maps.kind], layers=maps.layers, heads=maps.heads)
+            for maps in manifest.attention_maps
+        ],
+    )
+
+
+def _quantization(quantization: Quantization, figures: SchemeMeasurement | None) -> pb.Quantization:
+    measured: dict[str, Any] = {}
+    if figures is not None:
+        measured = {name: getattr(figures, name) for name in ("bleu_loss", "exact_match", "nats_loss")}
+        measured["evaluation_samples"] = figures.evaluation_samples
+    return pb.Quantization(
+        scheme=quantization.scheme,
+        weight_bits=quantization.weight_bits,
+        block_size=quantization.block_size,
+        activations=quantization.activations,
+        kv_cache=quantization.kv_cache,
+        batch_invariant=quantization.batch_invariant,
+        **measured,
+    )
+
+
+def _parity(report: dict[str, Any]) -> pb.Parity:
+    names = pb.ParityCheck.DESCRIPTOR.fields_by_name
+    checks = [{name: check[name] for name in names if name in check} for check in report.get("checks", ())]
+    return pb.Parity(passed=report.get("passed") is True, checks=[pb.ParityCheck(**check) for check in checks])

@@ -1,0 +1,170 @@
+"""Checks of a request against the server's limits and one model's capabilities, before any work is done.
+
+Checks of options alone are in `service.options`. No check depends on how busy the server is: admission belongs to the
+engine pool. Every check raises InvalidRequest with the field's name, or Unsupported for what the bundle lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from export.bundle import Manifest
+from service.attention_request import AttentionChoice, Lengths, computed_bytes
+from service.edge.served_model import ServedModel
+from service.errors import InvalidRequest, Unsupported
+from service.options import DecodingOptions
+
+MAX_RESPONSE_BYTES = 3 << 20  # gRPC clients accept messages of 4 MiB by default
+MAX_ATTENTION_BYTES = 1 << 28  # attention weights of all layers and heads, before an alignment is computed from them
+TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextLimits:
+    """Limits of a request's texts, whatever the model."""
+
+    max_text_bytes: int = 16384
+    max_stop_strings: int = 8
+    max_stop_bytes: int = 64
+
+
+class ResponseSize(NamedTuple):
+    """Bytes that the hypotheses of a request may need."""
+
+    message: int
+    attention: int  # weights of all layers and heads, from which an alignment is computed
+
+
+def check_bytes(text: str, limits: TextLimits, field: str) -> None:
+    """Rejects a text of too many bytes."""
+    size = len(text.encode())
+    if size > limits.max_text_bytes:
+        raise InvalidRequest(field, f"must be at most {limits.max_text_bytes} bytes, got {size}; shorten or split it")
+
+
+def check_text(text: str, limits: TextLimits, field: str = "text") -> None:
+    """Rejects a text of too many bytes, and a blank one."""
+    check_bytes(text, limits, field)
+    if not text.strip():
+        raise InvalidRequest(field, "must not be empty or blank")
+
+
+def check_stop(stop: Sequence[str], limits: TextLimits) -> None:
+    """Rejects too many stop strings, too long ones, and empty ones."""
+    if len(stop) > limits.max_stop_strings:
+        raise InvalidRequest("options.stop", f"must be at most {limits.max_stop_strings} strings, got {len(stop)}")
+    for index, text in enumerate(stop):
+        if not 1 <= len(text.encode()) <= limits.max_stop_bytes:
+            raise InvalidRequest(
+                f"options.stop[{index}]", f"must be 1..{limits.max_stop_bytes} bytes, got {len(text.encode())}"
+            )
+
+
+def check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None:
+    """Rejects ids outside the vocabulary."""
+    for index, token in enumerate(tokens):
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(f"{field}[{index}]", f"must be a token 0..{vocab_size - 1}, got {token}")
+
+
+def check_no_eos(field: str, tokens: Sequence[int], eos: int) -> None:
+    """Rejects an end token where more tokens follow."""
+    if eos in tokens:
+        raise InvalidRequest(f"{field}[{tokens.index(eos)}]", f"must not be the end token, got {eos}")
+
+
+def check_capabilities(model: ServedModel, options: DecodingOptions) -> None:
+    """Rejects options that do not fit this model."""
+    vocab_size = model.manifest.limits.vocab_size
+    if model.has_source and options.echo:
+        raise InvalidRequest("options.echo", "must be false for a translation, got true")
+    if not model.has_source and options.max_length_ratio:
+        raise InvalidRequest(
+            "options.max_length_ratio",
+            f"must be 0 for a model without a source, got {options.max_length_ratio:g}; set max_tokens",
+        )
+    for name in ("beam_size", "num_sequences", "num_hypotheses"):
+        if (width := getattr(options, name)) > model.max_hypotheses:
+            raise InvalidRequest(f"options.{name}", f"must be 1..{model.max_hypotheses} on this server, got {width}")
+    _check_alignment(model, options)
+    if options.use_shortlist and model.shortlist is None:
+        raise Unsupported(f"model {model.name!r} has no shortlist; leave use_shortlist out, or export it with one")
+    check_token_ids("options.prefix_tokens", options.prefix_tokens, vocab_size)
+    check_no_eos("options.prefix_tokens", options.prefix_tokens, model.manifest.tokens.eos)
+    check_token_ids("options.allowed_tokens", options.allowed_tokens, vocab_size)
+    for token in options.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(f"options.logit_bias[{token}]", f"must be a token 0..{vocab_size - 1}")
+
+
+def _check_alignment(model: ServedModel, options: DecodingOptions) -> None:
+    requested = [name for name in ("alignment", "coverage_penalty") if getattr(options, name) not in ("none", 0.0)]
+    if not requested:
+        return
+    attention = model.manifest.alignment
+    if attention is None:
+        fix = "export it with --attention" if model.has_source else "only translation models have it"
+        raise Unsupported(f"model {model.name!r} has no cross-attention output, which {requested[0]} needs; {fix}")
+    if options.alignment_layer > attention.layers:
+        raise InvalidRequest("options.alignment_layer", f"must be 0..{attention.layers}, got {options.alignment_layer}")
+    if (count := len(options.alignment_heads)) > attention.heads:
+        raise InvalidRequest("options.alignment_heads", f"must be at most {attention.heads} heads, got {count}")
+    for index, head in enumerate(options.alignment_heads):
+        if head > attention.heads:
+            raise InvalidRequest(f"options.alignment_heads[{index}]", f"must be 1..{attention.heads}, got {head}")
+
+
+def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int, source_len: int) -> ResponseSize:
+    """The size of a response whose hypotheses all have `max_tokens` tokens."""
+    tokens = max(options.num_hypotheses, options.num_sequences) * max_tokens
+    message = TOKEN_BYTES * tokens * (1 + options.top_logprobs)
+    attention = manifest.alignment
+    if options.alignment == "none" or attention is None:
+        return ResponseSize(message, 0)
+    weights = 4 * tokens * source_len
+    is_soft = options.alignment in ("soft", "both")
+    return ResponseSize(message + (weights if is_soft else 0), weights * attention.layers * attention.heads)
+
+
+def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens: int, source_len: int) -> None:
+    """Rejects a response that clients would not accept, and attention weights that would take too much memory."""
+    size = response_size(model.manifest, options, max_tokens, source_len)
+    is_soft = options.alignment in ("soft", "both")
+    if size.message > MAX_RESPONSE_BYTES and (is_soft or options.top_logprobs):
+        raise InvalidRequest(
+            "options.alignment" if is_soft else "options.top_logprobs",
+            f"must give a response of at most {MAX_RESPONSE_BYTES} bytes, this could be {size.message}; "
+            "ask for fewer hypotheses, fewer max_tokens or fewer details",
+        )
+    if size.attention > MAX_ATTENTION_BYTES:
+        raise InvalidRequest(
+            "options.alignment",
+            f"must need at most {MAX_ATTENTION_BYTES} bytes of attention weights, this could be {size.attention}; "
+            "ask for fewer hypotheses or fewer max_tokens",
+        )
+
+
+def fits_attention(model: ServedModel, choice: AttentionChoice, lengths: Lengths) -> bool:
+    """Whether `check_attention_size` accepts the attention of a pass over so many tokens."""
+    maps = model.manifest.attention_maps
+    fits_message = choice.response_bytes(maps, lengths) <= MAX_RESPONSE_BYTES
+    return fits_message and computed_bytes(maps, lengths) <= MAX_ATTENTION_BYTES
+
+
+def check_attention_size(model: ServedModel, choice: AttentionChoice, lengths: Lengths) -> None:
+    """Rejects attention that clients would not accept in a message, or that would take too much memory."""
+    maps = model.manifest.attention_maps
+    if (size := choice.response_bytes(maps, lengths)) > MAX_RESPONSE_BYTES:
+        raise InvalidRequest(
+            "text",
+            f"must give at most {MAX_RESPONSE_BYTES} bytes of attention, this would be {size}; ask for fewer "
+            "kinds, layers or heads, for mean_heads or mean_layers, or send less text",
+        )
+    if (size := computed_bytes(maps, lengths)) > MAX_ATTENTION_BYTES:
+        raise InvalidRequest(
+            "text",
+            f"must need at most {MAX_ATTENTION_BYTES} bytes of attention to be computed, however little of it is "
+            f"returned; this would be {size}; send less text",
+        )

@@ -1,0 +1,158 @@
+"""One served model: its manifest, tokenizer, engines and capabilities, as the edge sees them.
+
+Plain data and properties derived from it. Requests are built in `request_builder`; nothing here knows gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from export.bundle import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
+from model.tokenizer import Tokenizer
+from service.decoding.vocabulary import Vocabulary
+from service.options import MAX_WIDTH
+from service.request import EventSink, Request
+
+
+class Submission(Protocol):
+    """A request in an engine."""
+
+    def cancel(self) -> None:
+        """Ends the request; its rows are free one step later."""
+        ...
+
+
+class Pool(Protocol):
+    """The engines of one model."""
+
+    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
+        """Queues the request; its events reach `sink` on the thread of `loop`."""
+        ...
+
+    def stop_accepting(self) -> None:
+        """Rejects every later request with ShuttingDown."""
+        ...
+
+    def close(self) -> None:
+        """Stops the engines. Blocks until their threads have ended."""
+        ...
+
+    @property
+    def heartbeat_s(self) -> float:
+        """When the slowest engine last started a turn, on the clock of time.monotonic()."""
+        ...
+
+    @property
+    def is_healthy(self) -> bool:
+        """False once an engine has failed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """What runs a model: the execution provider in use, the requested one, and why they differ."""
+
+    name: str
+    requested: str
+    fallback: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """One model with everything that its requests need."""
+
+    name: str
+    manifest: Manifest
+    precision: str
+    bundle_sha256: str  # of manifest.json
+    tokenizer: Tokenizer
+    pool: Pool
+    provider: Provider
+    shortlist: Shortlist | None = None
+    max_hypotheses: int = MAX_WIDTH  # per request: the rows of an engine
+    open_attention: Callable[[], object] | None = None  # opens the attention graph; may take seconds
+    draft_tokens: int = 0  # proposed per step; above 0, near-ties may be decided either way
+    is_batch_invariant: bool = True  # on this machine
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The bytes of every token. Computed on first use, in up to a second for large vocabularies."""
+        return Vocabulary.of(self.tokenizer, eos_ids=self.manifest.tokens.ends)
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """The quantization of the graphs in use, or None for unquantized ones."""
+        quantization = self._variant.quantization if self._variant else None
+        if quantization is None or self.is_batch_invariant:
+            return quantization
+        return dataclasses.replace(quantization, batch_invariant=False)
+
+    @property
+    def quantization_measurement(self) -> SchemeMeasurement | None:
+        """The accuracy of these graphs against fp32, measured at export."""
+        comparison = self._variant.comparison if self._variant else ()
+        return next((figures for figures in comparison if figures.chosen), None)
+
+    @functools.cached_property
+    def _variant(self) -> Variant | None:
+        return next((variant for variant in self.manifest.variants if variant.precision == self.precision), None)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The outputs of its encoder, or None for a model without an encoder."""
+        return self.manifest.encoding
+
+    @functools.cached_property
+    def mask_token(self) -> str:
+        """The text of the mask token; empty for a model without a masked-language head."""
+        mask = self.encoding.mask if self.encoding else None
+        return "" if mask is None else self.tokenizer.special_text(mask)
+
+    @functools.cached_property
+    def mask_tokenizer(self) -> Tokenizer:
+        """The tokenizer that reads the mask token's text as the mask token."""
+        assert self.encoding is not None
+        assert self.encoding.mask is not None
+        return self.tokenizer.matching_special(self.encoding.mask)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the model has labels."""
+        return bool(self.encoding and self.encoding.labels)
+
+    @property
+    def has_source(self) -> bool:
+        """Whether an encoder reads the text."""
+        return self.manifest.limits.max_source_len > 0
+
+    @property
+    def decoder_start(self) -> tuple[int, ...]:
+        """The prompt of a decoder whose output is not used: its start token, or () without a decoder."""
+        return (self.manifest.tokens.bos,) if self.manifest.limits.max_target_len else ()
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Most tokens of a text, special tokens included."""
+        limits = self.manifest.limits
+        return limits.max_source_len or limits.max_target_len
+
+    def max_new_tokens(self, prompt_tokens: int) -> int:
+        """Most new tokens after a prompt, whose length includes the start token. The last one takes no position."""
+        return self.manifest.limits.max_target_len - prompt_tokens + 1
+
+    @property
+    def max_tokens(self) -> int:
+        """Most new tokens of any request."""
+        return self.max_new_tokens(max(1, len(self.manifest.template.target_prefix)))
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters [start, end) of each encoder token; empty for special tokens around the text."""
+        template, end = self.manifest.template, len(text)
+        before, after = [(0, 0)] * len(template.source_prefix), [(end, end)] * len(template.source_suffix)
+        return [*before, *self.tokenizer.offsets(text), *after]

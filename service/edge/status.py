@@ -1,0 +1,85 @@
+"""Errors as gRPC statuses: the one table from error classes to codes, and the google.rpc details of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RequestError,
+    ShuttingDown,
+    Unsatisfiable,
+    Unsupported,
+)
+
+STATUS: dict[type[RequestError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    ModelNotFound: grpc.StatusCode.NOT_FOUND,
+    Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
+    Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ShuttingDown: grpc.StatusCode.UNAVAILABLE,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Cancelled: grpc.StatusCode.CANCELLED,
+    InternalFailure: grpc.StatusCode.INTERNAL,
+}
+
+DOMAIN = "glossa"
+RETRY_ELSEWHERE_S = 1.0  # for clients of a server that drains
+
+
+def status_code(error: RequestError) -> grpc.StatusCode:
+    """The code of an error's class, or of its nearest base class in the table."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def error_details(error: RequestError) -> Iterator[Message]:
+    """The google.rpc details of an error, ErrorInfo first."""
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)
+    if isinstance(error, ModelNotFound):
+        info.metadata["models"] = ",".join(error.known)
+    yield info
+    match error:
+        case InvalidRequest():
+            violation = {"field": error.field, "description": error.problem, "reason": error.reason}
+            yield error_details_pb2.BadRequest(field_violations=[violation])
+        case ModelNotFound():
+            yield error_details_pb2.ResourceInfo(
+                resource_type="glossa.v1.Model", resource_name=error.name, description=str(error)
+            )
+        case Unsupported() | Unsatisfiable():
+            subject = "model" if isinstance(error, Unsupported) else "options"
+            violation = {"type": error.reason, "subject": subject, "description": str(error)}
+            yield error_details_pb2.PreconditionFailure(violations=[violation])
+        case Overloaded():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
+            violation = {"subject": "requests", "description": f"at most {error.limit} concurrent requests"}
+            yield error_details_pb2.QuotaFailure(violations=[violation])
+        case ShuttingDown():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
+        case InternalFailure():
+            yield error_details_pb2.RequestInfo(request_id=error.request_id)
+
+
+async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+    """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
+    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
+    for detail in error_details(error):
+        status.details.add().Pack(detail)
+    rich = rpc_status.to_status(status)
+    trailing = [*trailers, *rich.trailing_metadata]
+    if isinstance(error, Overloaded):
+        trailing.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
+    await context.abort(rich.code, rich.details, tuple(trailing))

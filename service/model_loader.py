@@ -1,0 +1,150 @@
+"""A bundle directory → a model that answers: files checked, sessions opened, golden decode repeated, engines started.
+
+Ports and gRPC are not known here; `server` opens its models with this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from export.bundle import MANIFEST, TOKENIZER, BundleError, Manifest, Shortlist, load_bundle, load_shortlist
+from model.tokenizer import Tokenizer, TokenizerError
+from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
+from service.edge.metrics import Metrics, ModelInfo
+from service.edge.served_model import Provider, ServedModel
+from service.engine.engine import Engine, EngineConfig
+from service.engine.golden_check import check_golden_decode, is_batch_invariant
+from service.engine.pool import EnginePool
+from service.engine.scheduler import SchedulerConfig
+from service.errors import StartupError
+from service.options import MAX_WIDTH
+from service.runtime.busy_engines import BusyEngines
+from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel, OnnxRunner
+from service.runtime.sessions import CPU, give_back_memory
+
+
+class _Opened(NamedTuple):
+    """A checked bundle with a runner for each engine."""
+
+    manifest: Manifest
+    tokenizer: Tokenizer
+    shortlist: Shortlist | None
+    model: OnnxModel
+    runners: Sequence[OnnxRunner]
+    is_batch_invariant: bool
+
+
+def open_model(
+    name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, busy_engines: BusyEngines | None = None
+) -> ServedModel:
+    """A model that answers. Blocks for seconds.
+
+    busy_engines: tracks the engines of all models that share the processors. Raises StartupError naming the model and
+    what is wrong with it.
+    """
+    try:
+        opened = _open(path, settings, busy_engines)
+    except (BundleError, TokenizerError, StartupError) as error:
+        raise StartupError(f"model {name}: {error}") from error
+    except Exception as error:  # what a device's libraries raise has no common class
+        raise StartupError(
+            f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
+        ) from error
+    manifest, choice = opened.manifest, opened.model.choice
+    draft_tokens = settings.draft_tokens if manifest.limits.max_block != 1 else 0
+    info = ModelInfo(
+        architecture=manifest.architecture,
+        task=manifest.task,
+        precision=choice.precision,
+        provider=choice.provider,
+        requested=choice.requested,
+        fallback=choice.fallback,
+    )
+    pool = _start_engines(name, opened, settings, metrics, info, draft_tokens)
+    give_back_memory()
+    return ServedModel(
+        name=name,
+        manifest=manifest,
+        precision=choice.precision,
+        bundle_sha256=hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
+        tokenizer=opened.tokenizer,
+        pool=pool,
+        provider=Provider(
+            name=choice.provider, requested=choice.requested, fallback=choice.fallback, reason=choice.reason
+        ),
+        shortlist=opened.shortlist,
+        max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+        draft_tokens=draft_tokens,
+        is_batch_invariant=opened.is_batch_invariant,
+        open_attention=opened.model.open_attend if manifest.attention_maps else None,
+    )
+
+
+def _open(path: Path, settings: ServerSettings, busy_engines: BusyEngines | None) -> _Opened:
+    manifest = load_bundle(path)
+    vocab_size = manifest.limits.vocab_size
+    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
+    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    cpus = effective_cpus()
+    model = OnnxModel.open(
+        path,
+        manifest,
+        device=settings.device,
+        precision=settings.precision,
+        single_engine_threads=settings.single_engine_threads or min(cpus, MAX_SINGLE_ENGINE_THREADS),
+        single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
+        single_engine_eagerly=settings.single_engine_threads > 1,
+        busy_engines=busy_engines,
+    )
+    engines = (settings.engines or cpus) if model.choice.provider == CPU else 1
+    runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
+    _check_answers(model, runners[0])
+    return _Opened(manifest, tokenizer, shortlist, model, runners, is_batch_invariant(runners[0], manifest))
+
+
+def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
+    """Repeats the golden decode in all sessions: those of a single busy engine, and those that engines share."""
+    check_golden_decode(runner, model.manifest, model.choice.precision)  # the only busy engine, at most
+    if model.single_engine_sessions:
+        model.busy_engines.mark_busy(model)
+        check_golden_decode(runner, model.manifest, model.choice.precision)
+        model.busy_engines.mark_idle(model)
+
+
+def _start_engines(
+    name: str, opened: _Opened, settings: ServerSettings, metrics: Metrics, info: ModelInfo, draft_tokens: int
+) -> EnginePool:
+    engines = len(opened.runners)
+    config = EngineConfig(
+        scheduler=SchedulerConfig(
+            max_rows=settings.max_rows,
+            kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
+            max_prefill_tokens=settings.max_prefill_tokens,
+            prefix_cache_bytes=settings.prefix_cache_bytes // engines,
+            draft_tokens=draft_tokens,
+        ),
+        max_queue=math.ceil(settings.max_queue / engines),
+    )
+    report = metrics.model(name, info)
+    report.memory(partial(_memory_bytes, opened.model, opened.runners))
+    pool = EnginePool(
+        [
+            Engine(runner, opened.tokenizer, config, report.engine(), name=f"engine-{name}-{index}")
+            for index, runner in enumerate(opened.runners)
+        ]
+    )
+    pool.start()
+    return pool
+
+
+def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, int]:
+    total = Counter({"weights": model.weight_bytes})
+    for runner in runners:
+        total.update(runner.memory_bytes())
+    return dict(total)

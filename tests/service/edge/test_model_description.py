@@ -1,0 +1,81 @@
+import dataclasses
+
+import pytest
+
+from export.bundle import Quantization, SchemeMeasurement, Variant
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.model_description import describe
+from service.edge.request_limits import TextLimits
+from tests.edge import TRANSLATION as MODEL
+from tests.edge import manifest
+
+
+def figures(scheme, **changes):
+    unmeasured = dict.fromkeys(("exact_match", "bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens"))
+    fields = {
+        "scheme": scheme,
+        "evaluation_samples": 500,
+        **unmeasured,
+        "tokens_per_s": 900.0,
+        "single_stream_tokens_per_s": 90.0,
+    }
+    return SchemeMeasurement(**{**fields, "chosen": False, **changes})
+
+
+def described(precision, *, is_batch_invariant=True, **changes):
+    """The description of a model with fp32 and int8 graphs, of which it runs those of `precision`."""
+    quantization = Quantization(
+        scheme="w8a8-static-kv8",
+        weight_bits=8,
+        block_size=0,
+        activations="static",
+        kv_cache="int8",
+        batch_invariant=True,
+    )
+    variants = (
+        Variant(precision="fp32", graphs={}, states=()),
+        Variant(precision="int8", graphs={}, states=(), **{"quantization": quantization, **changes}),
+    )
+    model = dataclasses.replace(
+        MODEL, manifest=manifest(variants=variants), precision=precision, is_batch_invariant=is_batch_invariant
+    )
+    return describe(model, TextLimits())
+
+
+@pytest.mark.parametrize("is_batch_invariant", [True, False])
+def test_batch_invariance_is_that_of_this_machine(is_batch_invariant):
+    assert described("int8", is_batch_invariant=is_batch_invariant).quantization.batch_invariant == is_batch_invariant
+
+
+def test_a_quantized_model_has_its_scheme_and_measured_loss():
+    comparison = (
+        figures("w8a8-dynamic", exact_match=0.95, bleu_loss=0.0),
+        figures("w8a8-static-kv8", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
+    )
+    told = described("int8", comparison=comparison).quantization
+    assert told == pb.Quantization(
+        scheme="w8a8-static-kv8",
+        weight_bits=8,
+        activations="static",
+        kv_cache="int8",
+        batch_invariant=True,
+        evaluation_samples=500,
+        bleu_loss=-0.125,
+        exact_match=0.875,
+    )
+    assert not told.HasField("nats_loss")
+
+
+def test_a_quantized_model_without_measurement_has_none():
+    told = described("int8").quantization
+    assert (told.scheme, told.evaluation_samples) == ("w8a8-static-kv8", 0)
+    assert not told.HasField("exact_match")
+
+
+def test_the_number_of_draft_tokens_is_described():
+    assert described("fp32").draft_tokens == 0
+    assert describe(dataclasses.replace(MODEL, draft_tokens=6), TextLimits()).draft_tokens == 6
+
+
+def test_an_fp32_model_has_no_quantization():
+    assert not described("fp32").HasField("quantization")

@@ -1,0 +1,49 @@
+import pytest
+
+from service.edge.metrics import Metrics
+from service.errors import StartupError
+from service.model_loader import open_model
+from service.step import StepPlan
+from tests.edge import settings
+
+
+def test_a_directory_without_a_bundle_is_rejected_by_name(tmp_path):
+    with pytest.raises(StartupError, match=r"^model en-de: .*manifest\.json"):
+        open_model("en-de", tmp_path, settings(models={"en-de": tmp_path}), Metrics())
+
+
+@pytest.mark.parametrize(("single_engine_threads", "checks"), [(1, 1), (2, 2)])
+def test_the_golden_answer_is_repeated_in_every_session(
+    tiny_translation_bundle, monkeypatch, single_engine_threads, checks
+):
+    asked = []
+
+    def noting(runner, manifest, precision):
+        asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
+        runner.reset()
+
+    monkeypatch.setattr("service.model_loader.check_golden_decode", noting)
+    wanted = settings(
+        models={"en-de": tiny_translation_bundle}, single_engine_threads=single_engine_threads, device="cpu"
+    )
+    model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
+    model.pool.close()
+    assert asked == [True, False][-checks:]
+
+
+@pytest.mark.parametrize(
+    ("asked", "least", "divides", "at_once"),
+    [(0, 0, True, False), (0, 1 << 40, False, False), (2, 1 << 40, True, True), (1, 0, False, False)],
+)
+def test_a_small_model_has_one_thread_unless_more_are_asked_for(
+    tiny_translation_bundle, monkeypatch, asked, least, divides, at_once
+):
+    opened = []
+    monkeypatch.setattr("service.model_loader.effective_cpus", lambda: 2)
+    monkeypatch.setattr("service.model_loader.SINGLE_ENGINE_MIN_BYTES", least)
+    monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner._model))
+    wanted = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=asked, device="cpu")
+    open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
+    assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {
+        (divides, at_once)
+    }
