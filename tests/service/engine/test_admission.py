@@ -1,0 +1,138 @@
+import pytest
+
+from service.cache_layout import CacheLayout
+from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
+from service.options import DecodingOptions
+from service.request import FinishReason
+from tests.fakes import ScriptedRunner
+from tests.scheduling import Bench, generation, never_ends, request, tokens_of
+
+
+def test_requests_are_admitted_in_the_order_they_came():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
+    bench.submit(*(request(str(n), max_tokens=1 + n % 3) for n in range(9)))
+    order = []
+    while not bench.scheduler.is_idle:
+        order += [sequence.request.request_id for sequence in bench.turn().admitted]
+    assert order == [str(n) for n in range(9)]
+
+
+def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=32)
+    bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
+    assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=32)
+    bench.submit(*(request(str(n), source=(5,) * 16) for n in range(3)))
+    assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
+
+
+def test_more_is_read_while_nothing_runs():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=160)
+    bench.submit(*(request(str(n), source=(5,) * 16, max_tokens=11) for n in range(20)))
+    assert [len(bench.turn().admitted) for _ in range(4)] == [10, 2, 2, 2]
+
+
+def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
+    layout = CacheLayout(target_bytes=1, source_bytes=1)  # 16 target positions + 8 source ones = 24 bytes a row
+    bench = Bench(ScriptedRunner(rule=never_ends, layout=layout), kv_cache_bytes=50)
+    first, second, third = bench.submit(*(request(n, max_tokens=9) for n in "abc"))
+    bench.turn()
+    assert bench.scheduler.capacity.reserved_bytes == 48
+    assert (first.rows, second.rows, third.rows) == ((0,), (1,), ())
+    bench.drain()
+    assert third.outcome is FinishReason.LENGTH
+
+
+def test_one_long_row_makes_all_rows_wide():
+    layout = CacheLayout(target_bytes=1)
+    runner = ScriptedRunner(has_source=False, rule=never_ends, layout=layout)
+    bench = Bench(runner, kv_cache_bytes=100)
+    bench.submit(
+        generation("short", max_tokens=3), generation("long", max_tokens=60), generation("short", max_tokens=3)
+    )
+    assert len(bench.turn().admitted) == 1, "two rows of 64 positions are 128 bytes"
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (request(max_tokens=64), "needs up to 720 bytes of state, the server allows 700"),
+        (request(options=DecodingOptions(beam_size=9)), "needs 9 rows, the server has 8; ask for fewer"),
+    ],
+)
+def test_a_request_that_can_never_fit_is_refused_at_once(bad, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        Bench(kv_cache_bytes=700, max_rows=8).scheduler.check(bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (request(max_tokens=65), "max_tokens: 65"),
+        (request(source=(5,) * 65), "source: 65 tokens"),
+        (request(source=()), "source: 0 tokens"),
+        (request(source=(24,)), r"token ids must be 0\.\.23"),
+        (request(prompt=(-1,)), r"token ids must be 0\.\.23"),
+    ],
+)
+def test_a_request_beyond_the_models_limits_is_a_defect_of_the_edge(bad, problem):
+    with pytest.raises(AssertionError, match=problem):
+        Bench().scheduler.check(bad)
+
+
+def test_memory_is_reserved_for_shortlists():
+    layout = CacheLayout(target_bytes=1, shortlist_bytes=10)
+    bench = Bench(ScriptedRunner(layout=layout), kv_cache_bytes=64 * 10 + 8)
+    with pytest.raises(InvalidRequest, match="up to 1288 bytes of state, the server allows 648"):
+        bench.submit(request(shortlist=tuple(range(24)) * 3))
+    with pytest.raises(AssertionError, match=r"token ids must be 0\.\.23"):
+        bench.submit(request(shortlist=(24,)))
+    a, b = bench.submit(request("a", shortlist=(2, 3)), request("b", shortlist=(2, 4)))
+    assert bench.turn().live == (a,), "there is room for the words of one row"
+    bench.drain()
+    assert b.outcome is FinishReason.LENGTH or b.outcome is FinishReason.END_OF_SEQUENCE
+
+
+def test_the_longest_possible_request_fits():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request(source=(5,) * 64, max_tokens=64))
+    bench.drain()
+    assert len(tokens_of(row)) == 64
+
+
+# ---- early ends
+
+
+def test_a_deadline_ends_waiting_and_live_requests_at_the_next_turn():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    live, waiting, patient = bench.submit(
+        request("live", deadline_s=10.0), request("waiting", deadline_s=10.0), request("patient", deadline_s=99.0)
+    )
+    bench.turn(now_s=9.9)
+    plan = bench.turn(now_s=10.0)
+    assert set(plan.ended) == {live, waiting}
+    assert isinstance(live.outcome, DeadlineExceeded)
+    assert "after 1 tokens" in str(live.outcome)
+    assert isinstance(waiting.outcome, DeadlineExceeded)
+    assert plan.live == (patient,)
+
+
+def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    live, waiting = bench.submit(request("live"), request("waiting"))
+    bench.turn()
+    bench.scheduler.cancel(live)
+    bench.scheduler.cancel(waiting)
+    assert set(bench.turn().ended) == {live, waiting}
+    assert isinstance(live.outcome, Cancelled)
+    assert bench.turn().ended == ()
+    assert bench.scheduler.is_idle
+
+
+def test_a_cancellation_after_the_end_changes_nothing():
+    bench = Bench(ScriptedRunner(rule=never_ends))
+    (row,) = bench.submit(request(max_tokens=1))
+    bench.turn()
+    bench.scheduler.cancel(row)
+    assert bench.turn().ended == ()
+    assert row.outcome is FinishReason.LENGTH

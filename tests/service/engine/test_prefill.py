@@ -1,0 +1,157 @@
+import pytest
+
+from service.cache_layout import CacheLayout
+from service.request import FinishReason
+from service.step import Copy, PrefillChunk
+from tests.fakes import ScriptedRunner
+from tests.scheduling import Bench, generation, never_ends, read, reader, tokens_of
+
+
+def test_a_prompt_is_read_as_a_block_but_for_its_last_token_which_is_a_step():
+    bench = reader()
+    (row,) = bench.submit(generation(prompt=(1, 7, 8)))
+    plan = bench.turn()
+    assert plan.step.prefill_chunks == (PrefillChunk(0, 0, (1, 7)),)
+    assert (plan.step.tokens, plan.step.starts) == ((8,), (2,))
+    assert plan.step.max_target_len == 16, "a block is padded"
+    assert len(tokens_of(row)) == 1
+    assert bench.turn().step.starts == (3,)
+
+
+def test_a_prompt_of_one_token_is_a_step():
+    bench = reader()
+    bench.submit(generation(prompt=(1,)))
+    plan = bench.turn()
+    assert (plan.step.prefill_chunks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
+
+
+def test_first_blocks_are_ordered_by_padded_length():
+    bench = reader()
+    bench.submit(*(generation(str(n), prompt=(1,) * n) for n in (20, 3, 40, 16)))
+    assert read(bench.turn()) == [(0, 0, 2), (1, 0, 15), (2, 0, 19), (3, 0, 39)]
+
+
+@pytest.mark.parametrize("length", [31, 32, 33, 34, 48, 49, 150])
+def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
+    splits = set()
+    for others, max_prefill_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
+        bench = reader(
+            chunk_tokens=32, max_prefill_tokens=max_prefill_tokens, max_idle_prefill_tokens=max_prefill_tokens
+        )
+        bench.submit(*(generation(f"other {n}", prompt=(1, 5, 9) * (n + 1), max_tokens=30) for n in range(others)))
+        bench.turn()
+        (row,) = bench.submit(generation("it", prompt=(1,) * length, max_tokens=2))
+        blocks = []
+        while row.outcome is None:
+            plan = bench.turn()
+            blocks += [one for one in plan.step.prefill_chunks if one.row in row.rows]
+        splits.add(tuple((block.start, len(block.tokens)) for block in blocks))
+        bench.drain()
+    expected = [(start, min(32, length - 1 - start)) for start in range(0, length - 1, 32)]
+    assert splits == {tuple(expected)}
+
+
+def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_pieces():
+    bench = reader(chunk_tokens=32, max_prefill_tokens=64)
+    (early,) = bench.submit(generation("early", max_tokens=60))
+    bench.turn()
+    (late,) = bench.submit(generation("late", prompt=(1,) * 300, max_tokens=9))
+    turns = 0
+    while not tokens_of(late):
+        before, plan = len(tokens_of(early)), bench.turn()
+        assert len(tokens_of(early)) == before + 1
+        assert sum(length for _, _, length in read(plan)) <= 64
+        turns += 1
+    assert turns == 5, "299 tokens, 64 in a turn"
+
+
+def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
+    bench = reader(chunk_tokens=32, max_prefill_tokens=96)
+    bench.submit(generation("running", max_tokens=99))
+    bench.turn()
+    (long,) = bench.submit(generation("long", prompt=(1,) * 330))
+    for turn in range(1, 9):
+        (short,) = bench.submit(generation("short", prompt=(1,) * 60, max_tokens=1))
+        bench.turn()
+        assert long.num_computed == 32 * turn, "a block of the long one"
+        assert short.outcome is not None, "and both of the short one"
+
+
+def test_nothing_steps_while_all_rows_are_reading():
+    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
+    (row,) = bench.submit(generation(prompt=(1,) * 100))
+    plan = bench.turn()
+    assert (read(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
+    assert plan.prefill.unfinished == {row}
+    assert read(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
+    assert len(tokens_of(row)) == 1
+
+
+def test_a_row_that_is_reading_moves_with_what_it_has_read():
+    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
+    short, long = bench.submit(generation("short", prompt=(1,), max_tokens=2), generation("long", prompt=(1,) * 100))
+    bench.turn()
+    bench.turn()
+    plan = bench.turn()
+    assert plan.step.copies == (Copy(1, 0, 0, 64, 0),)
+    assert (short.outcome, long.rows) == (FinishReason.LENGTH, (0,))
+    bench.drain()
+    assert len(tokens_of(long)) == 5
+
+
+def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
+    bench = Bench(ScriptedRunner(has_source=False, max_block=16, rule=never_ends))
+    (row,) = bench.submit(generation(prompt=(1,) * 40))
+    assert [len(block.tokens) for block in bench.turn().step.prefill_chunks] == [16, 16, 7]
+    bench.drain()
+    assert len(tokens_of(row)) == 5
+
+
+# ---- prefix cache
+
+
+def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+    prompt = tuple(3 + n % 20 for n in range(60))
+    bench.submit(generation("first", prompt=prompt))
+    first = bench.turn()
+    assert (first.prefix_queried_tokens, first.prefix_hit_tokens) == (60, 0)
+    assert [(keep.start, keep.count) for keep in first.step.prefix_stores] == [(0, 16), (16, 16), (32, 16)]
+    bench.drain()
+    bench.submit(generation("second", prompt=(*prompt[:40], 4, 4, 4, 4)))
+    second = bench.turn()
+    assert (second.prefix_queried_tokens, second.prefix_hit_tokens) == (44, 32)
+    assert [(keep.start, keep.slot) for keep in second.step.prefix_loads] == [(0, 0), (16, 1)]
+    assert read(second) == [(0, 32, 11)]
+    bench.drain()
+
+
+def test_the_last_token_of_a_prompt_is_never_copied():
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+    prompt = tuple(range(3, 3 + 17))
+    for expected in (0, 16, 16):
+        (row,) = bench.submit(generation(prompt=prompt))
+        assert bench.turn().prefix_hit_tokens == expected
+        bench.drain()
+        assert len(tokens_of(row)) == 5
+
+
+def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_of_the_prompt():
+    layouts = [CacheLayout(target_bytes=10, row_bytes=4), CacheLayout(target_bytes=10, source_bytes=4)]
+    for layout, prefix_cache_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
+        runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
+        bench = reader(runner, chunk_tokens=16, prefix_cache_bytes=prefix_cache_bytes)
+        for _ in range(2):
+            bench.submit(generation(prompt=(1,) * 40))
+            plan = bench.turn()
+            assert (plan.prefix_queried_tokens, plan.prefix_hit_tokens, plan.step.prefix_stores) == (0, 0, ())
+            bench.drain()
+
+
+def test_what_was_kept_is_forgotten_when_a_turn_fails():
+    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+    for _ in range(2):
+        bench.submit(generation(prompt=(1,) * 40))
+        assert bench.turn().prefix_hit_tokens == 0
+        bench.scheduler.drop_live()
+        bench.runner.reset()
