@@ -111,7 +111,7 @@ serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 
 .PHONY: bench
 bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 minutes on an idle machine, and rewrite BENCHMARKS.md (ARGS="--checkpoint runs/demo/checkpoint" for a trained model, too)
-	$(BIN)/python -m bench.speed --write BENCHMARKS.md $(ARGS)
+	$(BIN)/python -m bench speed --write BENCHMARKS.md $(ARGS)
 
 .PHONY: lectures
 lectures: $(STAMP)  ## measure the lectures' claims in half an hour and rewrite docs/lectures.md (FAST=1: only try that it works)

@@ -4,8 +4,6 @@ A step of one row reads every weight of the decoder once and does little else: b
 the least time it can take. Reading is measured in turn with the steps, by a loop that gcc compiles, or by numpy's sum
 where there is no compiler, which is a little slower.
 
-usage: python -m bench.bandwidth [--schemes w8a8-static-kv8 w4-block32 w4-block128 fp32]
-           [--repetitions 7] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.case import Flag, case
 from bench.measure import interleaved, machine, report, seconds
-from bench.speed_models import add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
 from export.passes.quantize import SCHEMES, QuantizationScheme
@@ -98,16 +97,13 @@ def step_bytes(config: ModelConfig, scheme: QuantizationScheme) -> float:
     return weights * (scheme.weight_bits / 8 + (SCALE_BYTES / scheme.block_size if scheme.block_size else 0))
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(ask)
-    ask.add_argument(
-        "--schemes", nargs="+", default=["w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"], choices=list(SCHEMES)
-    )
-    ask.add_argument("--repetitions", type=int, default=7)
-    ask.add_argument("--quick", action="store_true", help="int8 alone, fewer repetitions")
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    **MODEL_OPTIONS,
+    schemes=Flag(["w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"], choices=list(SCHEMES)),
+    repetitions=7,
+    quick=Flag(False, help="int8 alone, fewer repetitions"),
+)
+def bandwidth(options: argparse.Namespace) -> None:
     model = chosen_model(options)
     schemes = options.schemes[:1] if options.quick else options.schemes
     read, how = reader()
@@ -128,7 +124,3 @@ def main() -> None:
             figures[f"limit, {scheme}, {threads}, ms"] = round(needed_ms, 3)
             figures[f"share of the limit, {scheme}, {threads}"] = round(needed_ms / measured[name].median, 3)
     report(figures, [], as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()

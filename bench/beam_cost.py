@@ -1,7 +1,5 @@
 """What beam search costs beside greedy search of as many rows: 8 requests with beams of 4 against 32 greedy ones.
 
-usage: python -m bench.beam_cost [--requests 8] [--beam 4] [--tokens 30] [--rounds 5] [--layers 6] [--width 512]
-                                       [--words 32000] [--bundle DIRECTORY] [--json]
 
 The same scheduler, runner and searches as in an engine, without threads or texts. Rounds of both kinds alternate; a
 step's time is the median over rounds, and steps are compared at the same number of rows and cached positions. At most
@@ -19,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.case import Flag, case
 from bench.engine_overhead import SOURCE_TOKENS, export_random, processor
 from export.bundle import load_bundle
 from service.decoding.search import advance, search_for
@@ -102,14 +101,17 @@ def _columns(rounds: list[list[tuple[float, float, float]]]) -> list[list[list[f
     return [[[turn[part] for turn in turns] for turns in rounds] for part in range(3)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    defaults = {"requests": 8, "beam": 4, "tokens": 30, "rounds": 5, "layers": 6, "width": 512, "words": 32000}
-    for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--bundle", type=Path, help="a directory to keep the exported model in")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+@case(
+    requests=8,
+    beam=4,
+    tokens=30,
+    rounds=5,
+    layers=6,
+    width=512,
+    words=32000,
+    bundle=Flag(Path, help="a directory to keep the exported model in"),
+)
+def beam_cost(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = options.bundle or Path(scratch, "bundle")
         if not path.exists():
@@ -119,7 +121,3 @@ def main() -> None:
     ratio = figures["ratio"]
     assert isinstance(ratio, float)
     sys.exit(ratio > LIMIT)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """Does beam search find better translations, by BLEU and by what the model thinks of them?
 
-usage: python -m bench.beam_quality BUNDLE TEST.tsv [--beam 1 4 8] [--early-stopping true] [--json]
 
 The model's score of an answer is the mean log-probability of its tokens, which is what beam search ranks by.
 """
@@ -10,23 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from cli.local_server import serving
 from glossa.client import Client
 from model.training.data import read_tsv
 from model.training.evaluate import bleu
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("data", type=Path)
-    ask.add_argument("--beam", type=int, nargs="+", default=[1, 4, 8])
-    ask.add_argument("--early-stopping", choices=["true", "false", "never"], default="true")
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case("bundle", "data", beam=[1, 4, 8], early_stopping=Flag("true", choices=["true", "false", "never"]))
+def beam_quality(args: argparse.Namespace) -> None:
     examples = read_tsv([args.data]).pairs
     texts, references = [text for text, _ in examples], [text for _, text in examples]
     first: list[float] = []
@@ -51,7 +44,3 @@ def main() -> None:
             )
     for line in figures:
         print(json.dumps(line) if args.json else "  ".join(f"{name} {value}" for name, value in line.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """How early does a streamed beam search tell its tokens, and is what it told the answer?
 
-usage: python -m bench.beam_streaming BUNDLE [TEST.tsv] [--sentences 500] [--beam 4] [--concurrency 8] [--json]
 
 Lead time of a token: from its arrival at the client to the end of the answer. Without data, sentences of the embedded
 corpus that training has not seen.
@@ -14,21 +13,15 @@ import statistics
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
 from glossa.client import Client
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("data", type=Path, nargs="?")
-    for name, default in (("sentences", 500), ("beam", 4), ("concurrency", 8)):
-        ask.add_argument(f"--{name}", type=int, default=default)
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case("bundle", "data?", sentences=500, beam=4, concurrency=8)
+def beam_streaming(args: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(args.data, args.sentences)]
     with serving(args.bundle) as (address, _), Client(address) as client:
 
@@ -59,7 +52,3 @@ def main() -> None:
     }
     print(json.dumps(figures) if args.json else "\n".join(f"{name:56}{value}" for name, value in figures.items()))
     sys.exit(figures["streamed text is the answer"] != len(texts))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,17 @@
-"""Which of several checkouts of this repository answers a lone request faster?
+"""Which of several checkouts of this repository is faster? Single-stream, batch, beams and streams, in one run.
 
-All of them serve the same bundle at once, and a client asks them in turn, sentence by sentence in random order: what is
-2 % apart shows on a machine whose figures move by 30. Ratios are of neighbouring rounds.
+All of them serve the same bundle at once, each with its own code, and one client asks them in turn and in random order:
+what is 2 % apart shows on a machine whose figures move by 30. Ratios are of neighbouring measurements. The client
+writes HTTP/2 frames by hand, so that it takes next to nothing of the processor.
 
-usage: python -m bench.compare_checkouts --bundle BUNDLE [--data TEST.tsv] CHECKOUT CHECKOUT…
-           [--count 64] [--rounds 12] [--precision int8] [--beam 1] [--max-tokens 60] [--stream] [--json]
+    single       one request at a time, ms per answer
+    batch        all sentences at once, sentences per second
+    beams        one request at a time with beams of --beam
+    beams-batch  all sentences at once with beams of --beam
+    streams      one stream at a time; gaps between its messages, too
 
-CHECKOUT: a directory, such as one that `git worktree add` made, with its `make protos` run. Answers are not compared.
+CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made. Answers are not compared:
+`compare-answers` does that.
 """
 
 from __future__ import annotations
@@ -14,78 +19,131 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bench.measure import Spread, report
+from bench.case import Flag, case
+from bench.lean_client import LeanConnection
+from bench.measure import Spread, Verdict, report, seconds
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
 from cli.load_report import percentile
 from export.bundle import load_manifest
 from glossa.client import Client
+from glossa.v1 import glossa_pb2 as pb
 
-Ask = Callable[[str], list[float]]
-"""Asks with one text; returns seconds to each message of the answer."""
-
-WARM_UP = 2  # rounds; the first answers open what only lone requests need
-REST_S = 0.01  # threads of whoever answered last look for work for a while
-
-
-def asker(client: Client, task: str, options: argparse.Namespace) -> Ask:
-    whole = {"translation": client.translate, "generation": client.generate}[task]
-    pieces = {"translation": client.stream_translate, "generation": client.stream_generate}[task]
-
-    def ask(text: str) -> list[float]:
-        began_s = time.perf_counter()
-        if options.stream:
-            told = pieces(text, max_tokens=options.max_tokens, beam_size=options.beam, include_tokens=True)
-            return [time.perf_counter() - began_s for _ in told]
-        whole(text, max_tokens=options.max_tokens, beam_size=options.beam)
-        return [time.perf_counter() - began_s]
-
-    return ask
+MODES = ("single", "batch", "beams", "beams-batch", "streams")
+WARM_UP = 2  # rounds; the first answers open what a single busy engine needs
+REST_S = 0.01  # threads of the server that answered last look for work for a while
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkouts", nargs="+", type=Path)
-    parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--data", type=Path, help="TSV of sentence pairs; the embedded corpus if not given")
-    parser.add_argument("--precision", default="auto")
-    for name, default in (("count", 64), ("rounds", 12), ("beam", 1), ("max-tokens", 60)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--stream", action="store_true", help="streams, whose gaps are told, too")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+class Served(NamedTuple):
+    """A checkout that serves the bundle, and what asks it."""
+
+    checkout: Path
+    connection: LeanConnection
+    client: Client
+
+
+class Calls(NamedTuple):
+    """The method of a task, the type of its requests and responses, and how the client streams."""
+
+    path: str
+    request: Any
+    response: Any
+    stream: str
+
+
+CALLS = {
+    "translation": Calls(
+        "/glossa.v1.TranslationService/Translate", pb.TranslateRequest, pb.TranslateResponse, "stream_translate"
+    ),
+    "generation": Calls(
+        "/glossa.v1.GenerationService/Generate", pb.GenerateRequest, pb.GenerateResponse, "stream_generate"
+    ),
+}
+
+
+def calls_of(bundle: Path) -> Calls:
+    """How the model of a bundle is asked."""
+    return CALLS[load_manifest(bundle).task]
+
+
+def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str) -> list[Served]:
+    """A server for each checkout; the stack ends them."""
+    served = []
+    for checkout in checkouts:
+        server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=["--precision", precision])
+        address, _ = stack.enter_context(server)
+        served.append(Served(checkout, LeanConnection(address), stack.enter_context(Client(address))))
+    return served
+
+
+@case(
+    checkouts=Flag([], "the first one is what the others are compared with", type=Path, positional=True),
+    bundle=Flag(Path, required=True),
+    data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
+    modes=Flag(["single", "batch", "beams"], choices=MODES),
+    count=64,
+    rounds=12,
+    precision="auto",
+    beam=4,
+    max_tokens=60,
+    bar=Flag(0.98, "what each checkout must reach, as a multiple of the first one's speed"),
+)
+def compare_checkouts(options: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(options.data, options.count)]
-    task, draw = load_manifest(options.bundle).task, random.Random(1)
+    calls, draw = calls_of(options.bundle), random.Random(1)
+    gaps: dict[Path, list[float]] = {checkout: [] for checkout in options.checkouts}
+
+    def messages(beam: int) -> list[bytes]:
+        decoding = pb.DecodingOptions(max_tokens=options.max_tokens, beam_size=beam)
+        return [calls.request(text=text, options=decoding).SerializeToString() for text in texts]
+
+    def stream(one: Served, text: str) -> None:
+        times = []
+        for _ in getattr(one.client, calls.stream)(text, max_tokens=options.max_tokens):
+            times.append(time.perf_counter())
+        gaps[one.checkout] += [(after - before) * 1000 for before, after in itertools.pairwise(times)]
+
+    def measured(mode: str, one: Served, work: list[Any]) -> float:
+        time.sleep(REST_S)
+        if mode == "streams":
+            return seconds(lambda: stream(one, work[0]))
+        return seconds(lambda: one.connection.call(calls.path, work))
+
+    spent: dict[str, list[list[float]]] = {mode: [] for mode in options.modes}
     with ExitStack() as stack:
-        asks: list[Ask] = []
-        for checkout in options.checkouts:
-            flags = ["--precision", options.precision]
-            address, _ = stack.enter_context(glossa_server(options.bundle.resolve(), checkout=checkout, flags=flags))
-            asks.append(asker(stack.enter_context(Client(address)), task, options))
-        rounds, gaps = [[0.0] * len(asks) for _ in range(options.rounds)], [list[float]() for _ in asks]
-        for number in range(-WARM_UP, options.rounds):
-            for text in texts:
-                for place in draw.sample(range(len(asks)), len(asks)):
-                    time.sleep(REST_S)
-                    times = asks[place](text)
-                    if number >= 0:
-                        rounds[number][place] += times[-1] / len(texts) * 1000
-                        gaps[place] += [(after - before) * 1000 for before, after in itertools.pairwise(times)]
-    told: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds}
-    for place, checkout in enumerate(options.checkouts):
-        told[f"ms an answer, {checkout}"] = Spread.of([times[place] for times in rounds])
-        told[f"times as fast as the first, {checkout}"] = Spread.of([times[0] / times[place] for times in rounds])
-        if gaps[place]:
-            p50, p90, p99 = (percentile(gaps[place], share) for share in (50, 90, 99))
+        served = serve(stack, options.checkouts, options.bundle, options.precision)
+        for number, mode in itertools.product(range(-WARM_UP, options.rounds), options.modes):
+            if number == 0:
+                gaps |= {checkout: [] for checkout in gaps}
+            work: list[Any] = texts if mode == "streams" else messages(options.beam if "beams" in mode else 1)
+            took = [0.0] * len(served)
+            for piece in [work] if mode.endswith("batch") else [[one] for one in work]:
+                for place in draw.sample(range(len(served)), len(served)):
+                    took[place] += measured(mode, served[place], piece)
+            if number >= 0:
+                spent[mode].append(took)
+    told: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds, "beams of": options.beam}
+    verdicts = []
+    for mode, rounds in spent.items():
+        for place, checkout in enumerate(options.checkouts):
+            times = [took[place] for took in rounds]
+            if mode.endswith("batch"):
+                told[f"{mode}, sentences/s, {checkout}"] = Spread.of([len(texts) / took_s for took_s in times])
+            else:
+                told[f"{mode}, ms per answer, {checkout}"] = Spread.of([1e3 * took_s / len(texts) for took_s in times])
+            if place:
+                ratio = Spread.of([took[0] / took[place] for took in rounds])
+                told[f"{mode}, speed over the first, {checkout}"] = ratio
+                verdicts.append(Verdict(f"{mode}, {checkout} over {options.checkouts[0]}", ratio.median, options.bar))
+    for checkout, found in gaps.items():
+        if found:
+            p50, p90, p99 = (percentile(found, share) for share in (50, 90, 99))
             told[f"gaps of a stream, ms, {checkout}"] = f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}"
-    report(told, [], as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()
+    report(told, verdicts, as_json=options.json)
+    sys.exit(not all(verdict.met for verdict in verdicts))

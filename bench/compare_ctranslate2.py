@@ -5,17 +5,17 @@ candidate ends, so that only the best answer is sure to be ours; a forced prefix
 (shortest length, repeated n-grams) are set before its softmax, so that what is left is normalised again; the repetition
 penalty spares the start token, which moves scores by some 1e-4; the coverage penalty reads its alignment heads alone.
 It knows no other early stopping than `true`.
-
-usage: python -m bench.compare_ctranslate2 CHECKPOINT [BUNDLE] [--data TEST.tsv] [--count 1000]
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peer_answers import Ask, Found, Options, compare
+from bench.case import case
+from bench.peer_answers import Ask, Found, Options, arguments, compare
 from bench.peers import NotRepresentable, ctranslate2_model
 from model.checkpoint import Checkpoint
 from model.transformer import EncoderDecoder
@@ -67,5 +67,6 @@ def ask_ctranslate2(checkpoint: Checkpoint) -> Ask:
     return ask
 
 
-if __name__ == "__main__":
-    compare(__doc__, ask_ctranslate2, SETTINGS)
+@case("checkpoint", "bundle?", **arguments(SETTINGS))
+def compare_ctranslate2(args: argparse.Namespace) -> None:
+    compare(args, ask_ctranslate2, SETTINGS)

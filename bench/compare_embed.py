@@ -8,8 +8,6 @@
 The model is a random BERT of the base size; all compute on as many threads as there are processors, and are asked in
 turns. Vectors are compared before speed is.
 
-usage: python -m bench.compare_embed DIRECTORY [--peer-python PYTHON] [--prepare] [--texts 64] [--repeats 5]
-           [--layers 12] [--width 768] [--words 30522] [--json]
 
 PYTHON is an interpreter that has optimum-onnx; without one it is not measured. DIRECTORY keeps the models; --prepare
 makes them and stops.
@@ -32,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.case import case
 from bench.measure import Verdict, interleaved, report
 from cli.local_server import serving
 from export.bundle import load_bundle
@@ -161,15 +160,8 @@ async def through_grpc(address: str, texts: Sequence[str]) -> list[list[float]]:
         return list(await asyncio.gather(*(client.embed(text) for text in texts)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--peer-python", default="")
-    for name, default in (("texts", 64), ("repeats", 5), ("layers", 12), ("width", 768), ("words", 30522)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name in ("prepare", "json"):
-        parser.add_argument(f"--{name}", action="store_true")
-    options = parser.parse_args()
+@case("directory", peer_python="", texts=64, repeats=5, layers=12, width=768, words=30522, prepare=False)
+def compare_embed(options: argparse.Namespace) -> None:
     prepare(options.directory, options.layers, options.width, options.words)
     if options.prepare:
         if options.peer_python:
@@ -227,7 +219,3 @@ def main() -> None:
         as_json=options.json,
         skipped=skipped,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,5 @@
 """How fast are texts generated beside onnxruntime-genai, with the same weights in the shape of Llama?
 
-usage: python -m bench.compare_genai DIRECTORY --peer-python PYTHON [--schemes w4-block32,w8a8-dynamic]
-           [--builds int4-b32:2,…]
-           [--case alone|batch|mixed] [--prompt 64] [--tokens 64] [--repeats 5] [--grpc] [--json]
 
 PYTHON is an interpreter that has onnxruntime-genai (for its builder also torch, transformers and onnx). DIRECTORY keeps
 the models (`bench.peers_llama`, and what the peer's own builder makes of them) from one run to the next.
@@ -30,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.case import Flag, case
 from bench.engine_overhead import processor
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 from export.bundle import TOKENIZER, load_bundle
@@ -203,18 +201,18 @@ def measure(contestants: Sequence[Contestant], asks: Sequence[Ask], repeats: int
     return {name: round(statistics.median(values), 1) for name, values in rates.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--peer-python", type=Path, required=True)
-    parser.add_argument("--schemes", default="w4-block32,w8a8-dynamic")
-    parser.add_argument("--builds", default="int4-b32:1,int4-b32:2")
-    parser.add_argument("--case", choices=("alone", "batch", "mixed"), default="alone")
-    for name, default in (("prompt", 64), ("tokens", 64), ("repeats", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--grpc", action="store_true", help="ours also as a server")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+@case(
+    "directory",
+    peer_python=Flag(Path, required=True),
+    schemes="w4-block32,w8a8-dynamic",
+    builds="int4-b32:1,int4-b32:2",
+    case=Flag("alone", choices=("alone", "batch", "mixed")),
+    prompt=64,
+    tokens=64,
+    repeats=5,
+    grpc=Flag(False, help="ours also as a server"),
+)
+def compare_genai(options: argparse.Namespace) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     shape, schemes = Shape(), options.schemes.split(",")
     prepare(options.directory, shape, schemes)
@@ -248,7 +246,3 @@ def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) ->
     print(f"{figures['processor']}, {options.case}: {requests} x {options.prompt} + {options.tokens} tokens")
     for name, rate in rates.items():
         print(f"{name:32} {rate:8.1f} tokens/s  {ratios[name]:.2f} x the best peer")
-
-
-if __name__ == "__main__":
-    main()

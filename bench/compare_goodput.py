@@ -4,8 +4,6 @@ Both are our gRPC server; in one of them `bench.peer_server` puts CTranslate2 in
 batcher of 5 ms. Requests arrive at random moments (Poisson), of 5 to 60 tokens with answers about as long, and the rate
 is searched by `glossa bench --find-max`. Servers take turns, each round has other arrivals, and medians count.
 
-usage: python -m bench.compare_goodput [--scheme w8a8-static-kv8] [--checkpoint DIRECTORY --data TEST.tsv] [--rate 10]
-           [--duration-s 10] [--rounds 1] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -18,10 +16,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.compare_speed_ctranslate2 import ENVIRONMENTS, ROOMY
 from bench.measure import Spread, Verdict, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server
-from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES
 from export.passes.quantize import SCHEMES
 
@@ -89,20 +88,15 @@ def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, A
     return {"unit": "requests/s", "scheme": options.scheme, **figures, "loads": loads}, verdicts
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(ask)
-    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
-    ask.add_argument("--rate", type=float, default=20.0, help="where searches begin, requests/s")
-    ask.add_argument("--duration-s", type=float, default=10.0, help="of one rate")
-    ask.add_argument("--within-s", type=float, default=100.0, help="of one search")
-    ask.add_argument("--rounds", type=int, default=1)
-    ask.add_argument("--quick", action="store_true", help="CTranslate2 with one worker a core alone")
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    **MODEL_OPTIONS,
+    scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
+    rate=Flag(20.0, help="where searches begin, requests/s"),
+    duration_s=Flag(10.0, help="of one rate"),
+    within_s=Flag(100.0, help="of one search"),
+    rounds=1,
+    quick=Flag(False, help="CTranslate2 with one worker a core alone"),
+)
+def compare_goodput(options: argparse.Namespace) -> None:
     figures, verdicts = measure(chosen_model(options), options)
     report(figures, verdicts, as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()

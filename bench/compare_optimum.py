@@ -1,7 +1,5 @@
 """How fast are texts generated beside optimum-onnx, with the same float32 weights in the shape of Llama?
 
-usage: python -m bench.compare_optimum DIRECTORY --peer-python PYTHON [--schemes fp32] [--case alone|batch]
-           [--prompt 64] [--tokens 32] [--repeats 5] [--json]
 
 PYTHON is an interpreter that has optimum-onnx, which exports the model itself; DIRECTORY keeps the models. Timing and
 cases are those of `compare_genai`.
@@ -12,22 +10,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.case import Flag, case
 from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, tell
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 
 WORKER = Path(__file__).with_name("optimum_worker.py")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--peer-python", type=Path, required=True)
-    parser.add_argument("--schemes", default="fp32")
-    parser.add_argument("--case", choices=("alone", "batch"), default="alone")
-    for name, default in (("prompt", 64), ("tokens", 32), ("repeats", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+@case(
+    "directory",
+    peer_python=Flag(Path, required=True),
+    schemes="fp32",
+    case=Flag("alone", choices=("alone", "batch")),
+    prompt=64,
+    tokens=32,
+    repeats=5,
+)
+def compare_optimum(options: argparse.Namespace) -> None:
     shape, schemes = Shape(), options.schemes.split(",")
     prepare(options.directory, shape, schemes)
     asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
@@ -43,7 +42,3 @@ def main() -> None:
         for contestant in contestants:
             contestant.close()
     tell(rates, options, len(asks))
-
-
-if __name__ == "__main__":
-    main()

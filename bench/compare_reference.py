@@ -1,6 +1,5 @@
 """Are the answers of a server those of the uncached PyTorch reference, greedy and with beams?
 
-usage: python -m bench.compare_reference CHECKPOINT BUNDLE [TEST.tsv] [--sentences 1000] [--beam 1 4 8]
 
 Without data, sentences of the embedded corpus that training has not seen. Where answers differ, both are scored by the
 reference: they may only be as good as each other, to within 1e-5 of the score that ranks them.
@@ -11,8 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
+from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
 from glossa.client import Client
@@ -24,14 +23,8 @@ from model.reference.greedy import greedy, score
 TIE = 1e-5
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkpoint", type=Path)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("data", type=Path, nargs="?")
-    ask.add_argument("--sentences", type=int, default=1000)
-    ask.add_argument("--beam", type=int, nargs="+", default=[1, 4, 8])
-    args = ask.parse_args()
+@case("checkpoint", "bundle", "data?", sentences=1000, beam=[1, 4, 8])
+def compare_reference(args: argparse.Namespace) -> None:
     loaded = load_checkpoint(args.checkpoint)
     model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
     texts = [source for source, _ in sentence_pairs(args.data, args.sentences)]
@@ -72,7 +65,3 @@ def quality(model: GenerativeModel, source: list[int], tokens: list[int]) -> flo
     """What answers are ranked by: the mean log-probability of a token."""
     logprobs = score(model, [model.config.bos_id], tokens, source=source)
     return sum(logprobs) / len(logprobs)
-
-
-if __name__ == "__main__":
-    main()

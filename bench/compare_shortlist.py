@@ -4,8 +4,6 @@ In-process, in turn: all words and the shortlist's, one request after another (`
 (`offline`), and with beams of 4 (`beam`). The random model has a random shortlist of 256 words for each source, no end
 among them, so that every answer is as long as the other side's; a bundle brings its own, and then answers are scored.
 
-usage: python -m bench.compare_shortlist [--scheme w8a8-static-kv8] [--parts alone offline beam] [--count N] [--json]
-           [--bundle BUNDLE --checkpoint DIRECTORY --data TEST.tsv [--precision int8]]
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.measure import Verdict, interleaved, machine, report, seconds
 from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
@@ -177,20 +176,19 @@ def bleu(answers: Sequence[str], references: Sequence[str]) -> float:
     return float(importlib.import_module("sacrebleu").corpus_bleu(answers, [references]).score)
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--scheme", choices=sorted(set(SCHEMES) - {"fp16"}), default="w8a8-static-kv8")
-    ask.add_argument("--parts", nargs="+", choices=sorted(COUNTS), default=list(COUNTS))
-    ask.add_argument("--bundle", type=Path)
-    ask.add_argument("--precision", choices=["fp32", "int8", "int4"], default="int8")
-    ask.add_argument("--checkpoint", type=Path)
-    ask.add_argument("--data", type=Path)
-    ask.add_argument("--count", type=int)
-    ask.add_argument("--repetitions", type=int, default=5)
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case(
+    scheme=Flag("w8a8-static-kv8", choices=sorted(set(SCHEMES) - {"fp16"})),
+    parts=Flag(list(COUNTS), choices=sorted(COUNTS)),
+    bundle=Path,
+    precision=Flag("int8", choices=["fp32", "int8", "int4"]),
+    checkpoint=Path,
+    data=Path,
+    count=Flag(type=int),
+    repetitions=5,
+)
+def compare_shortlist(args: argparse.Namespace) -> None:
     if (args.bundle is None) != (args.checkpoint is None):
-        ask.error("--bundle and --checkpoint: the same weights are needed for CTranslate2")
+        raise SystemExit("--bundle and --checkpoint: give both or neither; CTranslate2 needs the same weights")
     model = SpeedModel(checkpoint=args.checkpoint, data=args.data)
     precision: Precision = args.precision
     if args.bundle is None:
@@ -229,7 +227,3 @@ def main() -> None:
                     texts = [one if isinstance(one, str) else ours.tokenizer.decode(one) for one in told]
                     figures[f"{part}: {name}, BLEU"] = bleu(texts, references)
     report(figures, verdicts, as_json=args.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ with ours, and the fastest of them is what our figure is divided by. Both sides 
     offline   all sentences at once, greedy
     beam      the same with beams of 4
 
-usage: python -m bench.compare_speed_ctranslate2 alone|offline|beam
+usage: python -m bench compare-speed-ctranslate2 alone|offline|beam
            [--schemes w8a8-static-kv8 w4-block32 w4-block128 fp32]
            [--checkpoint DIRECTORY --data TEST.tsv] [--count N] [--repetitions 5] [--quick] [--json]
 """
@@ -22,9 +22,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, machine, report, widest_isa
 from bench.peer_server import glossa_server
-from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
 from export.passes.quantize import SCHEMES
 
@@ -174,7 +175,16 @@ def judge(part: str, schemes: list[str], figures: dict[str, Spread], suffix: str
     return verdicts
 
 
-def measure(options: argparse.Namespace) -> None:
+@case(
+    part=Flag(choices=list(COUNTS), positional=True),
+    **MODEL_OPTIONS,
+    schemes=Flag([], choices=list(SCHEMES)),
+    count=Flag(0, "sentences of one repetition"),
+    repetitions=5,
+    processors=Flag(0, "that may be used; all of the machine if not given"),
+    quick=Flag(False, "fewer settings and sentences"),
+)
+def compare_speed_ctranslate2(options: argparse.Namespace) -> None:
     model, part = chosen_model(options), options.part
     schemes = options.schemes or SCHEMES_OF[part]
     count = options.count or (COUNTS[part] // 4 if options.quick else COUNTS[part])
@@ -194,20 +204,3 @@ def measure(options: argparse.Namespace) -> None:
     told: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
     told["tried once"] = {name: round(rate, 2) for name, rate in run.tried.items()}
     report(told, judge(part, schemes, figures, suffix), as_json=options.json)
-
-
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("part", choices=list(COUNTS))
-    add_model_options(ask)
-    ask.add_argument("--schemes", nargs="+", choices=list(SCHEMES))
-    ask.add_argument("--count", type=int, default=0, help="sentences of one repetition")
-    ask.add_argument("--repetitions", type=int, default=5)
-    ask.add_argument("--processors", type=int, default=0, help="that may be used; all of the machine if not given")
-    ask.add_argument("--quick", action="store_true", help="fewer settings and sentences")
-    ask.add_argument("--json", action="store_true")
-    measure(ask.parse_args())
-
-
-if __name__ == "__main__":
-    main()

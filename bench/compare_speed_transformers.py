@@ -5,8 +5,6 @@
 
 Theirs is tried with one thread and with all; the faster one counts.
 
-usage: python -m bench.compare_speed_transformers alone|offline [--scheme w8a8-static-kv8] [--checkpoint DIRECTORY]
-           [--data TEST.tsv] [--repetitions 5] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ import argparse
 import contextlib
 from typing import Any
 
+from bench.case import Flag, case
 from bench.measure import Verdict, interleaved, machine, report
-from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
 from export.passes.quantize import SCHEMES
 
@@ -54,20 +53,15 @@ def measure(model: SpeedModel, part: str, scheme: str, repetitions: int, *, quic
     return {"part": part, "unit": "sentences/s", **figures, "tried once": tried}, verdicts
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("part", choices=list(COUNTS))
-    add_model_options(ask)
-    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
-    ask.add_argument("--repetitions", type=int, default=5)
-    ask.add_argument("--quick", action="store_true", help="fp32 alone")
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    part=Flag(choices=list(COUNTS), positional=True),
+    **MODEL_OPTIONS,
+    scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
+    repetitions=5,
+    quick=Flag(False, help="fp32 alone"),
+)
+def compare_speed_transformers(options: argparse.Namespace) -> None:
     figures, verdicts = measure(
         chosen_model(options), options.part, options.scheme, options.repetitions, quick=options.quick
     )
     report(figures, verdicts, as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,14 @@
-"""Are our answers those of Hugging Face `generate` with the same weights? Greedy, and beams with every way to stop.
-
-usage: python -m bench.compare_transformers CHECKPOINT [BUNDLE] [--data TEST.tsv] [--count 1000]
-"""
+"""Are our answers those of Hugging Face `generate` with the same weights? Greedy, and beams with every way to stop."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 import torch
 
-from bench.peer_answers import Ask, Found, Options, compare, cut
+from bench.case import case
+from bench.peer_answers import Ask, Found, Options, arguments, compare, cut
 from bench.peers import transformers_model
 from model.checkpoint import Checkpoint
 
@@ -73,5 +72,6 @@ def _beam_flags(options: Options) -> Options:
     }
 
 
-if __name__ == "__main__":
-    compare(__doc__, ask_transformers, SETTINGS)
+@case("checkpoint", "bundle?", **arguments(SETTINGS))
+def compare_transformers(args: argparse.Namespace) -> None:
+    compare(args, ask_transformers, SETTINGS)

@@ -1,6 +1,5 @@
 """What a constrained row costs in a step beside the graph: applying rules, finding the best tokens, new states.
 
-usage: python -m bench.constraint_cost [BUNDLE] [--words 32000] [--steps 40]
 
 Medians in microseconds per row and step, over random distributions, for beam search with a beam of 4 (8 candidates).
 With a bundle its tokenizer is used, otherwise one with as many words.
@@ -12,11 +11,11 @@ import argparse
 import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.case import case
 from export.bundle import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
@@ -71,12 +70,8 @@ def cost(rules: list[LogitsProcessor], vocabulary: Vocabulary, steps: int) -> fl
     return 1e6 * statistics.median(times)
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path, nargs="?")
-    ask.add_argument("--words", type=int, default=32000)
-    ask.add_argument("--steps", type=int, default=40)
-    args = ask.parse_args()
+@case("bundle?", words=32000, steps=40)
+def constraint_cost(args: argparse.Namespace) -> None:
     if args.bundle:
         tokenizer = Tokenizer.load(args.bundle / TOKENIZER)
     else:
@@ -101,7 +96,3 @@ def main() -> None:
             continue
         compiled_ms = 1e3 * (time.perf_counter() - began_s)
         print(f"{name:24}{cost([grammar], vocabulary, args.steps):8.0f}   made in {compiled_ms:.1f} ms")
-
-
-if __name__ == "__main__":
-    main()

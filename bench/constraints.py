@@ -1,6 +1,5 @@
 """Are constraints met? 2,000 requests of every kind, alone and combined, beside requests without any.
 
-usage: python -m bench.constraints BUNDLE [TEST.tsv] [--requests 2000] [--concurrency 24] [--json]
 
 Through a real server. Every answer is checked by what the constraint promises of its text, with `re`, `json` and plain
 comparisons. One request in four has no constraint; its tokens and log-probabilities must be, bit for bit, those that it
@@ -17,9 +16,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
 from export.bundle import TOKENIZER
@@ -134,14 +133,8 @@ def draw(rng: random.Random, reference: str, tokenizer: Tokenizer) -> dict[str, 
     }
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("data", type=Path, nargs="?")
-    ask.add_argument("--requests", type=int, default=2000)
-    ask.add_argument("--concurrency", type=int, default=24)
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case("bundle", "data?", requests=2000, concurrency=24)
+def constraints(args: argparse.Namespace) -> None:
     rng = random.Random(1)
     examples = sentence_pairs(args.data, args.requests)
     tokenizer = Tokenizer.load(args.bundle / TOKENIZER)
@@ -172,12 +165,12 @@ def main() -> None:
         with ThreadPoolExecutor(args.concurrency) as threads:
             found = list(threads.map(one, work))
     asked, failed, changed = Counter[str](), Counter[str](), 0
-    for (text, kind, case), (_, answer) in zip(work, found, strict=True):
+    for (text, kind, constraint), (_, answer) in zip(work, found, strict=True):
         asked[kind] += 1
-        if case is None:
+        if constraint is None:
             changed += answer != alone[text]
             continue
-        options, check = case
+        options, check = constraint
         if isinstance(answer, ClientError):
             failed[kind] += 1
             print(f"{kind}: {answer}", file=sys.stderr)
@@ -193,7 +186,3 @@ def main() -> None:
     figures = {"asked": dict(asked), "not met": dict(failed), "neighbours changed": changed}
     print(json.dumps(figures) if args.json else "\n".join(f"{name:20}{value}" for name, value in figures.items()))
     sys.exit(bool(failed) or changed > 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 Growth is linear or better when twice as much never takes more than twice as long. Each doubling is told as its share of
 that: 1 is linear, 0.5 costs nothing. The worst one of each curve is judged, with 10 % for noise.
 
-usage: python -m bench.cost_growth [--scheme w8a8-static-kv8] [--plot FILE.svg] [--repetitions 5] [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, machine, report
-from bench.speed_models import add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
 from export.passes.quantize import SCHEMES
@@ -84,15 +84,14 @@ def draw(file: Path, curves: dict[str, dict[int, Spread]], title: str) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(ask)
-    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
-    ask.add_argument("--plot", type=Path, help="a .svg or .png to draw")
-    ask.add_argument("--repetitions", type=int, default=5)
-    ask.add_argument("--quick", action="store_true", help="every second size")
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    **MODEL_OPTIONS,
+    scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
+    plot=Flag(Path, help="a .svg or .png to draw"),
+    repetitions=5,
+    quick=Flag(False, help="every second size"),
+)
+def cost_growth(options: argparse.Namespace) -> None:
     bundle = chosen_model(options).bundle(options.scheme)
     model = OnnxModel.open(bundle, load_bundle(bundle), device="cpu")
     figures = interleaved(jobs(model, quick=options.quick), options.repetitions)
@@ -114,7 +113,3 @@ def main() -> None:
         draw(options.plot, curves, f"{options.scheme}, {machine()['model']}, one thread")
     told: dict[str, Any] = {"scheme": options.scheme, **figures}
     report(told, verdicts, as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What Python costs beside ONNX Runtime: the share of a decode step that is not spent in `run`, with all rows busy.
 
-usage: python -m bench.engine_overhead [--rows 32] [--tokens 150] [--layers 6] [--width 512] [--words 32000]
-                                             [--bundle DIRECTORY] [--json]
 
 A 6+6-layer model with random weights answers `rows` requests at once: `engine` with sinks that drop their events,
 `unary` and `streaming` over gRPC to a client in another process. A turn reaches from one run of the runner to the next
@@ -25,6 +23,7 @@ from typing import Any
 
 import grpc
 
+from bench.case import Flag, case
 from export.bundle import TOKENIZER, Golden, Manifest, load_bundle, write_bundle
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
@@ -187,7 +186,7 @@ async def measure_served(
     settings = load_settings({"models": {"bench": path}, "port": 0, "http_port": 0, "drain_delay_s": 0.0})
     server = Server(settings, open_model=open_model)
     await server.start()
-    command = (sys.executable, "-m", "bench.engine_overhead", "--client", f"127.0.0.1:{server.port}")
+    command = (sys.executable, "-m", "bench", "engine-overhead", "--client", f"127.0.0.1:{server.port}")
     unary = () if is_streamed else ("--unary",)
     client = await asyncio.create_subprocess_exec(*command, "--rows", str(rows), "--tokens", str(tokens), *unary)
     status = await client.wait()
@@ -237,15 +236,17 @@ async def measure(path: Path, rows: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("rows", 32), ("tokens", 150), ("layers", 6), ("width", 512), ("words", 32000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--bundle", type=Path, help="a directory to keep the exported model in")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--client", help=argparse.SUPPRESS)
-    parser.add_argument("--unary", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+@case(
+    rows=32,
+    tokens=150,
+    layers=6,
+    width=512,
+    words=32000,
+    bundle=Flag(Path, help="a directory to keep the exported model in"),
+    client=Flag(help=argparse.SUPPRESS),
+    unary=Flag(False, help=argparse.SUPPRESS),
+)
+def engine_overhead(options: argparse.Namespace) -> None:
     if options.client:
         asyncio.run(ask(options.client, options.rows, options.tokens, is_streamed=not options.unary))
         return
@@ -265,7 +266,3 @@ def main() -> None:
                 f"{100 * part['outside_share']:.1f} % (at most {100 * limit:.0f} %), {part['turns']} turns"
             )
     sys.exit(any(figures[name]["outside_share"] > limit for name, limit in LIMITS.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,18 @@
 """What serving costs before the first request: packages, seconds until ready, resident memory.
 
-usage: SERVING_PYTHON -m bench.footprint BUNDLE     (a Python with requirements/serve.txt only: no torch, no onnx)
+Run it with a Python that has requirements/serve.txt alone: no torch, no onnx.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import statistics
 import sys
 import time
 from pathlib import Path
 
+from bench.case import case
 from cli.local_server import serving
 
 
@@ -30,8 +32,9 @@ def resident_mb(port: str) -> float:
     raise LookupError(port)
 
 
-def main() -> None:
-    bundle = Path(sys.argv[1])
+@case("bundle")
+def footprint(args: argparse.Namespace) -> None:
+    bundle = args.bundle
     size_mb = sum(file.stat().st_size for file in bundle.rglob("*") if file.is_file()) / 1e6
     absent = [name for name in ("torch", "onnx") if importlib.util.find_spec(name) is None]
     seconds, resident = [], []
@@ -47,7 +50,3 @@ def main() -> None:
     )
     print(f"RSS {statistics.median(resident):.0f} MB, at most {limit:.0f}")
     sys.exit(statistics.median(seconds) > 3 or statistics.median(resident) > limit)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,6 @@ in another process, each of which says how much of a processor it used.
 
 That is the least a streamed token can cost in Python: what a server does beside it comes on top.
 
-usage: python -m bench.grpc_alone [--streams 128] [--calls 600] [--messages 30] [--gap-ms 40] [--repetitions 5]
-           [--json]
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from bench.case import case
 from bench.measure import Spread, report
 
 METHOD, TEXT = "/bare/Stream", b"a word or so"
@@ -60,15 +59,8 @@ async def ask(port: int, calls: int, streams: int) -> int:
         return sum(await asyncio.gather(*[one() for _ in range(calls)]))
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--streams", type=int, default=128)
-    options.add_argument("--calls", type=int, default=600)
-    options.add_argument("--messages", type=int, default=30)
-    options.add_argument("--gap-ms", type=float, default=40.0)
-    options.add_argument("--repetitions", type=int, default=5)
-    options.add_argument("--json", action="store_true")
-    asked = options.parse_args()
+@case(streams=128, calls=600, messages=30, gap_ms=40.0, repetitions=5)
+def grpc_alone(asked: argparse.Namespace) -> None:
     own, other = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(other, asked.messages, asked.gap_ms / 1e3)
@@ -92,7 +84,3 @@ def main() -> None:
     process.join()
     figures = {f"{name}, µs a message": Spread.of(values) for name, values in spent.items()}
     report({"unit": "processor time", "streams": asked.streams, **figures}, [], as_json=asked.json)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,12 @@
 """What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
 
-    overhead   all sentences at once through a real server and a client in another process, unary and streaming every
-               token, against the engines without gRPC, which read as much beside a step as a server's do. The client
-               has no machine of its own here: one is grpc for Python, and takes as much time as the server, the other
-               one (`lean_client`) hardly any. The processor time of both is told.
-    memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
-               and after both have answered the same load
+overhead   all sentences at once through a real server and a client in another process, unary and streaming every
+           token, against the engines without gRPC, which read as much beside a step as a server's do. The client
+           has no machine of its own here: one is grpc for Python, and takes as much time as the server, the other
+           one (`lean_client`) hardly any. The processor time of both is told.
+memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
+           and after both have answered the same load
 
-usage: python -m bench.grpc_overhead overhead|memory [--scheme w8a8-static-kv8] [--count 512] [--repetitions 5]
-           [--quick] [--json]
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server, resident_mb
-from bench.speed_models import SpeedModel, add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
 from export.passes.quantize import SCHEMES
 from service.engine.scheduler import SchedulerConfig
@@ -97,23 +96,18 @@ def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tupl
     return {"unit": "MB", "scheme": scheme, "sentences": count, **figures}, [verdict]
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("part", choices=["overhead", "memory"])
-    add_model_options(ask)
-    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
-    ask.add_argument("--count", type=int, default=512)
-    ask.add_argument("--repetitions", type=int, default=5)
-    ask.add_argument("--quick", action="store_true", help="a quarter of the sentences")
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    part=Flag(choices=["overhead", "memory"], positional=True),
+    **MODEL_OPTIONS,
+    scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
+    count=512,
+    repetitions=5,
+    quick=Flag(False, help="a quarter of the sentences"),
+)
+def grpc_overhead(options: argparse.Namespace) -> None:
     model, count = chosen_model(options), options.count // 4 if options.quick else options.count
     if options.part == "memory":
         figures, verdicts = memory(model, options.scheme, count, options.repetitions)
     else:
         figures, verdicts = overhead(model, options.scheme, count, options.repetitions)
     report(figures, verdicts, as_json=options.json)
-
-
-if __name__ == "__main__":
-    main()

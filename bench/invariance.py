@@ -1,6 +1,5 @@
 """Are answers the same alone and in any company? 1,000 requests of every strategy, bit for bit.
 
-usage: python -m bench.invariance BUNDLE [TEST.tsv] [--precision auto] [--requests 1000] [--mixes 3] [--json]
 
 In process, with the engine's own scheduler, runner and searches: every request alone, on two threads, then all together
 in random order, arriving at random, in as many mixes. Tokens, log-probabilities and scores must be equal to the last
@@ -13,9 +12,9 @@ import argparse
 import json
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.sentences import sentence_pairs
 from export.bundle import TOKENIZER, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer
@@ -66,15 +65,14 @@ def decode(runner: OnnxRunner, requests: list[Request], rng: random.Random | Non
     }
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("data", type=Path, nargs="?")
-    ask.add_argument("--precision", choices=["auto", "fp32", "int8", "int4"], default="auto")
-    ask.add_argument("--requests", type=int, default=1000)
-    ask.add_argument("--mixes", type=int, default=3)
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case(
+    "bundle",
+    "data?",
+    precision=Flag("auto", choices=["auto", "fp32", "int8", "int4"]),
+    requests=1000,
+    mixes=3,
+)
+def invariance(args: argparse.Namespace) -> None:
     tokenizer, manifest = Tokenizer.load(args.bundle / TOKENIZER), load_bundle(args.bundle)
     bos, eos = manifest.tokens.bos, manifest.tokens.eos
     shortlist = load_shortlist(args.bundle / manifest.shortlist) if manifest.shortlist else None
@@ -121,7 +119,3 @@ def main() -> None:
     }
     print(json.dumps(figures) if args.json else "\n".join(f"{name:12}{value}" for name, value in figures.items()))
     sys.exit(any(different.values()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
 """kill -9 a training run at random moments, resume it every time, and compare the weights with an undisturbed run.
 
-    python -m bench.kill_resume [KILLS] [SEED]        prints one line per kill; exit code 0 if bit-identical
-
 The run is a tiny copy task with dropout and accumulation, so most of the time is the start of Python.
 """
 
+import argparse
 import random
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from bench.case import Flag, case
 from model.config import ModelConfig, TrainConfig
 from model.training.data import copy_examples
 from model.training.train import train
@@ -59,7 +59,7 @@ def killed_run(out: Path, *, kills: int, seed: int) -> list[int]:
     """Train in child processes of which all but the last are killed; the number of log lines each had written."""
     rng, heard = random.Random(seed), list[int]()
     for attempt in range(kills + 1):
-        command = [sys.executable, "-m", "bench.kill_resume", "--child", str(out)]
+        command = [sys.executable, "-m", "bench", "kill-resume", "--child", str(out)]
         child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
         deadly, lines = rng.randint(5, STEPS // kills - 4), 0  # a state is saved every third step
@@ -79,11 +79,12 @@ def weights(out: Path) -> bytes:
     return (out / "model.safetensors").read_bytes()
 
 
-def main() -> int:
-    if sys.argv[1:2] == ["--child"]:
-        run(Path(sys.argv[2]), resume=True)
-        return 0
-    kills, seed = (int(argument) for argument in (*sys.argv[1:], "5", "1")[:2])
+@case(kills=5, seed=1, child=Flag(Path, argparse.SUPPRESS))
+def kill_resume(args: argparse.Namespace) -> None:
+    kills, seed = args.kills, args.seed
+    if args.child:
+        run(args.child, resume=True)
+        return
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, killed = Path(folder) / "undisturbed", Path(folder) / "killed"
         run(undisturbed)
@@ -91,8 +92,4 @@ def main() -> int:
         same = weights(undisturbed) == weights(killed)
     print(f"{kills} kills after {heard[:-1]} steps of their processes, {heard[-1]} in the last: ", end="")
     print("weights bit-identical" if same else "WEIGHTS DIFFER")
-    return 0 if same else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(not same)

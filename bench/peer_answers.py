@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.case import Flag
 from bench.peer_rules import RULES, process_of
 from cli.local_server import serving
 from glossa.client import Client
@@ -47,22 +48,20 @@ Ask = Callable[[Sequence[Sequence[int]], Options], list[list[Found]]]
 """Sources with their eos → for each its hypotheses, best first."""
 
 
-def arguments(description: str | None, settings: Mapping[str, Options]) -> argparse.Namespace:
-    ask = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkpoint", type=Path)
-    ask.add_argument("bundle", type=Path, nargs="?", help="of that checkpoint; without it the reference answers")
-    ask.add_argument("--data", type=Path, nargs="+", default=[], help="TSV of pairs; else the embedded corpus")
-    ask.add_argument("--count", type=int, default=30)
-    ask.add_argument("--only", nargs="+", choices=settings, default=list(settings), help="settings, else all")
-    return ask.parse_args()
+def arguments(settings: Mapping[str, Options]) -> dict[str, Any]:
+    """The flags of a comparison, beside the checkpoint and the bundle, without which the reference answers."""
+    return {
+        "data": Flag([], "TSV of pairs; else the embedded corpus", type=Path),
+        "count": 30,
+        "only": Flag(list(settings), "settings, else all", choices=list(settings)),
+    }
 
 
-def compare(description: str | None, ask_peer: Callable[[Checkpoint], Ask], settings: Mapping[str, Options]) -> None:
-    """A comparison's command: prints a line for every setting, and exits with 1 when a difference has no explanation.
+def compare(args: argparse.Namespace, ask_peer: Callable[[Checkpoint], Ask], settings: Mapping[str, Options]) -> None:
+    """Prints a line for every setting, and exits with 1 when a difference has no explanation.
 
     ask_peer: builds the peer's model from our checkpoint.
     """
-    args = arguments(description, settings)
     checkpoint = load_checkpoint(args.checkpoint)
     texts = texts_of(args.data, args.count)
     sources = [[*checkpoint.tokenizer.encode(text), checkpoint.config.eos_id] for text in texts]

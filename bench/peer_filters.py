@@ -4,7 +4,6 @@ Their warpers in the order of their own `generate`: temperature, top-k, top-p, m
 float32, so a token whose cumulative probability is within 1e-5 of a limit may be cut on one side only; such rows are
 counted apart.
 
-usage: python -m bench.peer_filters CHECKPOINT [--rows 200]
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import argparse
 import importlib
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.case import case
 from model.architectures import GenerativeModel
 from model.checkpoint import load_checkpoint
 from model.reference.greedy import next_logits
@@ -35,11 +34,8 @@ SETTINGS: dict[str, SamplingOptions] = {
 }
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkpoint", type=Path)
-    ask.add_argument("--rows", type=int, default=200)
-    args = ask.parse_args()
+@case("checkpoint", rows=200)
+def peer_filters(args: argparse.Namespace) -> None:
     rows_RV = rows_of(load_checkpoint(args.checkpoint).model, args.rows)
     differing = 0
     for name, options in SETTINGS.items():
@@ -94,7 +90,3 @@ def theirs(logprobs_V: np.ndarray, options: SamplingOptions) -> np.ndarray:
             scores_1V = kind(value)(None, scores_1V)
     probabilities_V: np.ndarray = scores_1V[0].double().softmax(-1).numpy()
     return probabilities_V
-
-
-if __name__ == "__main__":
-    main()

@@ -152,12 +152,15 @@ def glossa_server(
 ) -> Iterator[tuple[str, int]]:
     """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
 
-    checkout: of which this is to be the command; that of this process, if not given. flags: more of them.
+    checkout: whose command and code this is; that of this process, if not given. flags: more of them.
     """
     roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    program = checkout / "cli/main.py" if checkout else Path(sys.modules["glossa"].__file__ or "cli/main.py")
-    command = [str(program), "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
-    with _listening(command, environment) as found:
+    checkout = checkout or Path(__file__).resolve().parents[1]
+    module = "cli.main" if (checkout / "cli").is_dir() else "glossa"  # of release 0.1.0: glossa.py
+    program = f"import sys; sys.argv[0] = 'glossa'; from {module} import main; main()"
+    command = ["-c", program, "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
+    path = os.pathsep.join((str(checkout), str(checkout / "clients/python")))
+    with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}) as found:
         yield found
 
 

@@ -7,7 +7,6 @@ peers cannot represent is refused, and each model is compared with ours before i
 
 The peers are in requirements/bench.in. They are imported by name, so that types can be checked without them.
 
-usage: python -m bench.peers CHECKPOINT
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.case import case
 from model.architectures import GenerativeModel
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -302,15 +302,10 @@ def verify(peer: str, model: GenerativeModel, logits: Any) -> float:
     return worst
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkpoint", type=Path)
-    model = load_checkpoint(ask.parse_args().checkpoint).model
+@case("checkpoint")
+def peers(args: argparse.Namespace) -> None:
+    model = load_checkpoint(args.checkpoint).model
     transformers_model(model)
     if isinstance(model, EncoderDecoder):
         with tempfile.TemporaryDirectory() as directory:
             ctranslate2_model(model, Path(directory))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ ours are scaled when they are copied. Its logits are compared with ours before a
 The rows of the special tokens in the last product are zero, so that no answer ends before its length: of 32,000 random
 logits some are positive.
 
-usage: python -m bench.peers_llama DIRECTORY [--schemes fp32,w4-block32,…] [--layers 12] [--width 768] [--words 32000]
 
 writes DIRECTORY/llama for whoever reads Hugging Face models, and DIRECTORY/bundle-SCHEME for each scheme.
 """
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.case import Flag, case
 from bench.peers import NotRepresentable, transformers_logits, verify
 from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
 from export.passes.calibrate import calibrate
@@ -208,18 +208,13 @@ def _is_readable(bundle: Path) -> bool:
     return True
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path)
-    parser.add_argument(
-        "--schemes", default="fp32", help="names of export.passes.quantize.SCHEMES, separated by commas"
-    )
-    for name in ("layers", "width", "words"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
-    options = parser.parse_args()
+@case(
+    "directory",
+    schemes=Flag("fp32", help="names of export.passes.quantize.SCHEMES, separated by commas"),
+    layers=Shape.layers,
+    width=Shape.width,
+    words=Shape.words,
+)
+def peers_llama(options: argparse.Namespace) -> None:
     shape = Shape(layers=options.layers, width=options.width, words=options.words)
     prepare(options.directory, shape, options.schemes.split(","))
-
-
-if __name__ == "__main__":
-    main()

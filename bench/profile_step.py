@@ -2,8 +2,6 @@
 
 The profiler costs a little itself: the sum of the nodes and the step without it are told beside each other.
 
-usage: python -m bench.profile_step [--scheme w8a8-static-kv8 | --bundle DIRECTORY --precision int8] [--rows 1 8 32 64]
-           [--steps 60] [--json]
 """
 
 from __future__ import annotations
@@ -19,8 +17,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from bench.case import Flag, case
 from bench.measure import report
-from bench.speed_models import add_model_options, chosen_model
+from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import CONTEXT, SOURCE_TOKENS, Rows
 from export.bundle import (
     SESSION_CONFIG,
@@ -84,16 +83,15 @@ def table(columns: dict[int, dict[str, float]], plain: dict[int, float]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(ask)
-    ask.add_argument("--scheme", default="w8a8-static-kv8", choices=list(SCHEMES))
-    ask.add_argument("--bundle", type=Path, help="any other bundle")
-    ask.add_argument("--precision", help="of its variants; the first one if not given")
-    ask.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 64])
-    ask.add_argument("--steps", type=int, default=60)
-    ask.add_argument("--json", action="store_true")
-    options = ask.parse_args()
+@case(
+    **MODEL_OPTIONS,
+    scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
+    bundle=Flag(Path, help="any other bundle"),
+    precision=Flag(help="of its variants; the first one if not given"),
+    rows=[1, 8, 32, 64],
+    steps=60,
+)
+def profile_step(options: argparse.Namespace) -> None:
     path = options.bundle or chosen_model(options).bundle(options.scheme)
     manifest = load_bundle(path)
     if options.precision:
@@ -107,7 +105,3 @@ def main() -> None:
     scheme = variant.quantization.scheme if variant.quantization else variant.precision
     told = {"scheme": scheme, "source_tokens": SOURCE_TOKENS, "cached": CONTEXT, "nodes_ms": columns, "step_ms": plain}
     report({**told, "markdown": table(columns, plain)}, [], as_json=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Profile training steps: target tokens/s, and the share of each kind of operation.
 
-    python -m bench.profile_training [--data FILE.tsv[.gz]] [--preset tatoeba-small] [--steps 20] [--threads N]
+    python -m bench profile-training [--data FILE.tsv[.gz]] [--preset tatoeba-small] [--steps 20] [--threads N]
 
 Without data, sentence pairs of random tokens in the lengths of short everyday sentences. Prints the processor's name,
 since figures of different machines cannot be compared.
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from bench.case import case
 from model.architectures import build
 from model.config import load_preset
 from model.tokenizer import Tokenizer
@@ -52,13 +53,8 @@ def made_up_pairs(count):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, nargs="*")
-    parser.add_argument("--preset", default="tatoeba-small")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    arguments = parser.parse_args()
+@case(data=Path, preset="tatoeba-small", steps=20, threads=torch.get_num_threads())
+def profile_training(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     preset = load_preset(arguments.preset)
     examples = read_tsv(arguments.data) if arguments.data else made_up_pairs(20_000)
@@ -99,7 +95,3 @@ def main():
     total = sum(shares.values())
     for kind, spent in sorted(shares.items(), key=lambda item: -item[1]):
         print(f"{spent / total:6.1%}  {kind}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """What do schemes of fewer bits lose, through the gRPC service, greedily and with beams: BLEU and answers that change?
 
-usage: python -m bench.quantised_quality CHECKPOINT TEST.tsv --calibration TRAIN.tsv
-           [--scheme w8a8-dynamic w8a8-static-kv8 w4-block32] [--beam 1 4] [--count 2000] [--json]
 
 Each scheme is exported by itself, with whatever loss, beside fp32; `--scheme auto` is the exporter's choice.
 """
@@ -14,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.case import Flag, case
 from cli.local_server import serving
 from export.select_scheme import Development
 from export.to_onnx import QuantizationOptions, export_bundle
@@ -41,21 +40,16 @@ def export(checkpoint: Path, out: Path, scheme: str, pairs: list[tuple[str, str]
     return quantization.scheme if quantization else "fp32"
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("checkpoint", type=Path)
-    ask.add_argument("data", type=Path)
-    ask.add_argument("--calibration", type=Path, required=True)
-    ask.add_argument("--development", type=Path, help="for --scheme auto; the calibration text if not given")
-    ask.add_argument(
-        "--scheme",
-        nargs="+",
-        default=["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w4-block32"],
-    )
-    ask.add_argument("--beam", type=int, nargs="+", default=[1, 4])
-    ask.add_argument("--count", type=int, default=2000)
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case(
+    "checkpoint",
+    "data",
+    calibration=Flag(Path, required=True),
+    development=Flag(Path, help="for --scheme auto; the calibration text if not given"),
+    scheme=["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w4-block32"],
+    beam=[1, 4],
+    count=2000,
+)
+def quantised_quality(args: argparse.Namespace) -> None:
     examples = read_tsv([args.data]).pairs[: args.count]
     texts, references = [text for text, _ in examples], [text for _, text in examples]
     calibration = list(read_tsv([args.calibration]).pairs[:1000])
@@ -83,7 +77,3 @@ def main() -> None:
                     }
                     line = json.dumps(figures) if args.json else "  ".join(f"{k} {v}" for k, v in figures.items())
                     print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

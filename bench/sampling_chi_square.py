@@ -1,6 +1,5 @@
 """Are tokens drawn as often as the reference's distribution says? A chi-square test of every filter.
 
-usage: python -m bench.sampling_chi_square [--draws 100000] [--words 2000] [--seed 1]
 
 Tokens that are expected fewer than five times share a cell. A token that must not be drawn at all makes p 0.
 """
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.case import case
 from model.reference.sampling import sampling_distribution
 from service.decoding.sampling import TOP_CANDIDATES, Sampler, Top
 from service.options import DecodingOptions
@@ -106,12 +106,8 @@ def survival(statistic: float, freedom: int) -> float:
     return scale / (x + 1 - a - fraction)
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--draws", type=int, default=100_000)
-    ask.add_argument("--words", type=int, default=2000)
-    ask.add_argument("--seed", type=int, default=1)
-    args = ask.parse_args()
+@case(draws=100_000, words=2000, seed=1)
+def sampling_chi_square(args: argparse.Namespace) -> None:
     row = zipf_row(args.words, seed=args.seed)
     print(f"{args.draws} draws of {args.words} tokens, seed {args.seed}")
     print(f"{'filter':16} {'chi-square':>10} {'freedom':>8} {'p':>8}")
@@ -121,7 +117,3 @@ def main() -> None:
         worst = min(worst, result.p)
         print(f"{name:16} {result.statistic:10.1f} {result.freedom:8} {result.p:8.4f}")
     sys.exit(worst < SIGNIFICANT)
-
-
-if __name__ == "__main__":
-    main()

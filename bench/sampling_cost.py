@@ -1,6 +1,5 @@
 """What drawing a token costs: microseconds with the best tokens of the row, and when the whole row must be read.
 
-usage: python -m bench.sampling_cost [--words 8000 32000] [--json]
 
 `best` is the first decile of the draws for which the best 64 tokens are enough, `share` how many those are, `row` the
 first decile of draws from the row alone (a busy machine shifts the median), `mean` what a draw costs on average.
@@ -18,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bench.case import case
 from bench.sampling_chi_square import FILTERS, best_of, zipf_row
 from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.options import DecodingOptions
@@ -66,11 +66,8 @@ def _us(draw: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1e6
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--words", type=int, nargs="+", default=[8000, 32000])
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case(words=[8000, 32000])
+def sampling_cost(args: argparse.Namespace) -> None:
     rows = []
     for words in args.words:
         for kind, logprobs_V in (("zipf", zipf_row(words, seed=1)), ("peaked", peaked_row(words))):
@@ -82,7 +79,3 @@ def main() -> None:
     print(f"{'filter':16} {'row':>7} {'words':>6} {'best':>7} {'share':>6} {'row':>7} {'mean':>7}")
     for name, kind, words, best_us, share, row_us, mean_us in rows:
         print(f"{name:16} {kind:>7} {words:6} {best_us:7.1f} {share:6.0%} {row_us:7.1f} {mean_us:7.1f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,5 @@
 """Many clients at once on a real server: are answers those given alone, are rows and memory given back?
 
-usage: python -m bench.soak BUNDLE SENTENCES.txt [--clients 64] [--requests 2000] [--mixed] [--json]
 
 1. Each sentence alone, then all of them from many clients at once: every answer must be identical, token for token.
    Steps taken are compared with the longest answer and the sum of all.
@@ -18,9 +17,9 @@ import json
 import random
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
+from bench.case import case
 from bench.footprint import resident_mb
 from cli.local_server import fetch, serving
 from glossa.client import AsyncClient
@@ -118,20 +117,9 @@ async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str,
     return figures
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("bundle", type=Path)
-    ask.add_argument("sentences", type=Path)
-    ask.add_argument("--clients", type=int, default=64)
-    ask.add_argument("--requests", type=int, default=2000)
-    ask.add_argument("--mixed", action="store_true")
-    ask.add_argument("--json", action="store_true")
-    args = ask.parse_args()
+@case("bundle", "sentences", clients=64, requests=2000, mixed=False)
+def soak(args: argparse.Namespace) -> None:
     with serving(args.bundle) as (address, ops):
         figures = asyncio.run(measure(address, ops, args))
     print(json.dumps(figures) if args.json else "\n".join(f"{name:32} {value:g}" for name, value in figures.items()))
     sys.exit(bool(figures["differing"] or figures["rows left"]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Do drafts pay? Tokens per second with and without `--draft-tokens`, of texts that repeat themselves and of others.
 
-usage: python -m bench.speculation [--checkpoint DIRECTORY --text FILE] [--layers 12 --width 768 --words 32000]
-           [--scheme w8a8-dynamic] [--draft 8] [--requests 1,8] [--tokens 128] [--repeats 5] [--threads 1] [--json]
 
 One engine in this process answers whole requests, prompts included; with and without drafts in turns, medians of
 `--repeats` and of the ratios of neighbours. Without --checkpoint the weights are random, in the shape of Llama; such a
@@ -24,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.engine_overhead import processor
 from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
 from export.bundle import TOKENIZER, load_bundle
@@ -165,21 +164,20 @@ def _compared(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path)
-    parser.add_argument("--text", type=Path, help="lines to make prompts of")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--words", type=int, default=32000)
-    parser.add_argument("--scheme", choices=list(SCHEMES), default="w8a8-dynamic")
-    parser.add_argument("--draft", type=int, default=8)
-    parser.add_argument("--requests", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8])
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+@case(
+    checkpoint=Path,
+    text=Flag(Path, help="lines to make prompts of"),
+    layers=12,
+    width=768,
+    words=32000,
+    scheme=Flag("w8a8-dynamic", choices=list(SCHEMES)),
+    draft=8,
+    requests=Flag([1, 8], type=lambda text: [int(part) for part in text.split(",")]),
+    tokens=128,
+    repeats=5,
+    threads=1,
+)
+def speculation(arguments: argparse.Namespace) -> None:
     lines = measure(arguments)
     if arguments.json:
         print(json.dumps({"processor": processor(), "lines": lines}))
@@ -187,7 +185,3 @@ def main() -> None:
     print(processor())
     for line in lines:
         print("  ".join(f"{name} {value}" for name, value in line.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,8 +4,6 @@ Every part is a script of its own, which can be run by itself and prints JSON; t
 an otherwise idle machine, under a budget of time, keeps what they said, and writes the section between two marks of the
 page. A part whose peer is not installed, or which fails, is told as such and costs no other part its figures.
 
-usage: python -m bench.speed [--only PART …] [--checkpoint DIRECTORY] [--data TEST.tsv] [--bundle DIRECTORY]
-           [--peer-python PYTHON] [--budget-s 1200] [--write BENCHMARKS.md] [--keep FILE.json] [--from FILE.json]
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.case import Flag, case
 from bench.measure import Verdict, machine, versions
 from bench.speed_models import CACHE
 from export.bundle import load_bundle
@@ -45,14 +44,14 @@ class Part:
 
 def parts(options: argparse.Namespace) -> list[Part]:
     peer, faces = ("ctranslate2",), ("transformers",)
-    speed, face = "compare_speed_ctranslate2", "compare_speed_transformers"
+    speed, face = "compare-speed-ctranslate2", "compare-speed-transformers"
     scheme = f"--scheme {options.scheme}"
     schemes = f"w8-block64 {options.scheme} w4-block32 w4-block128 fp32"
-    goodput = f"compare_goodput {scheme} --quick"
+    goodput = f"compare-goodput {scheme} --quick"
     found = [
         Part(
             "models",
-            f"speed_models --scheme fp32 {options.scheme} w8-block64 w4-block32 w4-block128",
+            f"speed-models --scheme fp32 {options.scheme} w8-block64 w4-block32 w4-block128",
             "what is measured",
         ),
         Part("bandwidth", f"bandwidth --schemes {schemes}", "One row beside the memory's speed"),
@@ -65,12 +64,12 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("transformers-alone", f"{face} alone --scheme w8-block64", "Hugging Face, one at a time", faces),
         Part("transformers-offline", f"{face} offline {scheme}", "Hugging Face, many at once", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
-        Part("overhead", f"grpc_overhead overhead {scheme} --repetitions 3", "gRPC and Python with all rows busy"),
-        Part("grpc-alone", "grpc_alone --repetitions 2", "What gRPC alone takes for a streamed message"),
-        Part("memory", f"grpc_overhead memory {scheme} --repetitions 3", "Memory", peer),
-        Part("growth", f"cost_growth {scheme} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
-        Part("profile-fp32", "profile_step --scheme fp32", "Where a step goes, fp32"),
-        Part("profile", f"profile_step {scheme}", f"Where a step goes, {options.scheme}"),
+        Part("overhead", f"grpc-overhead overhead {scheme} --repetitions 3", "gRPC and Python with all rows busy"),
+        Part("grpc-alone", "grpc-alone --repetitions 2", "What gRPC alone takes for a streamed message"),
+        Part("memory", f"grpc-overhead memory {scheme} --repetitions 3", "Memory", peer),
+        Part("growth", f"cost-growth {scheme} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
+        Part("profile-fp32", "profile-step --scheme fp32", "Where a step goes, fp32"),
+        Part("profile", f"profile-step {scheme}", f"Where a step goes, {options.scheme}"),
     ]
     if options.checkpoint:
         real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
@@ -83,7 +82,7 @@ def parts(options: argparse.Namespace) -> list[Part]:
             Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
         ]
     if options.peer_python:
-        genai = f"compare_genai {options.cache / 'llama'} --peer-python {shlex.quote(str(options.peer_python))} --case"
+        genai = f"compare-genai {options.cache / 'llama'} --peer-python {shlex.quote(str(options.peer_python))} --case"
         found += [Part(f"genai-{case}", f"{genai} {case}", f"Decoder-only, {case}") for case in GENAI_BARS]
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
@@ -101,8 +100,8 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
         return {"skipped": "the budget of time was spent"}
     words = shlex.split(part.command)
     flags = [] if part.name == "models" or "--json" in words else ["--json"]
-    place = ["--cache", str(cache)] if words[0] not in ("compare_genai", "grpc_alone", "invariance") else []
-    command = [sys.executable, "-m", f"bench.{words[0]}", *words[1:], *place, *flags]
+    place = ["--cache", str(cache)] if words[0] not in ("compare-genai", "grpc-alone", "invariance") else []
+    command = [sys.executable, "-m", "bench", *words, *place, *flags]
     began_s = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=min(LONG, within_s))
@@ -110,7 +109,7 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
         return {"skipped": f"not ready within {min(LONG, within_s):.0f} s"}
     took = {
         "seconds": round(time.monotonic() - began_s, 1),
-        "command": f"python -m bench.{_without_folders(part)}",
+        "command": f"python -m bench {_without_folders(part)}",
     }
     if part.name == "models":
         return took if done.returncode == 0 else {"skipped": done.stderr.strip()[-500:]}
@@ -257,26 +256,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--only", nargs="+", default=[], help="parts by name; others keep what was measured before")
-    ask.add_argument("--cache", type=Path, default=CACHE)
-    ask.add_argument("--checkpoint", type=Path, help="a trained model, for real sentences")
-    ask.add_argument("--data", type=Path, help="TSV of sentence pairs for it")
-    ask.add_argument("--bundle", type=Path, help="its bundle as exported, for quality and invariance")
-    ask.add_argument("--scheme", default="w8a8-static-kv8", help="of int8")
-    ask.add_argument("--peer-python", type=Path, help="an interpreter that has onnxruntime-genai, to measure it too")
-    ask.add_argument("--budget-s", type=float, default=1200.0)
-    ask.add_argument("--keep", type=Path, default=CACHE / "speed.json", help="what was measured, as JSON")
-    ask.add_argument("--from", dest="earlier", type=Path, help="measure nothing: write what was kept")
-    ask.add_argument("--write", type=Path, help="the page whose section is rewritten; printed if not given")
-    options = ask.parse_args()
-    results = json.loads(options.earlier.read_text()) if options.earlier else measure(options)
+@case(
+    only=Flag([], "parts by name; others keep what was measured before", type=str),
+    cache=CACHE,
+    checkpoint=Flag(Path, "a trained model, for real sentences"),
+    data=Flag(Path, "TSV of sentence pairs for it"),
+    bundle=Flag(Path, "its bundle as exported, for quality and invariance"),
+    scheme=Flag("w8a8-static-kv8", "of int8"),
+    peer_python=Flag(Path, "an interpreter that has onnxruntime-genai, to measure it too"),
+    budget_s=1200.0,
+    keep=Flag(CACHE / "speed.json", "where the results are stored, as JSON"),
+    stored=Flag(Path, "measure nothing: write these stored results"),
+    write=Flag(Path, "the page whose section is rewritten; printed if not given"),
+)
+def speed(options: argparse.Namespace) -> None:
+    results = json.loads(options.stored.read_text()) if options.stored else measure(options)
     if options.write:
         rewrite(options.write, section(results))
     else:
         print(section(results))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ One is trained (any checkpoint); the other is `bench.random_model`, in the 6+6-l
 What is built lies in a cache directory, by the digest of the sources that built it: a changed exporter is never
 measured by its old graphs.
 
-usage: python -m bench.speed_models [--cache runs/bench] [--checkpoint DIRECTORY] [--scheme fp32 …] [--peers]
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.case import Flag, case
 from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
@@ -194,29 +194,22 @@ def _digest(paths: Iterable[Path]) -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """--cache, --checkpoint and --data, which `chosen_model` reads."""
-    parser.add_argument("--cache", type=Path, default=CACHE, help="what is built is kept here")
-    parser.add_argument("--checkpoint", type=Path, help="a trained model instead of the random one")
-    parser.add_argument("--data", type=Path, help="TSV of sentence pairs for it; the embedded corpus if not given")
+MODEL_OPTIONS = {
+    "cache": Flag(CACHE, "what is built is kept here"),
+    "checkpoint": Flag(Path, "a trained model instead of the random one"),
+    "data": Flag(Path, "TSV of sentence pairs for it; the embedded corpus if not given"),
+}
+"""The flags that `chosen_model` reads."""
 
 
 def chosen_model(options: argparse.Namespace) -> SpeedModel:
     return SpeedModel(options.cache, options.checkpoint, options.data)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_model_options(ask)
-    ask.add_argument("--scheme", nargs="+", default=["fp32"])
-    ask.add_argument("--peers", action="store_true", help="what CTranslate2 reads, too")
-    options = ask.parse_args(arguments)
+@case(**MODEL_OPTIONS, scheme=["fp32"], peers=Flag(False, help="what CTranslate2 reads, too"))
+def speed_models(options: argparse.Namespace) -> None:
     model = chosen_model(options)
     for form in options.scheme:
         print(model.bundle(form))
     for kind in ("float32", "int8") if options.peers else ():
         print(model.ctranslate2(kind))
-
-
-if __name__ == "__main__":
-    main()

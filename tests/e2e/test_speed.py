@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def model(tmp_path_factory):
     """Built in a process of its own: the peers' libraries warn, and warnings are errors here."""
     cache = tmp_path_factory.mktemp("speed")
-    command = [sys.executable, "-m", "bench.speed_models", "--cache", str(cache), "--scheme", "fp32", INT8]
+    command = [sys.executable, "-m", "bench", "speed-models", "--cache", str(cache), "--scheme", "fp32", INT8]
     subprocess.run([*command, *(["--peers"] if HAS_CTRANSLATE2 else [])], check=True, cwd=ROOT, capture_output=True)
     return SpeedModel(cache)
 
