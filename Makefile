@@ -23,7 +23,7 @@ setup: $(STAMP)  ## create .venv from the pinned requirements (TORCH_INDEX=… f
 
 # Everything is pinned, so pip need not resolve (--no-deps). Byte-compiling goes last, on every core; a package that ships
 # a file for another Python makes it fail without harm, hence the ignored status.
-$(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/python/glossa/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "glossa needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make setup PYTHON=python3.12")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) lacks the venv module; install the python3-venv package of your system" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.flags import Flags, flag, with_flags
@@ -24,6 +25,10 @@ def _connection(kind: Any, help: str, variable: str) -> Any:
 
 CONNECTION: Flags = {
     "address": _connection(str, f"HOST:PORT of the server [default: {ADDRESS}]", "GLOSSA_ADDRESS"),
+    "tls": _connection(bool, "connect with TLS", "GLOSSA_TLS"),
+    "tls_ca": _connection(Path, "PEM file of the certificate authorities to trust; implies --tls", "GLOSSA_TLS_CA"),
+    "token": _connection(str, "bearer token of every call; better given as the variable", "GLOSSA_TOKEN"),
+    "metadata": _connection(list[str], "NAME=VALUE sent with every call; may be repeated", "GLOSSA_METADATA"),
 }
 
 
@@ -32,6 +37,20 @@ class Connection:
     """Where a server is and how to call it."""
 
     address: str = ADDRESS
+    tls: bool = False
+    tls_ca: Path | None = None
+    token: str = ""
+    metadata: tuple[str, ...] = ()  # NAME=VALUE
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of both clients. Raises UsageError."""
+        pairs = [text.partition("=") for text in self.metadata]
+        for name, separator, value in pairs:
+            if not (name and separator):
+                raise UsageError(f"--metadata: must be NAME=VALUE, got {name + separator + value!r}")
+        metadata = {name: value for name, _, value in pairs}
+        return {"tls": self.tls_ca or self.tls, "token": self.token, "metadata": metadata}
 
     def at(self, address: str) -> Connection:
         """The same to another address."""
@@ -41,13 +60,13 @@ class Connection:
         """A client for blocking calls."""
         from glossa.client import Client
 
-        return Client(self.address, **settings)
+        return Client(self.address, **self.settings, **settings)
 
     def async_client(self, **settings: Any) -> AsyncClient:
         """A client for asyncio."""
         from glossa.client import AsyncClient
 
-        return AsyncClient(self.address, **settings)
+        return AsyncClient(self.address, **self.settings, **settings)
 
     def explain(self, error: Any) -> str:
         """The message of a ClientError; of a server that cannot be reached with the cause and the fix."""

@@ -88,4 +88,4 @@ def classify(
             for label in result.labels:
                 typer.echo(f"{label.probability:.4f}  {label.label}")
             for token in result.token_weights:
-                typer.echo(f"      {token.weight:.4f}  {text[token.start : token.end].strip() or '(special token)'}")
+                typer.echo(f"      {token.weight:.4f}  {text[slice(*token.span)].strip() or '(special token)'}")

@@ -36,6 +36,7 @@ from cli.load_generator import (
 from cli.load_report import Figures, Objectives, as_json, block, fewest_misses, figures, highest_sustained, summary
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2 as pb
+from glossa.version import VERSION
 
 SCHEMA = 1  # of the JSON report; grows when a key changes its meaning
 MAX_RATE = 100_000.0
@@ -155,7 +156,7 @@ class Report:
                 "bundle_sha256": self.model.bundle_sha256,
             },
             "client": {  # the machine of the generator, which need not be the server's
-                "glossa": _version("glossa"),
+                "glossa": VERSION,
                 "grpcio": _version("grpcio"),
                 "python": platform.python_version(),
                 "system": platform.platform(),

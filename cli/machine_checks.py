@@ -80,7 +80,7 @@ def _package(name: str, *, required: bool) -> Check:
         except metadata.PackageNotFoundError:
             continue
     if required:
-        return Check(name=name, status="fail", value="not installed", fix="pip install 'glossa[serve]', or make setup")
+        return Check(name=name, status="fail", value="not installed", fix="pip install glossa, or make setup")
     return Check(
         name=name,
         status="warn",
@@ -95,7 +95,7 @@ def _providers(root: Path) -> Check:
 
         providers = available_providers()
     except ImportError as error:
-        fix = "pip install 'glossa[serve]', or make setup"
+        fix = "pip install glossa, or make setup"
         return Check(name="execution providers", status="fail", value=f"none: {error}", fix=fix)
     value = ", ".join(providers)
     if "CUDAExecutionProvider" not in providers and (root / "proc/driver/nvidia/version").exists():
@@ -103,7 +103,7 @@ def _providers(root: Path) -> Check:
             name="execution providers",
             status="warn",
             value=f"{value}; there is an NVIDIA driver, but this ONNX Runtime cannot use it",
-            fix="pip uninstall onnxruntime, then pip install 'glossa[gpu]'",
+            fix="pip uninstall onnxruntime, then pip install -r requirements/gpu.in",
         )
     return Check(name="execution providers", status="ok", value=value)
 
@@ -128,7 +128,7 @@ def _cores(root: Path) -> Check:
     try:
         from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # loads pydantic, which may be missing
     except ImportError as error:
-        fix = "pip install 'glossa[serve]', or make setup"
+        fix = "pip install glossa, or make setup"
         return Check(name="cores", status="fail", value=f"{os.cpu_count()}; {error}", fix=fix)
     found = processors(root)
     usable, present = found.usable, os.cpu_count() or 1

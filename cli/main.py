@@ -49,11 +49,11 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version of the installed distribution and exit, if `--version` was given."""
+    """Print the version and exit, if `--version` was given."""
     if wanted:
-        from importlib import metadata
+        from glossa.version import VERSION
 
-        typer.echo(f"glossa {metadata.version('glossa')}")
+        typer.echo(f"glossa {VERSION}")
         raise typer.Exit
 
 

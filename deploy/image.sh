@@ -41,7 +41,7 @@ for libc in $(seq -f manylinux_2_%g 36 -1 17) manylinux2014; do  # Debian 12 has
   wheels_for+=(--platform "${libc}_$machine")
 done
 rm -rf build/wheels
-.venv/bin/pip download -qq --disable-pip-version-check --no-deps --require-hashes --only-binary :all: "${wheels_for[@]}" \
+.venv/bin/python -m pip download -qq --disable-pip-version-check --no-deps --require-hashes --only-binary :all: "${wheels_for[@]}" \
   -r requirements/build.txt -r "requirements/$requirements" --dest build/wheels
 trap 'rm -rf build/wheels' EXIT
 
@@ -49,7 +49,7 @@ arguments=(
   --target "$target" --tag "$name" --network none
   --build-arg PIP_NO_INDEX=1
   --build-arg "BASE_IMAGE=${BASE_IMAGE:-$default_base}"
-  --build-arg "VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)"
+  --build-arg "VERSION=$(sed -n 's/^VERSION = "\(.*\)"/\1/p' clients/python/glossa/version.py)"
   --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)"
   --build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)"
 )

@@ -28,7 +28,7 @@ from pydantic_settings import (
 from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
-OTHERS = ("GLOSSA_ADDRESS",)  # read by the commands of a client, not by a server
+OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of a client
 MAX_SINGLE_ENGINE_THREADS = 8
 """Of a step, unless it is set: a step is short, and more threads wait for each other longer than they compute."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -15,10 +15,8 @@ import platform
 import signal
 import socket
 import time
-import tomllib
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from glossa.version import VERSION
 from service.config import ServerSettings
 from service.edge import logs
 from service.edge.calls import Calls
@@ -88,7 +87,7 @@ class Server:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
         self._open_model = open_model or partial(_open_model, busy_engines=BusyEngines())
-        self._version = version()
+        self._version = VERSION
         self._metrics = Metrics(RPCS, version=self._version, commit=settings.commit)
         self.calls = Calls(
             self._metrics,
@@ -262,12 +261,3 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_ms", ms(settings.max_connection_age_s)),
         ("grpc.max_connection_age_grace_ms", ms(settings.max_connection_age_grace_s)),
     ]
-
-
-def version() -> str:
-    """The version of Glossa: of the installed package, or of the source tree this file is in."""
-    try:
-        return metadata.version("glossa")
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).parent.parent / "pyproject.toml"
-        return str(tomllib.loads(project.read_text())["project"]["version"]) if project.is_file() else "unknown"

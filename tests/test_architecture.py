@@ -24,7 +24,7 @@ OUTSIDE = ("bench", "lectures", "tests")  # nothing of the product may import th
 MAY_IMPORT = {
     "model": (),
     "export": ("model",),
-    "service": ("export.bundle", "model.tokenizer", "glossa.v1"),
+    "service": ("export.bundle", "model.tokenizer", "glossa.v1", "glossa.version"),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
     "codegen": ("service.option_metadata", "service.options"),

@@ -33,7 +33,19 @@ def attended(source=ANIMAL, target=BANK):
     encoder = tuple(even(len(theirs), 1 if place == it else None) for place in range(len(theirs)))
     matrices = [AttentionMatrix("encoder", 1, head, encoder) for head in (1, 2)]
     matrices.append(AttentionMatrix("cross", 2, 0, cross))
-    return Attended(theirs, ours, predicted, target, "length", tuple(matrices), 1, 1, 0.0, 0.0, 0.0)
+    return Attended(
+        source=theirs,
+        target=ours,
+        predicted=predicted,
+        target_text=target,
+        finish_reason="length",
+        matrices=tuple(matrices),
+        prompt_tokens=1,
+        generated_tokens=1,
+        queue_s=0.0,
+        prefill_s=0.0,
+        total_s=0.0,
+    )
 
 
 def printed(seen, matrix, width=200):

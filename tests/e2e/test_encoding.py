@@ -94,7 +94,7 @@ def test_labels_are_those_of_pytorch(client):
             assert told.token_weights_BS is not None
             weights = told.token_weights_BS[0].tolist()
             assert [token.weight for token in answer.token_weights] == pytest.approx(weights, abs=1e-6)
-            pieces = [text[token.start : token.end].strip() for token in answer.token_weights]
+            pieces = [text[slice(*token.span)].strip() for token in answer.token_weights]
             assert pieces == ["", *text.split(), ""]
 
 

@@ -1,8 +1,17 @@
 """A client of Glossa: `Client` for blocking calls, `AsyncClient` for asyncio. Needs gRPC and the stubs alone."""
 
-from glossa.client.client import AsyncClient as AsyncClient
-from glossa.client.client import Client as Client
-from glossa.client.client import ClientError as ClientError
-from glossa.client.client import Options as Options
-from glossa.client.client import ScoreOptions as ScoreOptions
-from glossa.client.client import closest as closest
+from glossa.client.async_client import AsyncClient
+from glossa.client.calls import AttendOptions, CallOptions, Options, ScoreOptions, closest
+from glossa.client.client import Client
+from glossa.client.errors import ClientError
+
+__all__ = [
+    "AsyncClient",
+    "AttendOptions",
+    "CallOptions",
+    "Client",
+    "ClientError",
+    "Options",
+    "ScoreOptions",
+    "closest",
+]

@@ -1,17 +1,34 @@
-"""What a client is told, as plain values: frozen dataclasses made of the messages of glossa.v1. Knows no gRPC."""
+"""What the calls of the client return: frozen dataclasses with the fields of the messages of glossa.v1.
+
+Enumerations are lower-case names, durations seconds, spans pairs [start, end) of characters. Knows no gRPC.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+import functools
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from glossa.v1 import glossa_pb2 as pb
+
+T = TypeVar("T")
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a call cost, measured in the server."""
+
+    prompt_tokens: int
+    generated_tokens: int
+    queue_s: float
+    prefill_s: float
+    total_s: float
 
 
 @dataclass(frozen=True)
 class TokenAlternative:
-    """A token that could have been chosen."""
+    """One of the most likely tokens at a position."""
 
     token: int
     text: str
@@ -25,15 +42,15 @@ class TokenLogprob:
     token: int
     text: str
     logprob: float
-    top_logprobs: tuple[TokenAlternative, ...] = ()  # best first; only when asked for
+    top_logprobs: tuple[TokenAlternative, ...] = ()  # best first; only when requested
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which places of the source the tokens of an answer belong to. A span is [start, end) in a text's characters."""
+    """Which source tokens the tokens of an answer are aligned with."""
 
-    source_spans: tuple[tuple[int, int], ...]  # of the request's text, the end token's included
-    target_spans: tuple[tuple[int, int], ...]  # of the answer's text
+    source_spans: tuple[Span, ...]  # of the request's text, the end token's included
+    target_spans: tuple[Span, ...]  # of the answer's text
     rows: tuple[tuple[float, ...], ...] = ()  # soft: for each token of the answer its weights over the source tokens
     positions: tuple[int, ...] = ()  # hard: for each token of the answer the index of its source token
 
@@ -44,53 +61,43 @@ class Hypothesis:
 
     text: str
     finish_reason: str
-    score: float  # what answers are ranked by
+    score: float  # by which answers are ranked
     cumulative_logprob: float
-    tokens: tuple[int, ...] = ()  # only when asked for
-    token_logprobs: tuple[TokenLogprob, ...] = ()  # only when asked for
+    tokens: tuple[int, ...] = ()  # only when requested, as all below
+    token_logprobs: tuple[TokenLogprob, ...] = ()
     alignment: Alignment | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A whole answer. Times in seconds, measured in the server."""
+@dataclass(frozen=True, kw_only=True)
+class Answer(Cost):
+    """A whole answer."""
 
     text: str
     finish_reason: str  # end_of_sequence, length or stop_string
-    prompt_tokens: int
-    generated_tokens: int
-    queue_s: float
-    prefill_s: float
     first_token_s: float
-    total_s: float
-    tokens: tuple[int, ...] = ()  # only when asked for
-    hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with what was asked to be told beside them
+    tokens: tuple[int, ...] = ()  # only when requested
+    hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with the requested log-probabilities
     seed: int | None = None  # of a sampled answer
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a streamed answer; `answer` is the whole, in the last piece only."""
+    """A piece of a streamed answer; the last one has the whole answer."""
 
     text: str
     tokens: tuple[int, ...] = ()
     answer: Answer | None = None
 
 
-@dataclass(frozen=True)
-class Score:
-    """How likely a model finds a target. Times in seconds, measured in the server."""
+@dataclass(frozen=True, kw_only=True)
+class Score(Cost):
+    """The score of a given target."""
 
     score: float  # by which beam search would rank it
     cumulative_logprob: float
     perplexity: float
     tokens: tuple[TokenLogprob, ...]
     alignment: Alignment | None
-    prompt_tokens: int
-    generated_tokens: int
-    queue_s: float
-    prefill_s: float
-    total_s: float
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class TokenCandidate:
 
 @dataclass(frozen=True)
 class LabelProbability:
-    """How likely a text has a label."""
+    """The probability of a label."""
 
     label: str
     probability: float
@@ -112,148 +119,105 @@ class LabelProbability:
 
 @dataclass(frozen=True)
 class TokenWeight:
-    """How much a token had to say about the labels. It stands for the characters [start, end) of the text."""
+    """How much a token contributed to the labels."""
 
-    start: int
-    end: int
+    span: Span  # of the request's text
     weight: float
 
 
-@dataclass(frozen=True)
-class Classification:
-    """What a text is. Times in seconds, measured in the server."""
+@dataclass(frozen=True, kw_only=True)
+class Classification(Cost):
+    """The labels of a text."""
 
-    labels: tuple[LabelProbability, ...]  # the likeliest first
-    token_weights: tuple[TokenWeight, ...]  # only when asked for
-    prompt_tokens: int
-    generated_tokens: int
-    queue_s: float
-    prefill_s: float
-    total_s: float
+    labels: tuple[LabelProbability, ...]  # most likely first
+    token_weights: tuple[TokenWeight, ...]  # only when requested
 
 
 @dataclass(frozen=True)
 class AttentionToken:
-    """A token that attends, or is attended to; text: with the blank before it, or a name such as <eos>."""
+    """A query or key token; text: with the blank before it, or a name such as <eos>."""
 
     token: int
     text: str
-    span: tuple[int, int]  # [start, end) of the request's text, or of the answer's
+    span: Span  # of the request's text, or of the answer's
 
 
 @dataclass(frozen=True)
 class AttentionMatrix:
-    """The weights of one head: a row for each token that attends, a column for each that is attended to."""
+    """The weights of one head: a row for each query token, a column for each key token."""
 
     kind: str  # encoder, decoder or cross
-    layer: int  # from 1; 0: the mean of those that were asked for
-    head: int  # the same
+    layer: int  # from 1; 0: the mean of the requested ones
+    head: int  # likewise
     rows: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True)
-class Attended:
-    """What the tokens of a text and its answer attend to. Times in seconds, measured in the server."""
+@dataclass(frozen=True, kw_only=True)
+class Attended(Cost):
+    """The attention weights of a text and its answer."""
 
-    source: tuple[AttentionToken, ...]  # what the encoder reads
-    target: tuple[AttentionToken, ...]  # what the decoder reads, its start token first
-    predicted: tuple[AttentionToken, ...]  # the token behind each of `target`; the last one may have none
+    source: tuple[AttentionToken, ...]  # input of the encoder
+    target: tuple[AttentionToken, ...]  # input of the decoder, its start token first
+    predicted: tuple[AttentionToken, ...]  # the token predicted after each of `target`; the last one may have none
     target_text: str
-    finish_reason: str  # of the model's own answer; "" for one that was given
+    finish_reason: str  # of a generated answer; "" of one that was given
     matrices: tuple[AttentionMatrix, ...]
-    prompt_tokens: int
-    generated_tokens: int
-    queue_s: float
-    prefill_s: float
-    total_s: float
 
     def rows(self, kind: str) -> tuple[AttentionToken, ...]:
-        """The tokens that attend: in cross-attention the one that is predicted, which is what an alignment is about."""
+        """The query tokens; in cross-attention the predicted ones, as in an alignment."""
         return {"encoder": self.source, "decoder": self.target, "cross": self.predicted}[kind]
 
     def columns(self, kind: str) -> tuple[AttentionToken, ...]:
-        """The tokens that are attended to."""
+        """The key tokens."""
         return self.target if kind == "decoder" else self.source
 
 
 @dataclass
 class Stream:
-    """Turns messages of a stream into pieces."""
+    """Turns the messages of a stream into pieces."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 
     def piece(self, message: Any) -> Piece:
+        """The piece of one message; `answer` is set in the last."""
         self.texts.append(message.text)
         self.tokens += message.tokens
         answer = None
         if message.HasField("final"):
-            answer = answer_of("".join(self.texts), self.tokens, message.final)
+            answer = _read(Answer, message.final, text="".join(self.texts), tokens=tuple(self.tokens))
         return Piece(message.text, tuple(message.tokens), answer)
 
 
-def answer_of(text: str, tokens: Iterable[int], end: Any) -> Answer:
-    """end: a message with finish_reason, usage, timings, hypotheses and seed."""
-    return Answer(
-        text=text,
-        finish_reason=_finish_reason(end),
-        first_token_s=end.timings.first_token.ToTimedelta().total_seconds(),
-        tokens=tuple(tokens),
-        hypotheses=tuple(map(_hypothesis, end.hypotheses)),
-        seed=end.seed if end.HasField("seed") else None,
-        **_cost(end),
-    )
+def answer_of(message: Any) -> Answer:
+    """The answer of a call that does not stream."""
+    return _read(Answer, message)
 
 
 def score_of(message: pb.ScoreResponse) -> Score:
-    return Score(
-        score=message.score,
-        cumulative_logprob=message.cumulative_logprob,
-        perplexity=message.perplexity,
-        tokens=tuple(map(_token, message.tokens)),
-        alignment=_alignment(message),
-        **_cost(message),
-    )
+    """The score of a target."""
+    return _read(Score, message)
 
 
 def mask_candidates_of(message: pb.FillMaskResponse) -> list[tuple[TokenCandidate, ...]]:
-    return [
-        tuple(TokenCandidate(filling.token, filling.text, filling.probability) for filling in mask.candidates)
-        for mask in message.masks
-    ]
+    """For each mask the most likely tokens."""
+    return [tuple(_read(TokenCandidate, one) for one in mask.candidates) for mask in message.masks]
 
 
 def classification_of(message: pb.ClassifyResponse) -> Classification:
-    return Classification(
-        labels=tuple(LabelProbability(told.label, told.probability) for told in message.labels),
-        token_weights=tuple(TokenWeight(told.span.start, told.span.end, told.weight) for told in message.token_weights),
-        **_cost(message),
-    )
+    """The labels of a text."""
+    return _read(Classification, message)
 
 
 def attended_of(message: pb.AttendResponse) -> Attended:
-    reason = _finish_reason(message)
-    return Attended(
-        source=tuple(map(_attention_token, message.source)),
-        target=tuple(map(_attention_token, message.target)),
-        predicted=tuple(map(_attention_token, message.predicted)),
-        target_text=message.target_text,
-        finish_reason="" if reason == "unspecified" else reason,
-        matrices=tuple(_matrix(matrix, message) for matrix in message.matrices),
-        **_cost(message),
-    )
-
-
-def _attention_token(message: pb.AttentionToken) -> AttentionToken:
-    return AttentionToken(message.token, message.text, (message.span.start, message.span.end))
-
-
-def _matrix(matrix: pb.AttentionMatrix, message: pb.AttendResponse) -> AttentionMatrix:
-    kind = attention_kind(matrix.kind)
-    columns = len(message.target if kind == "decoder" else message.source)
-    weights = tuple(matrix.weights)
-    rows = tuple(weights[start : start + columns] for start in range(0, len(weights), columns))
-    return AttentionMatrix(kind, matrix.layer, matrix.head, rows)
+    """The attention weights of a text and its answer, as rows."""
+    matrices = []
+    for matrix in message.matrices:
+        kind, weights = attention_kind(matrix.kind), tuple(matrix.weights)
+        columns = len(message.target if kind == "decoder" else message.source)
+        rows = tuple(weights[start : start + columns] for start in range(0, len(weights), columns))
+        matrices.append(AttentionMatrix(kind, matrix.layer, matrix.head, rows))
+    return _read(Attended, message, matrices=tuple(matrices))
 
 
 def attention_kind(number: Any) -> str:
@@ -261,45 +225,36 @@ def attention_kind(number: Any) -> str:
     return pb.AttentionKind.Name(number).removeprefix("ATTENTION_KIND_").lower()
 
 
-def _cost(message: Any) -> dict[str, Any]:
-    timings = message.timings
-    return {
-        "prompt_tokens": message.usage.prompt_tokens,
-        "generated_tokens": message.usage.generated_tokens,
-        "queue_s": timings.queue.ToTimedelta().total_seconds(),
-        "prefill_s": timings.prefill.ToTimedelta().total_seconds(),
-        "total_s": timings.total.ToTimedelta().total_seconds(),
-    }
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def _finish_reason(message: Any) -> str:
-    return pb.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_").lower()
+def _read(kind: type[T], message: Any, **given: Any) -> T:
+    """A dataclass from the fields of a message that have the same names; `given` are those that the message lacks."""
+    fields = {name: _field(message, name, hint) for name, hint in _hints(cast(Any, kind)).items() if name not in given}
+    return kind(**given, **fields)
 
 
-def _hypothesis(message: pb.Hypothesis) -> Hypothesis:
-    return Hypothesis(
-        text=message.text,
-        finish_reason=_finish_reason(message),
-        score=message.score,
-        cumulative_logprob=message.cumulative_logprob,
-        tokens=tuple(message.tokens),
-        token_logprobs=tuple(map(_token, message.token_logprobs)),
-        alignment=_alignment(message),
-    )
+def _field(message: Any, name: str, hint: Any) -> Any:
+    if name in ("prompt_tokens", "generated_tokens"):
+        return getattr(message.usage, name)
+    if name.endswith("_s"):
+        return getattr(message.timings, name.removesuffix("_s")).ToTimedelta().total_seconds()
+    if name == "finish_reason":
+        reason = pb.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_").lower()
+        return "" if reason == "unspecified" else reason
+    if type(None) in get_args(hint):
+        return _value(getattr(message, name), get_args(hint)[0]) if message.HasField(name) else None
+    return _value(getattr(message, name), hint)
 
 
-def _token(message: pb.TokenLogprob) -> TokenLogprob:
-    top = tuple(TokenAlternative(other.token, other.text, other.logprob) for other in message.top_logprobs)
-    return TokenLogprob(message.token, message.text, message.logprob, top)
-
-
-def _alignment(message: Any) -> Alignment | None:
-    if not message.HasField("alignment"):
-        return None
-    told = message.alignment
-    return Alignment(
-        source_spans=tuple((span.start, span.end) for span in told.source_spans),
-        target_spans=tuple((span.start, span.end) for span in told.target_spans),
-        rows=tuple(tuple(row.weights) for row in told.rows),
-        positions=tuple(told.positions),
-    )
+def _value(value: Any, hint: Any) -> Any:
+    if is_dataclass(hint):
+        return _read(cast(type[Any], hint), value)
+    if get_origin(hint) is not tuple:
+        return value
+    item, after = get_args(hint)
+    if after is not Ellipsis:  # a span
+        return value.start, value.end
+    return tuple(_value(one, item) for one in getattr(value, "weights", value))  # a row of an alignment has weights

@@ -1,0 +1,89 @@
+"""How a client connects: retries, keepalive, TLS, and the metadata that every call carries.
+
+Retrying is gRPC's own (service config): calls that no server has begun to answer, after UNAVAILABLE, or after
+RESOURCE_EXHAUSTED with the pause that the server names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+TIMEOUT_S = 60.0
+SERVICE_CONFIG = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "2s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+            },
+        }
+    ],
+    "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
+}
+OPTIONS = (
+    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+    ("grpc.keepalive_time_ms", 20_000),  # above the 5 s that the server takes as too often
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", 4 << 20),
+)
+NO_RETRIES = ("grpc.enable_retries", 0)
+OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)  # or channels to one address share one
+
+Tls = bool | str | Path | grpc.ChannelCredentials
+"""False: plaintext. True: TLS with the certificate authorities that gRPC trusts. A path: a PEM file of the authorities
+to trust instead. Credentials: for everything else, such as a client certificate."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server as every call needs it."""
+
+    address: str
+    credentials: grpc.ChannelCredentials | None  # None: plaintext
+    metadata: tuple[tuple[str, str], ...]  # of every call
+
+
+def endpoint(address: str, *, tls: Tls, token: str, metadata: Mapping[str, str] | None) -> Endpoint:
+    """Raises ValueError for a token that would be sent in plaintext to another machine, OSError for the PEM file."""
+    pairs = tuple((name.lower(), value) for name, value in (metadata or {}).items())
+    if tls is False:
+        if token and not is_loopback(address):
+            raise ValueError(
+                f"a token is sent in plaintext only to this machine, and {address} is another one; use tls=True "
+                "(--tls), or tls=FILE with the server's certificate authority (--tls-ca FILE)"
+            )
+        return Endpoint(address, None, (*pairs, ("authorization", f"Bearer {token}")) if token else pairs)
+    if isinstance(tls, grpc.ChannelCredentials):
+        credentials = tls
+    else:
+        credentials = grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
+    if token:
+        call_credentials = grpc.access_token_call_credentials(token)
+        credentials = grpc.composite_channel_credentials(credentials, call_credentials)
+    return Endpoint(address, credentials, pairs)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address, in any form that gRPC knows, is on this machine."""
+    scheme, separator, rest = address.partition(":")
+    if scheme in ("unix", "unix-abstract") and separator:
+        return True
+    if scheme in ("dns", "ipv4", "ipv6") and separator:
+        address = rest.rpartition("/")[2]
+    host = address.rpartition(":")[0] if address.count(":") == 1 or address.startswith("[") else address
+    host = host.strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False

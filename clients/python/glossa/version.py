@@ -1,0 +1,3 @@
+"""The version of Glossa, server and client alike: both distributions read it here."""
+
+VERSION = "0.2.0"
