@@ -329,7 +329,7 @@ def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), logit
 
 
 def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda plan: None):
-    """Turns an engine's wheel by hand until nothing is left, checking every promise after each turn.
+    """Turns a scheduler and its runner by hand until nothing is left, and checks the invariants after each turn.
 
     on_run: called with what a turn computed, before it is used. on_turn: called at its end.
     """
@@ -351,7 +351,7 @@ class EveryDraft(DraftProposer):
         super().__init__(most)
         self.accepted: list[int] = []
 
-    def _worth(self, drafts, rows):
+    def worthwhile(self, drafts, rows):
         return len(drafts)
 
     def record_draft(self, sequence, size, accepted, seconds):

@@ -116,7 +116,7 @@ class DraftProposer:
             if draft:
                 found.append((min(record.mean, len(draft)), sequence, draft))
         found.sort(key=lambda one: -one[0])
-        worth = self._worth([(gain, 1 + len(draft)) for gain, _, draft in found], rows)
+        worth = self.worthwhile([(gain, 1 + len(draft)) for gain, _, draft in found], rows)
         proposed = {}
         for place, (_, sequence, draft) in enumerate(found):
             record = self._records[sequence]
@@ -139,7 +139,7 @@ class DraftProposer:
         record.ngrams.append(hypothesis.tokens[len(record.ngrams.tokens) - len(prompt) :])
         return record
 
-    def _worth(self, drafts: Iterable[tuple[float, int]], rows: int) -> int:
+    def worthwhile(self, drafts: Iterable[tuple[float, int]], rows: int) -> int:
         """How many of the drafts, the best ones first, give the most tokens a second. drafts: expected gain and tokens
         of the pass of each."""
         step_s = self._steps.of(rows)

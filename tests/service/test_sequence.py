@@ -1,3 +1,6 @@
+import ast
+from pathlib import Path
+
 from service.decoding.search import search_for
 from service.errors import Cancelled
 from service.request import FinishReason, Request
@@ -22,14 +25,27 @@ def test_the_next_input_is_the_prompt_then_the_last_token():
     assert asked.is_prefilled
 
 
-def test_the_first_end_counts():
+def test_the_first_outcome_counts():
     asked = sequence()
     asked.finish(Cancelled("gone"))
     asked.finish(FinishReason.LENGTH)
     assert isinstance(asked.outcome, Cancelled)
 
 
-def test_longest_leaves_out_the_last_token():
+def test_a_failed_report_replaces_a_successful_outcome():
+    asked = sequence()
+    asked.finish(FinishReason.LENGTH)
+    asked.fail(Cancelled("gone"))
+    assert isinstance(asked.outcome, Cancelled)
+
+
+def test_an_accepted_draft_token_counts_as_computed():
+    asked = sequence()
+    asked.accept_draft_token()
+    assert asked.num_computed == 1
+
+
+def test_the_last_token_needs_no_position():
     assert sequence(prompt=(1, 4), max_tokens=5).max_positions == 6
 
 
@@ -41,3 +57,39 @@ def test_a_fork_shares_its_past_and_not_its_future():
     twin.logprobs.append(-2.0)
     assert (hypothesis.tokens, hypothesis.logprobs) == ([5], [-1.0])
     assert (twin.processor_states, twin.score, twin.row) == (("state",), -1.0, 3)
+
+
+# ---- who may write
+
+WRITERS = {
+    "service/engine/scheduler.py": {"max_shape", "num_computed", "draft_tokens"},
+    "service/engine/prefill.py": {"num_computed"},
+    "service/engine/row_assignment.py": {"rows"},
+    "service/decoding/": {"hypotheses", "width", "steps", "num_generated", "committed_tokens", "encoder_output"},
+}
+
+
+def written(source):
+    """(line, attribute) of every attribute of a sequence that a module assigns, of whatever is not `self`."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
+            continue
+        if node.attr in Sequence.__slots__ and ast.unparse(node.value) != "self":
+            yield node.lineno, node.attr
+
+
+def test_every_attribute_of_a_sequence_has_one_writer():
+    root = Path(__file__).resolve().parents[2]
+    found = {path.relative_to(root).as_posix(): path.read_text() for path in (root / "service").rglob("*.py")}
+    broken = [
+        f"{path}:{line}: may not write {attribute}"
+        for path, source in found.items()
+        for line, attribute in written(source)
+        if not any(path.startswith(writer) and attribute in own for writer, own in WRITERS.items())
+    ]
+    assert broken == []
+
+
+def test_a_second_writer_would_be_found():
+    source = "def f(sequence, plan):\n    sequence.rows, plan.rows[0].outcome = (), None\n    del sequence.width\n"
+    assert sorted(written(source)) == [(2, "outcome"), (2, "rows"), (3, "width")]

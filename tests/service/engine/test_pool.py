@@ -4,17 +4,18 @@ import threading
 import pytest
 
 from service.engine.engine import EngineConfig
-from service.errors import InternalFailure, ShuttingDown
-from service.request import Finished, Request
-from tests.fakes import ScriptedRunner, Sink, ask, scripted_answer
-
-
-def request(max_tokens=8):
-    return Request(request_id="r", source=(5, 6, 2), prompt=(1,), max_tokens=max_tokens)
-
-
-def never_ends(source, fed, vocab_size):
-    return 4 + (len(fed) + sum(source)) % (vocab_size - 4)
+from service.errors import (
+    InternalFailure,
+    ShuttingDown,
+)
+from service.request import Finished
+from tests.engines import never_ends, request
+from tests.fakes import (
+    ScriptedRunner,
+    Sink,
+    ask,
+    scripted_answer,
+)
 
 
 async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
@@ -77,3 +78,38 @@ async def test_closing_a_pool_answers_what_is_left(start):
     await asyncio.to_thread(pool.close)
     await sink.done
     assert len(sink.finals) == 1
+
+
+async def test_a_sink_that_raises_costs_nobody_else_anything(start, caplog):
+    engine = start()
+    loop = asyncio.get_running_loop()
+
+    def broken(event):
+        raise RuntimeError("no")
+
+    good = Sink(loop)
+    engine.submit(request("a"), loop, broken)
+    engine.submit(request("b"), loop, good)
+    await good.done
+    assert good.tokens == scripted_answer(request())
+    assert "a sink raised" in caplog.text
+
+
+async def test_a_closed_event_loop_does_not_stop_the_engine(start):
+    engine = start()
+    closed = asyncio.new_event_loop()
+    closed.close()
+    engine.submit(request("gone"), closed, Sink())
+    (sink,) = await ask(engine, request())
+    assert sink.tokens == scripted_answer(request())
+
+
+def test_a_turn_wakes_the_event_loop_once(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends))
+    sinks = [Sink() for _ in range(10)]
+    for sink in sinks:
+        engine.submit(request(), loop, sink)
+    engine.turn()
+    assert len(loop.calls) == 1
+    loop.run()
+    assert all(len(sink.events) == 1 for sink in sinks)

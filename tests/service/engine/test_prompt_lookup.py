@@ -14,13 +14,13 @@ from tests.fakes import EOS
 PROMPT = (1, 5, 6, 7, 8, 9, 10, 5, 6)  # what followed 5 6 last time was 7 8 9 10
 
 
-def lookup_of(tokens):
-    lookup = NgramIndex()
-    lookup.append(tokens)
-    return lookup
+def index_of(tokens):
+    index = NgramIndex()
+    index.append(tokens)
+    return index
 
 
-# ---- what is looked up
+# ---- n-grams
 
 
 @pytest.mark.parametrize(
@@ -31,23 +31,23 @@ def lookup_of(tokens):
         ([4, 4], ()),
         ([4, 5, 6, 7], ()),
         ([4, 5, 6, 4, 5], (6, 4, 5, 6)),
-        ([4, 5, 6, 9, 4, 5, 7, 9, 4, 5], (7, 9, 4, 5)),  # where they stood last
-        ([3, 4, 5, 6, 9, 4, 5, 7, 3, 4, 5], (6, 9, 4, 5)),  # three together say more than two
+        ([4, 5, 6, 9, 4, 5, 7, 9, 4, 5], (7, 9, 4, 5)),  # the last place counts
+        ([3, 4, 5, 6, 9, 4, 5, 7, 3, 4, 5], (6, 9, 4, 5)),  # trigrams before bigrams
         ([8, 8, 8], (8, 8, 8, 8)),
         ([7, 8, 9, 8, 9], (8, 9, 8, 9)),
     ],
 )
-def test_a_draft_is_what_followed_the_last_tokens_before(tokens, expected):
-    assert lookup_of(tokens).draft(4) == expected
+def test_a_draft_is_what_followed_the_last_tokens_earlier(tokens, expected):
+    assert index_of(tokens).draft(4) == expected
 
 
 def test_a_draft_is_as_long_as_is_asked_for():
-    lookup = lookup_of([4, 5, 6, 7, 4, 5])
-    assert [lookup.draft(most) for most in (1, 2, 6)] == [(6,), (6, 7), (6, 7, 4, 5, 6, 7)]
+    index = index_of([4, 5, 6, 7, 4, 5])
+    assert [index.draft(most) for most in (1, 2, 6)] == [(6,), (6, 7), (6, 7, 4, 5, 6, 7)]
 
 
 def slowly(tokens, most):
-    """The same by comparing all places, and writing on the tokens themselves."""
+    """The same by comparing all places and extending the tokens themselves."""
     for length in (3, 2):
         for place in range(len(tokens) - 1, length - 1, -1):
             if tokens[place - length : place] == tokens[len(tokens) - length :]:
@@ -59,17 +59,17 @@ def slowly(tokens, most):
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(0, 40))
-def test_a_lookup_knows_all_places_however_its_tokens_came(tokens, most, cut):
-    lookup = lookup_of(tokens[:cut])
-    lookup.append(tokens[cut:])
-    assert lookup.draft(most) == slowly(tokens, most)
+def test_an_index_knows_all_places_however_its_tokens_came(tokens, most, cut):
+    index = index_of(tokens[:cut])
+    index.append(tokens[cut:])
+    assert index.draft(most) == slowly(tokens, most)
 
 
-# ---- when it is worth it
+# ---- when a draft pays
 
 
 def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_processors=(), **options):
-    """One that has answered so far with `tokens`."""
+    """A sequence that has generated `tokens` so far."""
     request = Request(
         request_id="r",
         prompt=prompt,
@@ -84,7 +84,7 @@ def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_proce
     return made
 
 
-def speculation(most=8, step_s=0.010, block_s=0.012):
+def proposer(most=8, step_s=0.010, block_s=0.012):
     made = DraftProposer(most)
     for rows in range(1, MOST_ROWS + 1):
         made.record_step(rows, step_s)
@@ -102,24 +102,24 @@ def test_nothing_is_drafted_before_a_step_was_timed():
     assert made.propose([one], 1) == {one: (8, 9, 10, 5, 6, 7)}
 
 
-def test_a_draft_that_pays_is_read_and_one_that_does_not_is_left_out():
+def test_a_draft_that_pays_is_proposed_and_one_that_does_not_is_skipped():
     one = sequence()
-    assert speculation(block_s=0.029).propose([one], 1) == {one: (8, 9, 10, 5, 6, 7)}
-    assert speculation(block_s=0.031).propose([one], 1) == {}
+    assert proposer(block_s=0.029).propose([one], 1) == {one: (8, 9, 10, 5, 6, 7)}
+    assert proposer(block_s=0.031).propose([one], 1) == {}
 
 
-def test_every_draft_is_a_block_of_its_own_so_that_fewer_pay_with_more_rows():
+def test_every_draft_is_a_pass_of_its_own_so_that_fewer_pay_with_more_rows():
     some = [sequence() for _ in range(MOST_ROWS + 1)]
 
     def proposed(rows, block_s):
-        return len(speculation(block_s=block_s).propose(some[:rows], rows))
+        return len(proposer(block_s=block_s).propose(some[:rows], rows))
 
     assert [proposed(rows, 0.006) for rows in range(1, MOST_ROWS + 2)] == [1, 2, 3, 4, 0]
     assert [proposed(rows, 0.014) for rows in range(1, MOST_ROWS + 2)] == [1, 2, 0, 0, 0]
 
 
-def test_a_draft_is_about_twice_as_long_as_what_was_accepted_lately():
-    made, one = speculation(most=12), sequence()
+def test_a_draft_is_about_twice_as_long_as_what_was_accepted_recently():
+    made, one = proposer(most=12), sequence()
     lengths = []
     for accepted in (0, 6, 7, 12, 12, 12):
         lengths.append(len(made.propose([one], 1)[one]))
@@ -127,15 +127,15 @@ def test_a_draft_is_about_twice_as_long_as_what_was_accepted_lately():
     assert lengths == [6, 4, 8, 11, 12, 12]
 
 
-def test_a_draft_leaves_room_for_the_token_behind_it():
-    made = speculation()
+def test_a_draft_leaves_room_for_the_token_after_it():
+    made = proposer()
     for left, expected in ((1, 0), (2, 1), (3, 2), (20, 6)):
         one = sequence(max_tokens=1 + left)
         assert len(made.propose([one], 1).get(one, ())) == expected
 
 
 class Nothing:
-    """A rule, whatever it does."""
+    """A logits processor, whatever it does."""
 
     is_mask = True
 
@@ -155,17 +155,17 @@ class Nothing:
         {"prefix": (7, 8)},
     ],
 )
-def test_only_greedy_answers_without_rules_are_drafted(options):
-    assert speculation().propose([sequence(**options)], 1) == {}
+def test_only_greedy_requests_without_processors_get_drafts(options):
+    assert proposer().propose([sequence(**options)], 1) == {}
 
 
-def test_a_prefix_is_no_obstacle_once_it_is_written():
+def test_a_request_gets_drafts_once_its_prefix_is_written():
     one = sequence(prefix=(7,))
-    assert list(speculation().propose([one], 1)) == [one]
+    assert list(proposer().propose([one], 1)) == [one]
 
 
-def test_what_does_not_pay_is_tried_ever_more_seldom_until_it_does():
-    made, one = speculation(block_s=0.050), sequence()
+def test_drafts_that_do_not_pay_are_tried_ever_more_rarely_until_they_do():
+    made, one = proposer(block_s=0.050), sequence()
     tried, block_s, places = [], 0.050, range(4 * PAUSE * 8)
     for place in places:
         if made.propose([one], 1):
@@ -184,7 +184,7 @@ def test_what_does_not_pay_is_tried_ever_more_seldom_until_it_does():
 
 
 def test_pauses_have_a_limit():
-    made, one = speculation(block_s=9.0), sequence()
+    made, one = proposer(block_s=9.0), sequence()
     for _ in range(12):
         waited = 0
         while not made.propose([one], 1):
@@ -194,15 +194,18 @@ def test_pauses_have_a_limit():
 
 
 def test_a_time_that_was_long_by_chance_is_forgotten():
-    made, one = speculation(block_s=9.0), sequence()
+    made, one = proposer(block_s=9.0), sequence()
     while not made.propose([one], 1):
         pass
     made.record_draft(one, 7, 6, 0.011)
     assert made.propose([one], 1)
 
 
-def test_sequences_that_are_gone_are_forgotten():
-    made, one, other = speculation(), sequence(), sequence()
-    made.propose([one, other], 2)
-    made.propose([other], 1)
-    assert list(made._records) == [other]
+def test_a_sequence_that_is_gone_is_forgotten():
+    made, one, other = proposer(), sequence(), sequence()
+    lengths = []
+    for stepping in ([one], [one, other], [other], [one]):
+        lengths.append(len(made.propose(stepping, 1).get(one, ())))
+        if one in stepping:
+            made.record_draft(one, 7, 6, 0.005)
+    assert lengths == [6, 8, 0, 6], "as long as the first draft of a new sequence"

@@ -1,0 +1,65 @@
+"""Requests, rules and engines turned by hand, for the tests of the engine's parts."""
+
+from service.engine.engine import EngineConfig
+from service.engine.scheduler import SchedulerConfig
+from service.request import Request
+from tests.fakes import (
+    EOS,
+    ScriptedRunner,
+    Sink,
+)
+
+
+def request(name="r", source=(5, 6, 2), max_tokens=8, **more):
+    return Request(request_id=name, source=source, prompt=(1,), max_tokens=max_tokens, **more)
+
+
+def config(**changes):
+    return EngineConfig(checks_invariants=True, **changes)
+
+
+def never_ends(source, fed, vocab_size):
+    return 4 + (len(fed) + sum(source)) % (vocab_size - 4)
+
+
+def spell(*letters):
+    """A rule that answers these letters, whatever was asked, and then ends."""
+    tokens = [ord(letter) - ord("a") + 4 for letter in letters]
+    return lambda source, fed, vocab_size: tokens[len(fed) - 1] if len(fed) <= len(tokens) else EOS
+
+
+class RecordingMetrics:
+    """Every call by name."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+    def of(self, name):
+        return [arguments for called, *arguments in self.calls if called == name]
+
+
+def repeating(*letters, ends_at=10**6):
+    """A rule that spells these letters again and again, as the prompt did."""
+    tokens = [ord(letter) - ord("a") + 4 for letter in letters]
+    return lambda source, fed, vocab_size: EOS if len(fed) == ends_at else tokens[(len(fed) - 1) % len(tokens)]
+
+
+def continued(text, **more):
+    return Request(request_id="r", prompt=(1, *[ord(letter) - ord("a") + 4 for letter in text]), **more)
+
+
+def told_by(engine, loop, asked):
+    sink = Sink()
+    engine.submit(asked, loop, sink)
+    while not sink.finals:
+        engine.turn()
+        loop.run()
+    return sink
+
+
+def drafting(manual, rule, **more):
+    runner = ScriptedRunner(has_source=False, max_block=0, rule=rule)
+    return manual(runner, config(scheduler=SchedulerConfig(max_rows=4, draft_tokens=4)), **more)

@@ -1,0 +1,217 @@
+import random
+from typing import Any
+
+import pytest
+
+from service.engine.scheduler import SchedulerConfig
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    Overloaded,
+    RequestError,
+)
+from service.request import Finished, FinishReason, Request
+from tests.engines import RecordingMetrics, config, continued, drafting, never_ends, repeating, request, told_by
+from tests.fakes import (
+    ScriptedRunner,
+    Sink,
+    scripted_answer,
+)
+
+
+def test_a_failed_turn_answers_exactly_its_rows_and_the_engine_lives_on(manual, caplog):
+    runner = ScriptedRunner(rule=never_ends)
+    runner.fail_on = {2}
+    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=2)))
+    sinks = [Sink() for _ in range(3)]
+    for name, sink in zip("abc", sinks, strict=True):
+        engine.submit(request(name), loop, sink)
+    for _ in range(20):
+        engine.turn()
+    loop.run()
+    assert [type(sink.finals[0]) for sink in sinks] == [InternalFailure, InternalFailure, Finished]
+    assert all(len(sink.finals) == 1 for sink in sinks)
+    assert "its requests: a, b" in caplog.text
+    assert engine.is_healthy
+    assert engine.snapshot.failures == 1
+
+
+def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
+    runner = ScriptedRunner()
+    runner.fail_on = {1, 2, 3}
+    engine, loop = manual(runner)
+    health = []
+    for _ in range(4):
+        engine.submit(request(), loop, Sink())
+        engine.turn()
+        health.append(engine.is_healthy)
+    assert health == [True, True, False, True]
+
+
+def test_numbers_that_are_none_fail_the_turn(manual):
+    class Poisoned(ScriptedRunner):
+        def run(self, plan):
+            result = super().run(plan)
+            result.turn.top_scores[0][0] = float("nan")
+            return result
+
+    engine, loop = manual(Poisoned())
+    sink = Sink()
+    engine.submit(request(), loop, sink)
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], InternalFailure)
+
+
+def test_an_answer_whose_text_fails_ends_alone(manual, caplog):
+    class Misleading(ScriptedRunner):
+        def run(self, plan):
+            result = super().run(plan)
+            result.top_ids[0][0] = -7
+            return result
+
+    engine, loop = manual(Misleading(rule=never_ends))
+    bad, good = Sink(), Sink()
+    engine.submit(request("bad"), loop, bad)
+    engine.submit(request("good"), loop, good)
+    engine.turn()
+    loop.run()
+    assert isinstance(bad.finals[0], InternalFailure)
+    assert good.events[0].text
+    assert "request bad: its text failed" in caplog.text
+
+
+def test_deadlines_end_requests_at_the_next_turn(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends))
+    sink = Sink()
+    engine.submit(request(deadline_s=105.0), loop, sink)
+    engine.turn()
+    engine.clock.advance(5.0)
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], DeadlineExceeded)
+    assert engine.runner.rows == [] or len(engine.runner.plans) == 1
+
+
+def test_metrics_are_told(manual):
+    runner = ScriptedRunner(rule=never_ends)
+    metrics = RecordingMetrics()
+    engine, loop = manual(runner, metrics=metrics)
+    runner.before_run = lambda: engine.clock.advance(0.25)
+    engine.submit(request("a", max_tokens=2), loop, Sink())
+    engine.submit(request("b", max_tokens=3, deadline_s=100.6), loop, Sink())
+    for _ in range(4):
+        engine.turn()
+    assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
+    assert metrics.of("prefilled") == [[0.001]]
+    assert metrics.of("stepped") == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
+    assert metrics.of("first_token") == [[0.25], [0.25]]
+    assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
+    assert metrics.of("generated") == [[2], [2], [1]]
+    assert metrics.of("finished") == [["length", 0], ["length", 0]]
+    queued, running, kv_ratio = metrics.of("state")[0]
+    assert (queued, running) == (0, 2)
+    assert 0 < kv_ratio < 1
+    assert metrics.of("state")[-1] == [0, 0, 0.0]
+
+
+def test_tokens_nobody_reads_are_counted_as_wasted(manual):
+    metrics = RecordingMetrics()
+    engine, loop = manual(ScriptedRunner(rule=never_ends), metrics=metrics)
+    submission = engine.submit(request(max_tokens=60), loop, Sink())
+    for _ in range(3):
+        engine.turn()
+    submission.cancel()
+    engine.turn()
+    assert metrics.of("finished") == [["cancelled", 3]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_traffic_gets_one_final_answer_each(manual, seed):
+    rng = random.Random(seed)
+    runner = ScriptedRunner()
+    settings = config(
+        scheduler=SchedulerConfig(max_rows=6, kv_cache_bytes=6000), max_queue=10, failures_until_unhealthy=10**6
+    )
+    engine, loop = manual(runner, settings)
+    asked: list[Any] = []
+    for _ in range(1200):
+        engine.clock.advance(1.0)
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            new = Request(
+                request_id=str(len(asked)),
+                source=tuple(rng.randrange(3, 24) for _ in range(rng.randrange(1, 20))),
+                prompt=(1,),
+                max_tokens=rng.randrange(1, 30),
+                stop=rng.choice([(), ("ab", "f"), ("t",)]),
+                deadline_s=rng.choice([None, engine.clock() + rng.randrange(60)]),
+            )
+            sink = Sink()
+            try:
+                asked.append((new, sink, engine.submit(new, loop, sink)))
+            except Overloaded:
+                continue
+        if asked and rng.random() < 0.1:
+            rng.choice(asked[-12:])[2].cancel()
+        if rng.random() < 0.01:
+            runner.fail_on.add(len(runner.plans) + 1)
+        engine.turn()
+        if rng.random() < 0.3:
+            loop.run()
+    while engine.unfinished:
+        engine.turn()
+    loop.run()
+    kinds = {type(sink.finals[0]) for _, sink, _ in asked}
+    assert kinds == {Finished, Cancelled, DeadlineExceeded, InternalFailure}
+    for new, sink, _ in asked:
+        assert len(sink.finals) == 1
+        assert sink.events[-1] is sink.finals[0], "nothing comes after the final answer"
+        answer = scripted_answer(new)
+        assert sink.tokens == answer[: len(sink.tokens)]
+        if isinstance(sink.finals[0], RequestError):
+            continue
+        if sink.finals[0].reason is not FinishReason.STOP_STRING:
+            assert sink.tokens == answer
+
+
+def test_steps_of_one_turn_are_counted_one_by_one(manual):
+    metrics = RecordingMetrics()
+    runner = ScriptedRunner(rule=never_ends)
+    scheduler = SchedulerConfig(max_rows=4, greedy_steps_per_turn=4)
+    engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
+    runner.before_run = lambda: engine.clock.advance(0.25)
+    sink = Sink()
+    engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
+    for _ in range(2):
+        engine.turn()
+    loop.run()
+    assert sink.finals[0].generated_tokens == 6
+    assert metrics.of("stepped") == [[0.002, 1, 4], [0.002, 1, 2]]
+    assert metrics.of("first_token") == [[pytest.approx(0.25 - 3 * 0.002)]], "it was there before the others"
+    assert sink.finals[0].timings.first_token_s == pytest.approx(0.25 - 3 * 0.002)
+    assert metrics.of("next_tokens") == [[0.002, 3], [0.125, 2]]
+    assert metrics.of("generated") == [[4], [2]]
+    assert engine.snapshot.steps == engine.snapshot.tokens == 6
+
+
+def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    sink = Sink()
+    submission = engine.submit(continued("abcdab", max_tokens=50), loop, sink)
+    for _ in range(3):
+        engine.turn()
+    submission.cancel()
+    engine.turn()
+    loop.run()
+    assert isinstance(sink.finals[0], Cancelled)
+    assert len(sink.tokens) > 3
+
+
+def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    engine.runner.fail_on.add(3)
+    failed = told_by(engine, loop, continued("abcdab", max_tokens=50))
+    assert isinstance(failed.finals[0], InternalFailure)
+    good = told_by(engine, loop, continued("abcdab", max_tokens=9))
+    assert good.text == "cdabcdabc"

@@ -1,0 +1,178 @@
+from service.encoder_request import EncoderRequest
+from service.engine.scheduler import SchedulerConfig
+from service.errors import (
+    InternalFailure,
+)
+from service.options import DecodingOptions
+from service.request import FinishReason, TextDelta
+from tests.engines import RecordingMetrics, config, continued, drafting, never_ends, repeating, request, spell, told_by
+from tests.fakes import (
+    EOS,
+    ScriptedRunner,
+    Sink,
+    ask,
+    doubtful,
+    scripted_answer,
+)
+
+
+async def test_a_beam_streams_what_is_certain_and_ends_with_all_answers(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=3)
+    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, max_tokens=20))
+    *deltas, final = sink.events
+    best = final.hypotheses[0]
+    assert sink.tokens == list(best.tokens)
+    assert sink.text == best.text == "".join(chr(ord("a") + token - 4) for token in best.tokens if token >= 4)
+    assert len(final.hypotheses) == 3
+    assert [answer.score for answer in final.hypotheses] == sorted((a.score for a in final.hypotheses), reverse=True)
+    assert final.generated_tokens == sum(len(answer.tokens) for answer in final.hypotheses)
+    assert all(isinstance(delta, TextDelta) for delta in deltas)
+
+
+async def test_attention_is_told_for_every_answer(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=2, alignment="hard")
+    beside = request("beside", source=(7, 8, 9, 10, 2), max_tokens=20)
+    _, sink = await ask(start(ScriptedRunner(rule=doubtful)), beside, request(options=options))
+    for answer in sink.finals[0].hypotheses:
+        assert answer.attention is not None
+        assert answer.attention.shape == (1, 2, len(answer.tokens), 3)
+        assert answer.attention[0, 0].argmax(1).tolist() == [place % 3 for place in range(len(answer.tokens))]
+
+
+async def test_an_embedding_is_the_answer_of_its_own(start):
+    (embedded, answered) = await ask(
+        start(), request("embed", encoder_request=EncoderRequest(pooling="mean")), request("text")
+    )
+    assert embedded.finals[0].encoder_output.vector.tolist() == [5.0, 6.0, 2.0]
+    assert embedded.finals[0].reason is FinishReason.ENCODED
+    assert answered.tokens == scripted_answer(request())
+
+
+async def test_attention_of_an_answer_is_told_with_it(start):
+    runner = ScriptedRunner()
+    beside, seen = await ask(start(runner), request("beside"), request("seen", attention_kinds=("decoder", "cross")))
+    answer = scripted_answer(request())
+    assert (beside.finals[0].attention, beside.tokens) == (None, answer)
+    told = seen.finals[0]
+    assert told.hypotheses[0].tokens == tuple(answer)
+    assert told.attention.decoder_tokens == (1, *answer[:-1])
+    assert {kind: array.shape for kind, array in told.attention.weights.items()} == {
+        "decoder": (2, 2, len(answer), len(answer)),
+        "cross": (2, 2, len(answer), 3),
+    }
+
+
+async def test_attention_of_given_tokens_is_told_after_one_turn(start):
+    runner = ScriptedRunner()
+    (seen,) = await ask(
+        start(runner), request("seen", attention_kinds=("cross",), forced_target=(1, 7, 8, 9), max_tokens=1)
+    )
+    (told,) = seen.finals
+    assert (told.reason, told.hypotheses, told.generated_tokens) == (FinishReason.ATTENTION, (), 0)
+    assert (told.prompt_tokens, told.attention.decoder_tokens) == (3 + 4, (1, 7, 8, 9))
+    assert told.attention.weights["cross"].shape == (2, 2, 4, 3)
+    assert runner.runs == 1
+
+
+async def test_attention_that_fails_is_one_requests_failure(start):
+    runner = ScriptedRunner()
+    failing = request("failing", attention_kinds=("unheard of",), forced_target=(1, 7), max_tokens=1)
+    failed, answered = await ask(start(runner), failing, request("text"))
+    assert isinstance(failed.finals[0], InternalFailure)
+    assert answered.tokens == scripted_answer(request())
+
+
+async def test_a_stop_string_ends_one_hypothesis_and_not_its_beam(start):
+    options = DecodingOptions(beam_size=4, num_hypotheses=4)
+    (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, stop=("c", "d"), max_tokens=20))
+    answers = sink.finals[0].hypotheses
+    assert any(answer.reason is FinishReason.STOP_STRING for answer in answers)
+    assert not any("c" in answer.text or "d" in answer.text for answer in answers)
+
+
+async def test_deltas_and_the_final_event_are_the_whole_text(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"hello"))), request())
+    assert [event.text for event in sink.events] == ["h", "e", "l", "l", "o", ""]
+    *deltas, final = sink.events
+    assert all(isinstance(delta, TextDelta) for delta in deltas)
+    assert final.reason is FinishReason.END_OF_SEQUENCE
+    assert final.tokens == (EOS,)
+    assert (final.prompt_tokens, final.generated_tokens) == (4, 6)
+
+
+async def test_an_answer_that_is_not_streamed_is_told_at_its_end_and_is_the_same(start):
+    engine = start(ScriptedRunner(rule=spell(*"abcdef")))
+    asked = [
+        request(stop=("cx",), is_streamed=streamed, max_tokens=most) for streamed in (True, False) for most in (3, 9)
+    ]
+    sinks = await ask(engine, *asked)
+    assert [len(sink.events) for sink in sinks[2:]] == [1, 1]
+    for one, other in zip(sinks[:2], sinks[2:], strict=True):
+        assert (one.text, one.tokens) == (other.text, other.tokens)
+        assert one.finals[0].hypotheses[0].token_logprobs == other.finals[0].hypotheses[0].token_logprobs
+
+
+async def test_an_answer_ends_before_a_stop_string(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cd",)))
+    assert sink.text == "ab"
+    assert sink.tokens == [4, 5, 6, 7]
+    assert sink.finals[0].reason is FinishReason.STOP_STRING
+
+
+async def test_an_answer_ends_at_its_length_with_what_was_held_back(start):
+    (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cx",), max_tokens=3))
+    assert sink.text == "abc"
+    assert sink.finals[0].reason is FinishReason.LENGTH
+
+
+def test_timings_tell_queue_prefill_and_tokens_apart(manual):
+    runner = ScriptedRunner(rule=never_ends)
+    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=1)))
+    clock = engine.clock
+    runner.before_run = lambda: clock.advance(1.0)
+    first, second = Sink(), Sink()
+    engine.submit(request(max_tokens=2), loop, first)
+    engine.submit(request(max_tokens=2), loop, second)
+    for _ in range(4):
+        engine.turn()
+    loop.run()
+    times = second.finals[0].timings
+    assert (times.queue_s, times.prefill_s, times.first_token_s, times.total_s) == (2.0, 0.001, 3.0, 4.0)
+
+
+def test_a_stop_string_inside_such_a_turn_ends_the_answer_there(manual):
+    engine, loop = manual(ScriptedRunner(rule=spell(*"abcdefgh")))
+    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("cd",), is_streamed=False)).events
+    assert (final.text, final.reason, final.generated_tokens) == ("ab", FinishReason.STOP_STRING, 4)
+    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("b",), is_streamed=False)).events
+    assert (final.text, final.reason, final.generated_tokens) == ("a", FinishReason.STOP_STRING, 2)
+
+
+def test_tokens_of_a_draft_are_told_one_by_one_in_their_order(manual):
+    metrics = RecordingMetrics()
+    engine, loop = drafting(manual, repeating(*"abcd"), metrics=metrics)
+    sink = told_by(engine, loop, continued("abcdab", max_tokens=14))
+    *deltas, final = sink.events
+    assert [delta.text for delta in deltas] == list("cdabcdabcdabc")
+    assert [len(delta.tokens) for delta in deltas] == [1] * 13
+    assert (final.text, final.reason, final.generated_tokens) == ("d", FinishReason.LENGTH, 14)
+    ((drafted, right), *_) = metrics.of("speculated")
+    assert drafted == right == 4
+    assert sum(tokens for (tokens,) in metrics.of("generated")) == 14
+    assert sum(count for _, count in metrics.of("next_tokens")) == 13, "each but the first one"
+    assert engine.snapshot.steps < 8
+
+
+def test_an_answer_that_nobody_streams_is_told_at_once_with_drafts_too(manual):
+    engine, loop = drafting(manual, repeating(*"abcd", ends_at=12))
+    (final,) = told_by(engine, loop, continued("abcdab", max_tokens=30, is_streamed=False)).events
+    assert (final.text, final.reason) == ("cdabc", FinishReason.END_OF_SEQUENCE)
+    assert final.hypotheses[0].tokens[-1] == EOS
+
+
+def test_a_stop_string_inside_a_draft_ends_the_answer_there(manual):
+    engine, loop = drafting(manual, repeating(*"abcd"))
+    sink = told_by(engine, loop, continued("abcdab", max_tokens=30, stop=("abc",)))
+    (final,) = sink.finals
+    assert (sink.text, final.reason) == ("cd", FinishReason.STOP_STRING)
+    assert len(sink.tokens) == final.generated_tokens == 5
