@@ -21,7 +21,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.logits_processors import build_logits_processors
-from service.decoding.token_selection import best_of, log_softmax
+from service.decoding.token_selection import log_softmax, top_tokens
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.logits_processor import LogitsProcessor
@@ -63,7 +63,9 @@ def cost(rules: list[LogitsProcessor], vocabulary: Vocabulary, steps: int) -> fl
         for rule, state in active:
             if rule.is_mask:
                 rule.apply(scores_V, state, tokens)
-        token = next(token for token, _ in best_of(scores_V, 8) if token not in vocabulary.eos_ids or len(active) == 0)
+        token = next(
+            token for token, _ in top_tokens(scores_V, 8) if token not in vocabulary.eos_ids or len(active) == 0
+        )
         states = [rule.next_state(state, token) for rule, state in zip(rules, states, strict=True)]
         times.append(time.perf_counter() - began_s)
         tokens.append(token)

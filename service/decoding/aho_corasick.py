@@ -1,7 +1,7 @@
-"""Many patterns looked for at once in a sequence that grows symbol by symbol (Aho & Corasick 1975).
+"""The Aho-Corasick automaton (1975): matching of several patterns in a sequence that grows symbol by symbol.
 
-Symbols are numbers: bytes, characters, token ids. All that is remembered of a sequence is one more number, the node: it
-stands for the longest beginning of a pattern that the sequence ends with. So a hypothesis forks by copying a number.
+Symbols are integers: bytes, characters, token ids. The state of a sequence is one integer, the node of the longest
+pattern prefix that the sequence ends with, so forking a hypothesis copies an integer.
 """
 
 from __future__ import annotations
@@ -12,46 +12,47 @@ ROOT = 0
 
 
 class AhoCorasick:
-    """The patterns of one request. Never changed once made.
+    """The automaton of the patterns of one request. Immutable after construction.
 
-    Node ROOT stands for the empty beginning. `ends[node]` are the places, in `patterns`, of those that a sequence
-    in this node ends with; shorter ones inside longer ones count.
+    Node ROOT is the empty prefix. edges: by node, the children by symbol. depth: the length of a node's prefix.
+    ends[node]: indices in `patterns` of all patterns that a sequence in this node ends with.
+    fall: the failure link, the node of the longest proper suffix of a node's prefix that is a prefix of a pattern.
     """
 
     def __init__(self, patterns: Iterable[Sequence[int]]) -> None:
         self.patterns = tuple(tuple(pattern) for pattern in patterns)
-        assert all(self.patterns), "an empty pattern is everywhere"
+        assert all(self.patterns), "an empty pattern matches everywhere"
         self.edges: list[dict[int, int]] = [{}]
         self.depth = [0]
         self.ends: list[tuple[int, ...]] = [()]
-        self.fall = [ROOT]  # the node of the longest proper end of a node's beginning that begins a pattern
-        for place, pattern in enumerate(self.patterns):
-            self._add(place, pattern)
+        self.fall = [ROOT]
+        for index, pattern in enumerate(self.patterns):
+            self._add(index, pattern)
         self._link()
 
     def __len__(self) -> int:
         return len(self.edges)
 
     def step(self, node: int, symbol: int) -> int:
-        """The node when `symbol` follows."""
+        """The node after `symbol`."""
         while node != ROOT and symbol not in self.edges[node]:
             node = self.fall[node]
         return self.edges[node].get(symbol, ROOT)
 
     def chain(self, node: int) -> Iterator[int]:
-        """The node and all that it can fall to, the longest first, ROOT left out."""
+        """The node and all nodes on its failure links, the longest prefix first, without ROOT."""
         while node != ROOT:
             yield node
             node = self.fall[node]
 
-    def path(self, place: int) -> Iterator[int]:
-        """The nodes of a pattern's beginnings, the shortest first, the whole pattern last."""
+    def path(self, index: int) -> Iterator[int]:
+        """The nodes of the prefixes of a pattern, the shortest first, the whole pattern last."""
         node = ROOT
-        for symbol in self.patterns[place]:
+        for symbol in self.patterns[index]:
             node = self.edges[node][symbol]
             yield node
 
-    def _add(self, place: int, pattern: Sequence[int]) -> None:
+    def _add(self, index: int, pattern: Sequence[int]) -> None:
         node = ROOT
         for symbol in pattern:
             if symbol not in self.edges[node]:
@@ -61,10 +62,10 @@ class AhoCorasick:
                 self.ends.append(())
                 self.fall.append(ROOT)
             node = self.edges[node][symbol]
-        self.ends[node] = (*self.ends[node], place)
+        self.ends[node] = (*self.ends[node], index)
 
     def _link(self) -> None:
-        """Breadth first: where a node falls to is known before its children ask."""
+        """Breadth first, so that a node's failure link is known before those of its children."""
         todo = list(self.edges[ROOT].values())
         for node in todo:
             for symbol, child in self.edges[node].items():

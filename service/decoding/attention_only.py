@@ -1,4 +1,7 @@
-"""No decoding at all: what is asked for is the attention of tokens that are given."""
+"""The strategy of requests for attention weights (`AttentionOnly`): one decode step, no generated tokens.
+
+The weights come from a separate pass over the given tokens, which `service.engine.response` requests.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from service.step import StepOutput
 
 
 class AttentionOnly:
-    """Ends a sequence in its first turn. Its row is stepped once like all others; what is told comes from a pass of its
-    own (`service.engine.response`)."""
+    """Finishes a sequence in its first turn. Its row takes part in one decode step, whose output is ignored."""
 
     top_k = 1
     is_greedy = is_scored = False
 
     def start(self) -> Hypothesis:
+        """Returns the only hypothesis, which stays without tokens."""
         return Hypothesis()
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
+        """Finishes the sequence."""
         sequence.steps += 1
         sequence.hypotheses = []
         sequence.finish(FinishReason.ATTENTION)

@@ -1,4 +1,4 @@
-"""No decoding at all: the source was read, and what the encoder says of it is the answer."""
+"""The strategy of requests for encoder outputs (`EncodeOnly`): embeddings, mask predictions, classification."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from service.step import StepOutput
 
 
 class EncodeOnly:
-    """Ends a sequence in its first turn. Where there is a decoder its row is stepped once like all others, because rows
-    are a prefix; where there is none, a turn is nothing but the encoder."""
+    """Finishes a sequence in its first turn. If the model has a decoder, the row takes part in one decode step, because
+    live rows are a dense prefix; the output of that step is ignored."""
 
     top_k = 1
     is_greedy = is_scored = False
 
     def start(self) -> Hypothesis:
+        """Returns the only hypothesis, which stays without tokens."""
         return Hypothesis()
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
+        """Takes the encoder's output and finishes the sequence. Raises NotFinite if it contains NaN or infinity."""
         sequence.steps += 1
         sequence.encoder_output = output.turn.encoder_outputs[sequence.rows[0]]
         if not sequence.encoder_output.is_finite:
-            raise NotFinite("what the encoder says is not finite")
+            raise NotFinite("the encoder's output is not finite")
         sequence.hypotheses = []
         sequence.finish(FinishReason.ENCODED)

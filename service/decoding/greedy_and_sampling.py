@@ -1,8 +1,8 @@
-"""Hypotheses that choose their own next tokens: greedy search, sampling, and the alternatives at a position.
+"""Greedy search, sampling, and the alternatives at a position: hypotheses that are extended independently.
 
-One hypothesis follows the forced prefix; behind it, it becomes as many as were asked for: samples, each with a random
-stream of its own, or alternatives, which begin with different tokens. None of them ever looks at another one. A target
-that is only to be scored is nothing but prefix.
+One hypothesis follows the forced prefix. After the prefix it is forked into the requested number: samples, each with
+its own random stream, or alternatives, which begin with different tokens. They are never compared. A target to score
+is a prefix without a continuation.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from service.step import StepOutput, ranked
 
 
 class GreedyAndSampling:
-    """Greedy search or sampling of one or several hypotheses."""
+    """Greedy search or sampling of one or several hypotheses of one request."""
 
     def __init__(self, selector: TokenSelector) -> None:
         request, options = selector.request, selector.request.options
         self._selector = selector
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
-        self._all: list[Hypothesis] = []  # in the order of the answers, once there are as many as wanted
+        self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
         self._is_plain = selector.is_plain and not (options.is_sampling or options.top_logprobs or selector.stops)
         self.is_greedy = self._count == 1 and not (
             options.is_sampling or request.logits_processors or options.top_logprobs
@@ -33,15 +33,17 @@ class GreedyAndSampling:
         self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
 
     def start(self) -> Hypothesis:
+        """Returns the hypothesis without tokens."""
         return self._selector.start()
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
+        """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token."""
         sequence.steps += 1
         if self._is_plain and self._count == 1:
             self._advance_plain(sequence, output)
             return
         if not self._all and sequence.steps > len(sequence.request.prefix):
-            self._branch(sequence, output)
+            self._fork(sequence, output)
         else:
             for hypothesis in sequence.hypotheses:
                 self._extend(hypothesis, output)
@@ -51,7 +53,7 @@ class GreedyAndSampling:
         self._retire(sequence, output)
 
     def _advance_plain(self, sequence: Sequence, output: StepOutput) -> None:
-        """Greedy search without anything else."""
+        """Greedy search without processors, prefix, stop strings and alternatives."""
         (hypothesis,) = sequence.hypotheses
         row = hypothesis.row
         token = output.top_ids[row][0]
@@ -68,8 +70,8 @@ class GreedyAndSampling:
             return
         self._retire(sequence, output)
 
-    def _branch(self, sequence: Sequence, output: StepOutput) -> None:
-        """The prefix is behind: one hypothesis becomes as many as were asked for."""
+    def _fork(self, sequence: Sequence, output: StepOutput) -> None:
+        """Forks the hypothesis into the requested number, and extends each by its first token after the prefix."""
         (root,) = sequence.hypotheses
         options = self._selector.options
         if options.is_sampling:
@@ -81,7 +83,7 @@ class GreedyAndSampling:
         else:
             least = options.min_alternative_probability
             least = math.log(least) if least else -math.inf
-            found = self._selector.best(root, output, self._count)
+            found = self._selector.best_tokens(root, output, self._count)
             if not found:
                 raise unsatisfiable(sequence.steps - 1)
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
@@ -93,8 +95,8 @@ class GreedyAndSampling:
     def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
         selector = self._selector
         sampler = self._samplers.get(hypothesis)
-        if sampler is None or selector.forced(hypothesis) is not None:
-            found = selector.best(hypothesis, output, 1)
+        if sampler is None or selector.forced_token(hypothesis) is not None:
+            found = selector.best_tokens(hypothesis, output, 1)
             if not found:
                 raise unsatisfiable(len(hypothesis.tokens))
             token = found[0][0]
@@ -108,8 +110,8 @@ class GreedyAndSampling:
         selector.extend(hypothesis, token, output)
 
     def _retire(self, sequence: Sequence, output: StepOutput) -> None:
-        """Gives the rows of finished hypotheses back, and ends the sequence with the last of them. Nothing was
-        compared: the score of an answer is the model's own log-probability."""
+        """Releases the rows of finished hypotheses, and finishes the sequence with the last of them. The score of an
+        answer is the model's log-probability."""
         live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
         if self._all or not live:
             sequence.width = max(1, len(live))

@@ -1,14 +1,15 @@
-"""Texts that must appear in the answer, for beam search (lexical constraints).
+"""Lexical constraints: phrases that must appear in the answer of a beam search (`LexicalConstraints`).
 
-Each phrase has one or more spellings in tokens; the text of any of them contains the phrase, wherever it stands. How
-far a hypothesis has come with each phrase is one node of an automaton over its spellings (Hu et al. 2019 keep a trie).
-A token that does not continue a phrase throws it back to the longest beginning that is still there. Phrases may share
-tokens ("New York", "York City"), as their texts may; one asked for twice must appear twice, one behind the other. A
-phrase stands where a word may: not glued to another one or to a full stop, and without a blank where the answer begins.
+Each phrase has one or more tokenizations; the text of each contains the phrase, wherever it occurs. The progress of a
+hypothesis with a phrase is one node of an Aho-Corasick automaton over its tokenizations (Hu et al. 2019 use a trie). A
+token that does not continue a phrase moves the node to the longest matching suffix. Phrases may share tokens ("New
+York", "York City"), as their texts may; a phrase given twice must appear twice without overlap. A phrase may occur
+where a word may: not joined to another word or to a full stop, and without a blank at the beginning of the answer.
 
-Beam search with dynamic beam allocation (Post & Vilar 2018) asks `next_tokens` for continuations that come closer, and
-`met` for the bank of a hypothesis; `allocate` divides the beam among banks. As a mask, the phrases keep the end token
-away until all have appeared, and leave as many tokens as they still need: what `minimum` says can be met is met.
+Beam search with dynamic beam allocation (Post & Vilar 2018) uses `next_tokens` for the continuations that make progress
+and `num_met` for the bank of a hypothesis; `allocate` divides the beam among banks. As a mask, the constraints exclude
+the end token until all phrases have appeared, and reserve as many tokens as are still needed: constraints that fit into
+max_tokens according to `minimum` are met.
 """
 
 from __future__ import annotations
@@ -27,18 +28,17 @@ from service.errors import InvalidRequest
 from service.request import Request
 
 Variants = tuple[tuple[int, ...], ...]
-"""The spellings of one phrase: token ids, none of them empty."""
+"""The tokenizations of one phrase: token ids, none of them empty."""
 
-
-# What stands before a place in the text, as symbols of an automaton beside the tokens.
-_START, _CLOSED, _OPEN = -1, -2, -3  # the answer begins here; what a blank follows; what a word may follow at once
+# The context before a position of the text, as symbols of the automaton besides tokens.
+_START, _CLOSED, _OPEN = -1, -2, -3  # the beginning of the answer; a blank must follow; a word may follow directly
 _CLOSING = ".,;:!?"
 
 
 class ConstraintState(NamedTuple):
-    """What a hypothesis has of the phrases: for each different one its node, and how often it is still missing.
+    """The progress of a hypothesis: for each distinct phrase its node and how many occurrences are missing.
 
-    context: what its text ends with.
+    context: the end of its text.
     """
 
     nodes: tuple[int, ...]
@@ -47,11 +47,11 @@ class ConstraintState(NamedTuple):
 
 
 class _Phrase:
-    """One phrase. Its automaton reads each token and then what the text ends with, so a spelling may depend on what
-    stands before it: `allowed` has the contexts of each spelling, none where all will do.
+    """One phrase. Its automaton reads each token and then the context after it, so a tokenization may depend on the
+    text before it: `allowed` holds the contexts of each tokenization; an empty set allows all.
 
-    From each node, `needed`: fewest tokens that complete it, when it has begun or begins here; `met`: how many of
-    `longest` are there. `later`: tokens that are enough from any place behind some text.
+    By node, needed: fewest tokens that complete the phrase; num_met: tokens of it that are present, of `longest`.
+    later: tokens that suffice from any position after some text.
     """
 
     def __init__(self, variants: Variants, allowed: Sequence[frozenset[int]], contexts: Sequence[int]) -> None:
@@ -73,14 +73,14 @@ class _Phrase:
                 ahead[node], begun[node] = min(ahead[node], left), left < count
         chains = [list(self.automaton.chain(node)) for node in range(len(ahead))]
         self.needed = [min(ahead[at] for at in (*chain, ROOT)) for chain in chains]
-        self.met = [
+        self.num_met = [
             self.longest - min((ahead[at] for at in chain if begun[at]), default=self.longest) for chain in chains
         ]
         self.later = max(self.needed[self.automaton.step(ROOT, context)] for context in (_CLOSED, _OPEN))
         self._continuations: dict[int, frozenset[int]] = {}
 
     def continuations(self, node: int) -> frozenset[int]:
-        """The tokens behind which something of the phrase is there."""
+        """The tokens after which a part of the phrase is present."""
         if node not in self._continuations:
             edges = self.automaton.edges
             symbols = frozenset(edges[ROOT]).union(*(edges[at] for at in self.automaton.chain(node)))
@@ -89,11 +89,11 @@ class _Phrase:
 
 
 class LexicalConstraints:
-    """The phrases of one request: a rule, and what beam search must know of them.
+    """The phrases of one request: a logits processor with additional methods for beam search.
 
-    phrases: the spellings of each, as from `phrase_variants`; the same may come more than once. is_ordered: each begins
-    behind the end of the one before. max_tokens: of the answer, end token included. vocabulary: with it, phrases stand
-    where words stand (see `_allowed`); without, anywhere. before: the text that the answer continues.
+    phrases: the tokenizations of each, from `phrase_variants`; duplicates count. ordered: each phrase begins after the
+    end of the previous one. max_tokens: of the answer, end token included. vocabulary: if given, phrases occur where
+    words may (see `_allowed`); otherwise anywhere. before: the text that the answer continues.
     """
 
     is_mask = True
@@ -123,14 +123,16 @@ class LexicalConstraints:
         self._missing = (1,) * len(different) if ordered else tuple(map(phrases.count, different))
         self._before = _context(before.encode()) or _START
         self.total = sum(count * phrase.longest for count, phrase in zip(self._missing, self._phrases, strict=True))
-        self.minimum = 1 + self.remaining(self.initial_state())  # fewest tokens of an answer, its end token included
+        self.minimum = 1 + self.remaining(self.initial_state())  # fewest tokens of an answer, end token included
         self._next_tokens: dict[ConstraintState, tuple[int, ...]] = {}
-        self._fallen: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._remaining: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def initial_state(self) -> ConstraintState:
+        """The state before the first new token."""
         return self._at(self._before, self._missing)
 
     def next_state(self, progress: ConstraintState, token: int) -> ConstraintState:
+        """The state after `token`."""
         nodes, missing = list(progress.nodes), list(progress.missing)
         context = (self._contexts[token] if token < len(self._contexts) else _OPEN) or progress.context
         for place in self._wanted(progress):
@@ -142,31 +144,32 @@ class LexicalConstraints:
             nodes[place] = automaton.step(node, context)
             if not missing[place]:
                 nodes[place] = ROOT
-                if self._is_ordered and place + 1 < len(nodes):  # which comes next
+                if self._is_ordered and place + 1 < len(nodes):  # the phrase that comes next
                     nodes[place + 1] = self._phrases[place + 1].automaton.step(ROOT, context)
         return ConstraintState(tuple(nodes), tuple(missing), context)
 
     def is_done(self, progress: ConstraintState) -> bool:
+        """Whether all phrases have appeared."""
         return not any(progress.missing)
 
-    def met(self, progress: ConstraintState) -> int:
-        """Tokens of phrases that are there, 0..total: of those complete, and of the one that has come furthest.
+    def num_met(self, progress: ConstraintState) -> int:
+        """Tokens of phrases that are present, 0..total: of the complete phrases, and of the most advanced other one.
 
-        Each phrase counts as much as its longest spelling. What has begun of other phrases counts nothing: only one of
-        them can be continued.
+        A complete phrase counts as its longest tokenization. The beginnings of further phrases do not count, because
+        only one of them can be continued.
         """
         complete = self.total - sum(
             count * phrase.longest for count, phrase in zip(progress.missing, self._phrases, strict=True)
         )
-        begun = [self._phrases[place].met[progress.nodes[place]] for place in self._wanted(progress)]
+        begun = [self._phrases[place].num_met[progress.nodes[place]] for place in self._wanted(progress)]
         return complete + max(begun, default=0)
 
     def remaining(self, progress: ConstraintState) -> int:
-        """So many tokens are enough to complete all phrases, and some token makes them one fewer.
+        """A number of tokens that suffices to complete all phrases; some token reduces it by one.
 
-        First the phrase that gains most by being continued, then the others from their beginnings, behind whatever the
-        one before ends with. Shared tokens may make the way shorter; the shortest of all ways is a shortest common
-        superstring, which is NP-hard to find.
+        First the phrase that gains most by continuation, then the others from their beginnings, after whatever the
+        previous one ends with. Shared tokens may allow fewer: the minimum is a shortest common superstring, which is
+        NP-hard to find.
         """
         whole = sum(count * phrase.later for count, phrase in zip(progress.missing, self._phrases, strict=True))
         gains = [
@@ -174,23 +177,28 @@ class LexicalConstraints:
             for place in self._wanted(progress)
         ]
         least = whole - max(gains, default=0)
-        return min(least, whole + 1) if progress.context == _START else least  # any text first, then all behind it
+        return min(least, whole + 1) if progress.context == _START else least  # any text first, then all phrases
 
     def next_tokens(self, progress: ConstraintState) -> tuple[int, ...]:
-        """The tokens that bring the phrases further, in ascending order: behind them, `met` is more."""
+        """The ascending ids of the tokens that make progress: they raise `num_met`."""
         if progress not in self._next_tokens:
-            met, tokens = self.met(progress), self._continuations(progress)
-            self._next_tokens[progress] = tuple([t for t in tokens if self.met(self.next_state(progress, t)) > met])
+            met, tokens = self.num_met(progress), self._continuations(progress)
+            self._next_tokens[progress] = tuple([t for t in tokens if self.num_met(self.next_state(progress, t)) > met])
         return self._next_tokens[progress]
 
     def applies(self, state: ConstraintState, tokens: Sequence[int]) -> bool:
+        """Whether a phrase is missing."""
         return not self.is_done(state)
 
     def apply(self, scores_V: np.ndarray, state: ConstraintState, tokens: Sequence[int]) -> None:
-        """No end yet; and no token behind which the phrases would not fit any more."""
-        left = self._max_tokens - len(tokens) - 2  # without the token that is chosen now, and the end token
+        """Excludes the end token, and every token after which the phrases would no longer fit."""
+        left = self._max_tokens - len(tokens) - 2  # without the token that is selected now and the end token
         scores_V[self._eos_ids] = -np.inf
-        tight = [context for context in (_CLOSED, _OPEN, state.context) if self._behind(context, state.missing) > left]
+        tight = [
+            context
+            for context in (_CLOSED, _OPEN, state.context)
+            if self._remaining_after(context, state.missing) > left
+        ]
         if not tight:
             return
         continuing = self._continuations(state)
@@ -205,19 +213,19 @@ class LexicalConstraints:
         scores_V[possible] = kept
 
     def _at(self, context: int, missing: tuple[int, ...]) -> ConstraintState:
-        """Where nothing has begun."""
+        """The state in which no phrase has begun."""
         return ConstraintState(
             tuple([phrase.automaton.step(ROOT, context) for phrase in self._phrases]), missing, context
         )
 
-    def _behind(self, context: int, missing: tuple[int, ...]) -> int:
-        """`remaining` behind a token that continues nothing. Any other token leaves at most as many to do."""
-        if (context, missing) not in self._fallen:
-            self._fallen[context, missing] = self.remaining(self._at(context, missing))
-        return self._fallen[context, missing]
+    def _remaining_after(self, context: int, missing: tuple[int, ...]) -> int:
+        """`remaining` after a token that continues no phrase, which is the maximum over all tokens."""
+        if (context, missing) not in self._remaining:
+            self._remaining[context, missing] = self.remaining(self._at(context, missing))
+        return self._remaining[context, missing]
 
     def _wanted(self, progress: ConstraintState) -> Iterable[int]:
-        """The phrases that may come next."""
+        """Indices of the phrases that may come next."""
         missing = [place for place, count in enumerate(progress.missing) if count]
         return missing[:1] if self._is_ordered else missing
 
@@ -227,10 +235,10 @@ class LexicalConstraints:
 
 
 def _allowed(variants: Variants, vocabulary: Vocabulary) -> list[frozenset[int]]:
-    """Behind what each spelling may stand; none: behind anything.
+    """The contexts that each tokenization may follow; empty: all.
 
-    Of a phrase that is spelled with and without a blank before it, the one with the blank does not begin an answer, and
-    the other one, if it is a word, does not follow what a blank follows. So there is one for every place.
+    Of a phrase with tokenizations with and without a leading blank, the one with the blank does not begin an answer,
+    and the other one, if it is a word, does not follow where a blank must. So each position has one.
     """
     texts = [b"".join(vocabulary.pieces[token] for token in variant) for variant in variants]
     if len({text.startswith(b" ") for text in texts}) == 1:
@@ -240,7 +248,7 @@ def _allowed(variants: Variants, vocabulary: Vocabulary) -> list[frozenset[int]]
 
 
 def _is_word(character: str) -> bool:
-    """Of a script that puts blanks between words, as far as its letters have upper and lower case."""
+    """Whether blanks separate words of this character, judged by whether its script has upper and lower case."""
     return character.isalnum() and category(character) != "Lo"
 
 
@@ -248,14 +256,14 @@ _KNOWN: WeakKeyDictionary[Vocabulary, list[int]] = WeakKeyDictionary()  # 3 ms f
 
 
 def _contexts_of(vocabulary: Vocabulary) -> list[int]:
-    """What each token's text ends with; 0: it writes nothing."""
+    """The context after each token; 0: the token has no text."""
     if vocabulary not in _KNOWN:
         _KNOWN[vocabulary] = [_context(piece) for piece in vocabulary.pieces]
     return _KNOWN[vocabulary]
 
 
 def _context(text: bytes) -> int:
-    """What a text ends with; 0: it is empty. A part of a character counts as a letter, as most such characters are."""
+    """The context after a text; 0: it is empty. An incomplete character counts as a letter, as most of them are."""
     if not text:
         return 0
     start = len(text) - 1
@@ -274,14 +282,14 @@ def constraints_of(request: Request) -> LexicalConstraints | None:
 
 
 def allocate(candidates: Sequence[tuple[float, int]], beam_size: int) -> list[int]:
-    """Which candidates (score, bank) get one of the beam's places, as their places in `candidates`; the best first.
+    """Dynamic beam allocation: the indices of the candidates (score, bank) that enter the beam, best first.
 
-    Banks 0 up to the highest that a candidate is in get equal shares of the beam, the highest one the rest too. What a
-    bank cannot fill goes to the next lower one, and what is left over in the end to the higher ones again. So
-    min(beam_size, len(candidates)) get a place. Of equal candidates the earlier comes first.
+    Banks 0 up to the highest one of a candidate get equal shares of the beam, the highest one the remainder too. Slots
+    that a bank cannot fill go to the next lower one, and those left in the end to the higher ones again. So
+    min(beam_size, len(candidates)) enter. Of equal candidates the earlier comes first.
 
-    The paper shares among all banks, also those that no candidate has come to yet; all their places would go to the
-    highest bank that is there, and phrases would be forced into the answer's first words.
+    The paper shares among all banks, including those that no candidate has reached; their slots would all go to the
+    highest bank with candidates, and phrases would be forced into the first words of the answer.
     """
     order = sorted(range(len(candidates)), key=lambda place: -candidates[place][0])
     banks: list[list[int]] = [[] for _ in range(max((bank for _, bank in candidates), default=-1) + 1)]
@@ -302,12 +310,12 @@ def allocate(candidates: Sequence[tuple[float, int]], beam_size: int) -> list[in
 
 
 def phrase_variants(tokenizer: Tokenizer, text: str, *, field: str = "options.phrases") -> Variants:
-    """The spellings of a phrase: as it stands behind a blank, and as it stands at the start or behind a mark.
+    """The tokenizations of a phrase: after a blank, and at the beginning or after a punctuation mark.
 
-    The text of each contains `text`, wherever it stands. Raises InvalidRequest naming `field`.
+    The text of each contains `text`, wherever it occurs. Raises InvalidRequest with the name `field`.
     """
-    if behind := _behind_a_word(tokenizer, text):
-        return (behind,)
+    if tokens := _after_a_word(tokenizer, text):
+        return (tokens,)
     if unknown := tokenizer.unknown_words(text):
         raise InvalidRequest(field, f"the model's closed vocabulary does not know {', '.join(unknown)}")
     starts = ("",) if text.startswith(" ") else (" ", "")
@@ -319,8 +327,8 @@ def phrase_variants(tokenizer: Tokenizer, text: str, *, field: str = "options.ph
     return variants
 
 
-def _behind_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """The spelling of a text that begins with a mark, in a closed vocabulary that has the mark only behind words."""
+def _after_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokenization of a text that begins with a mark, in a closed vocabulary that has the mark only after words."""
     first = text[:1]
     if not tokenizer.strips_leading_space or not first or first.isalnum() or first not in tokenizer.unknown_words(text):
         return ()
@@ -334,6 +342,6 @@ def _behind_a_word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def _text(tokenizer: Tokenizer, tokens: Iterable[int]) -> bytes:
-    """The least that the tokens add to a text: where they begin it, a first blank may be no part of it."""
+    """The text of the tokens at the beginning of an answer, where a leading blank may be dropped."""
     text = b"".join(tokenizer.pieces[token] for token in tokens)
     return text.removeprefix(b" ") if tokenizer.strips_leading_space else text

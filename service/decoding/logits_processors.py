@@ -29,34 +29,36 @@ def build_logits_processors(
     max_tokens: int,
     prefix: Sequence[int] = (),
 ) -> tuple[LogitsProcessor, ...]:
-    """The rules of one request, but for its grammar and phrases.
+    """The logits processors of one request, except its grammar and lexical constraints.
 
-    prompt: what the decoder starts from. prefix: preferred where options.prefix_bias is set. An end token can always be
-    chosen, except by min_tokens and ignore_eos. Raises InvalidRequest.
+    prompt: token ids that the decoder starts from. prefix: preferred if options.prefix_bias is set. Only min_tokens and
+    ignore_eos exclude end tokens. Raises InvalidRequest.
     """
     eos_ids = vocabulary.eos_ids
-    rules: list[LogitsProcessor] = []
+    processors: list[LogitsProcessor] = []
     if options.repetition_penalty != 1.0:
-        rules.append(RepetitionPenalty(options.repetition_penalty, prompt))
+        processors.append(RepetitionPenalty(options.repetition_penalty, prompt))
     if options.presence_penalty or options.frequency_penalty:
-        rules.append(PresenceFrequencyPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty))
+        processors.append(
+            PresenceFrequencyPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty)
+        )
     if options.logit_bias:
-        rules.append(LogitBias(options.logit_bias))
+        processors.append(LogitBias(options.logit_bias))
     if options.prefix_bias:
-        rules.append(PrefixBias(options.prefix_bias, prefix))
+        processors.append(PrefixBias(options.prefix_bias, prefix))
     if options.min_tokens or options.ignore_eos:
-        rules.append(MinLength(eos_ids, before=max_tokens if options.ignore_eos else options.min_tokens))
+        processors.append(MinLength(eos_ids, before=max_tokens if options.ignore_eos else options.min_tokens))
     if options.no_repeat_ngram_size:
-        rules.append(NoRepeatNGram(options.no_repeat_ngram_size))
+        processors.append(NoRepeatNGram(options.no_repeat_ngram_size))
     if options.bad_words:
-        rules.append(BannedTexts(options.bad_words, vocabulary))
+        processors.append(BannedTexts(options.bad_words, vocabulary))
     if options.allowed_tokens:
-        rules.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
-    return tuple(rules)
+        processors.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
+    return tuple(processors)
 
 
 class _Stateless:
-    """A rule that needs to know nothing but the tokens."""
+    """A processor that depends on the tokens alone."""
 
     def initial_state(self) -> None:
         return None
@@ -66,7 +68,7 @@ class _Stateless:
 
 
 class RepetitionPenalty(_Stateless):
-    """Logits of tokens in prompt or answer: divided where positive, multiplied where not (Keskar et al. 2019, 4.1)."""
+    """Divides positive and multiplies other logits of tokens in the prompt or answer (Keskar et al. 2019, 4.1)."""
 
     is_mask = False
 
@@ -83,7 +85,7 @@ class RepetitionPenalty(_Stateless):
 
 
 class PresenceFrequencyPenalty(_Stateless):
-    """Logits of tokens in the answer: lowered by `presence` once and by `frequency` each time (the API of OpenAI)."""
+    """Lowers the logits of tokens in the answer: by `presence` once, by `frequency` per occurrence (OpenAI API)."""
 
     is_mask = False
 
@@ -99,7 +101,7 @@ class PresenceFrequencyPenalty(_Stateless):
 
 
 class LogitBias(_Stateless):
-    """Something is added to the logits of some tokens."""
+    """Adds a bias to the logits of some tokens."""
 
     is_mask = False
 
@@ -116,7 +118,7 @@ class LogitBias(_Stateless):
 
 class PrefixBias:
     """Prefers a prefix while the answer follows it: p' = (1 - β)·p + β for its next token, (1 - β)·p for the others
-    (prefix_bias_beta of CTranslate2). The state is how far the answer has followed, or None once it has left it."""
+    (prefix_bias_beta of CTranslate2). The state is the number of tokens followed, or None after a deviation."""
 
     is_mask = False
 
@@ -137,8 +139,8 @@ class PrefixBias:
         return state is not None and state < len(self._prefix)
 
     def apply(self, scores_V: np.ndarray, state: int | None, tokens: Sequence[int]) -> None:
-        """All divided by 1 - β, which the next log-softmax undoes, one logit changes: by Z·β / (1 - β) is its exp more,
-        with Z the sum of all."""
+        """Divided by 1 - β, which the next log-softmax undoes, only one p changes: the exp of its logit grows by
+        Z·β / (1 - β), where Z is the sum over all tokens."""
         assert state is not None
         highest = scores_V.max()
         total = highest + np.log(np.exp(scores_V - highest).sum(dtype=np.float64))
@@ -147,7 +149,7 @@ class PrefixBias:
 
 
 class MinLength(_Stateless):
-    """No token that ends the answer can be chosen before there are `before` other ones."""
+    """Excludes end tokens before the answer has `before` tokens."""
 
     is_mask = True
 
@@ -162,8 +164,8 @@ class MinLength(_Stateless):
 
 
 class NoRepeatNGram(_Stateless):
-    """No sequence of `length` tokens appears twice in the answer. The prompt does not count (in `transformers` it does,
-    which for a translation is the same): a generated text may take up the words it was asked with."""
+    """No n-gram of `length` tokens appears twice in the answer. The prompt does not count, so that a generated text may
+    repeat its words; in `transformers` it does, which makes no difference for translation."""
 
     is_mask = True
 
@@ -176,14 +178,14 @@ class NoRepeatNGram(_Stateless):
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
         ids = np.array(tokens, np.int64)
         given = self._length - 1
-        starts = np.arange(len(ids) - given)  # of each sequence that is there
-        for place, token in enumerate(ids[len(ids) - given :]):
-            starts = starts[ids[starts + place] == token]
+        starts = np.arange(len(ids) - given)  # of all n-grams in the answer
+        for offset, token in enumerate(ids[len(ids) - given :]):
+            starts = starts[ids[starts + offset] == token]
         scores_V[ids[starts + given]] = -np.inf
 
 
 class AllowedTokens(_Stateless):
-    """Nothing but some tokens can be chosen."""
+    """Excludes all but the given tokens."""
 
     is_mask = True
 
@@ -200,11 +202,11 @@ class AllowedTokens(_Stateless):
 
 
 class BannedTexts:
-    """No text of a list appears in the answer, whatever tokens it consists of.
+    """No text of a list appears in the answer, in any tokenization.
 
-    The state is a node of an automaton over the bytes of all texts, and whether nothing was written yet. A token
-    completes a text if it contains one, or if it begins with the rest of one whose beginning is there. Which these are
-    is found once for each node that an answer comes to: a node costs some binary searches, a step a look-up.
+    The state is a node of an automaton over the bytes of all texts, and whether no token had text yet. A token
+    completes a text if it contains one, or if it begins with the rest of one whose beginning is present. These tokens
+    are computed once per node that an answer reaches: a new node costs some binary searches, a step one look-up.
     """
 
     is_mask = True
@@ -212,13 +214,11 @@ class BannedTexts:
     def __init__(self, texts: Sequence[str], vocabulary: Vocabulary, *, field: str = "options.bad_words") -> None:
         for place, text in enumerate(texts):
             if "\ufffd" in text:
-                raise InvalidRequest(
-                    f"{field}[{place}]", "must not contain U+FFFD: it stands for bytes that are no text"
-                )
+                raise InvalidRequest(f"{field}[{place}]", "must not contain U+FFFD, which represents invalid bytes")
         self._vocabulary = vocabulary
         self._automaton = AhoCorasick([text.encode() for text in dict.fromkeys(texts)])
         self._texts = [bytes(pattern) for pattern in self._automaton.patterns]
-        self._rests: dict[int, list[bytes]] = {}  # of each node, what completes a text that begins as it does
+        self._rests: dict[int, list[bytes]] = {}  # by node: the rests of the texts that begin with its prefix
         for place, pattern in enumerate(self._texts):
             for length, node in enumerate(self._automaton.path(place), start=1):
                 if 0 < len(pattern) - length <= vocabulary.longest:

@@ -1,6 +1,7 @@
-"""The strategies of decoding behind one seam: a search starts one hypothesis, and extends a sequence by one token.
+"""The choice of a decoding strategy (`search_for`), and the step that extends all sequences of a turn (`advance`).
 
-Scheduler and runner know no strategy: they see hypotheses, the rows these continue, and a next token of each.
+A strategy implements `service.sequence.Search`. Scheduler and runner know no strategies: they see hypotheses, the rows
+that these continue, and the next token of each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from service.decoding.beam import BeamSearch
 from service.decoding.encode_only import EncodeOnly
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import constraints_of
-from service.decoding.token_selection import Stops, TokenSelector, check_finite
+from service.decoding.stop_strings import StopMatcher
+from service.decoding.token_selection import TokenSelector, check_finite
 from service.errors import InternalFailure, RequestError
 from service.request import Request
 from service.sequence import Search, Sequence
@@ -22,8 +24,8 @@ from service.step import StepOutput
 log = logging.getLogger(__name__)
 
 
-def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | None = None) -> Search:
-    """The search that a request's options ask for."""
+def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: StopMatcher | None = None) -> Search:
+    """The decoding strategy of a request. A new strategy is selected here and nowhere else."""
     if request.encoder_request is not None:
         return EncodeOnly()
     if request.forced_target:
@@ -36,10 +38,9 @@ def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: Stops | Non
 
 
 def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
-    """Extends every sequence by one token, and by those behind it that it would have chosen too: of its draft, or that
-    its row took by itself. One that cannot go on ends with its error, and costs the others nothing.
+    """Extends every sequence by one token, and by the accepted tokens of its draft or of extra greedy steps.
 
-    Raises NotFinite, before anything is changed.
+    A sequence that fails ends with its error; the others are not affected. Raises NotFinite before any change.
     """
     check_finite(output)
     for sequence in sequences:
@@ -47,8 +48,8 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
             _extend(sequence, output)
         except RequestError as error:
             sequence.finish(error)
-        except Exception:  # a defect in one request's rules must not cost others their answers
-            log.exception("request %s: its decoding failed", sequence.request.request_id)
+        except Exception:  # a defect in the processors of one request must not fail the others
+            log.exception("request %s: decoding failed", sequence.request.request_id)
             sequence.finish(InternalFailure(sequence.request.request_id))
 
 
@@ -57,10 +58,10 @@ def _extend(sequence: Sequence, output: StepOutput) -> None:
     if not guesses:
         sequence.search.advance(sequence, output)
         return
-    behind = output.turn.after_each_token(sequence.rows[0])
-    sequence.search.advance(sequence, next(behind))
-    for guess, said in zip(guesses, behind, strict=True):
+    outputs = output.turn.after_each_token(sequence.rows[0])
+    sequence.search.advance(sequence, next(outputs))
+    for guess, following in zip(guesses, outputs, strict=True):
         if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:
             return
         sequence.accept_draft_token()
-        sequence.search.advance(sequence, said)
+        sequence.search.advance(sequence, following)

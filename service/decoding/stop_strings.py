@@ -1,8 +1,7 @@
-"""When is a stop string complete? Seen from the tokens of one hypothesis, so that beams can be stopped one by one.
+"""Detection of stop strings in the tokens of one hypothesis (`StopMatcher`), so that each beam hypothesis can stop.
 
-It agrees with `service.engine.detokenizer`, which cuts the text: both look at the characters that the tokens so far
-have made
-certain, U+FFFD for bytes that are none included. A stop string is complete with the token that brings its last byte.
+`service.engine.detokenizer` cuts the text, and agrees: both use the characters that the tokens determine, including
+U+FFFD for invalid bytes. A stop string is complete with the token that contributes its last byte.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import NamedTuple
 
 
 class StopState(NamedTuple):
-    """The end of a hypothesis's text, long enough for a stop string to be completed, and whether one was.
+    """The end of a hypothesis's text, of the length that the completion of a stop string may need.
 
-    rest: the bytes of a character that is not complete yet. has_text: some token has written something.
+    rest: bytes of an incomplete character. has_text: some token had text.
     """
 
     tail: str = ""
@@ -25,25 +24,27 @@ class StopState(NamedTuple):
 
 
 class StopMatcher:
-    """The stop strings of one request. States are values: a hypothesis forks by copying a reference.
+    """The stop strings of one request. States are immutable values, so forking a hypothesis copies a reference.
 
-    pieces: the bytes of each token id, none for special tokens. strips_leading_space: the first word's
-    leading space is not part of the text.
+    pieces: the bytes of each token id, empty for special tokens. strips_leading_space: the text excludes the space
+    before the first word.
     """
 
     def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, strips_leading_space: bool) -> None:
-        self._pieces, self._drops_first_blank = pieces, strips_leading_space
+        self._pieces, self._strips_leading_space = pieces, strips_leading_space
         self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 
     def initial_state(self) -> StopState:
+        """The state before the first token."""
         return StopState()
 
     def next_state(self, state: StopState, token: int) -> StopState:
+        """The state after `token`."""
         piece = self._pieces[token]
         if not piece or state.is_stopped:
             return state
-        if self._drops_first_blank and not state.has_text:
+        if self._strips_leading_space and not state.has_text:
             piece = piece.removeprefix(b" ")
         text, used = codecs.utf_8_decode(state.rest + piece, "replace", False)
         rest = (state.rest + piece)[used:]
@@ -52,4 +53,5 @@ class StopMatcher:
         return StopState(text[max(0, len(text) - self._kept) :], rest, is_stopped, True)
 
     def is_stopped(self, state: StopState) -> bool:
+        """Whether a stop string is complete."""
         return state.is_stopped

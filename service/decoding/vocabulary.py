@@ -1,4 +1,4 @@
-"""What the tokens of a model write (`Vocabulary`): asked by everything that holds for the text, however it is cut."""
+"""The texts of a model's tokens (`Vocabulary`), for constraints that hold for any tokenization of a text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from model.tokenizer import Tokenizer
 
 
 class Vocabulary:
-    """The texts of all tokens, with indices that are made when they are first needed: keep one for each model.
+    """The texts of all tokens, with indices that are built on first use; one instance per model, shared by threads.
 
-    pieces: the bytes of each id, none for special tokens. eos_ids: the tokens that end an answer, at least one.
-    strips_leading_space: the blank before the first word of an answer is no part of its text. Threads may share it.
+    pieces: the bytes of each id, empty for special tokens. eos_ids: the tokens that end an answer, at least one.
+    strips_leading_space: the text of an answer excludes the space before its first word.
     """
 
     def __init__(self, pieces: Sequence[bytes], *, eos_ids: Sequence[int], strips_leading_space: bool) -> None:
@@ -24,23 +24,24 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, eos_ids: Sequence[int]) -> Vocabulary:
+        """The vocabulary of a tokenizer."""
         return cls(tokenizer.pieces, eos_ids=eos_ids, strips_leading_space=tokenizer.strips_leading_space)
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def first(self, token: int) -> bytes:
-        """What the token writes as the first one that writes anything."""
+        """The bytes of a token that is the first one with text."""
         return self.pieces[token].removeprefix(b" ") if self.strips_leading_space else self.pieces[token]
 
     def beginning_with(self, text: bytes) -> np.ndarray:
-        """Ids of the pieces that begin with `text`, which is UTF-8 or a part of it, not empty."""
+        """Ids of the pieces that begin with `text`: not empty, UTF-8 or a part of it."""
         ids, pieces = self._sorted
-        behind = text[:-1] + bytes([text[-1] + 1])  # UTF-8 has no byte 0xFF
-        return ids[bisect_left(pieces, text) : bisect_left(pieces, behind)]
+        successor = text[:-1] + bytes([text[-1] + 1])  # UTF-8 has no byte 0xFF
+        return ids[bisect_left(pieces, text) : bisect_left(pieces, successor)]
 
     def containing(self, text: bytes) -> np.ndarray:
-        """Ids of the pieces that contain `text`, which is UTF-8, not empty. Ascending."""
+        """Ascending ids of the pieces that contain `text`: not empty, UTF-8."""
         whole, starts = self._joined
         found, at = [], whole.find(text)
         while at >= 0:
@@ -50,12 +51,12 @@ class Vocabulary:
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, list[bytes]]:
-        """All ids in the order of their pieces, and the pieces in that order."""
+        """All ids ordered by their pieces, and the pieces in that order."""
         ids = sorted(range(len(self.pieces)), key=self.pieces.__getitem__)
         return np.array(ids, np.int64), [self.pieces[token] for token in ids]
 
     @cached_property
     def _joined(self) -> tuple[bytes, np.ndarray]:
-        """All pieces behind one another with a byte between them that no text has, and where each begins."""
+        """All pieces joined by a byte that no text has, and the position of each."""
         lengths = np.fromiter(map(len, self.pieces), np.int64, len(self.pieces))
         return b"\xff".join(self.pieces), np.concatenate([[0], np.cumsum(lengths + 1)[:-1]])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.decoding.beam import agree
+from service.decoding.beam import extend_common_prefix
 from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.search import search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
@@ -332,7 +332,7 @@ def test_agreement_is_the_common_beginning():
         return made
 
     agreed = [5]
-    agree(agreed, [hypothesis(5, 6, 7), hypothesis(5, 6, 8), hypothesis(5, 6)])
+    extend_common_prefix(agreed, [hypothesis(5, 6, 7), hypothesis(5, 6, 8), hypothesis(5, 6)])
     assert agreed == [5, 6]
-    agree(agreed, [hypothesis(5, 6)])
+    extend_common_prefix(agreed, [hypothesis(5, 6)])
     assert agreed == [5, 6]

@@ -37,8 +37,8 @@ def walk(phrases, choose):
         assert (EOS in possible) == phrases.is_done(state)
         better = phrases.next_tokens(state)
         for token in range(1, V):
-            assert (phrases.met(phrases.next_state(state, token)) > phrases.met(state)) == (token in better)
-        assert phrases.is_done(state) == (phrases.met(state) == phrases.total) == (phrases.remaining(state) == 0)
+            assert (phrases.num_met(phrases.next_state(state, token)) > phrases.num_met(state)) == (token in better)
+        assert phrases.is_done(state) == (phrases.num_met(state) == phrases.total) == (phrases.remaining(state) == 0)
         if not phrases.is_done(state):
             assert better
             assert any(phrases.remaining(phrases.next_state(state, t)) < phrases.remaining(state) for t in range(1, V))
@@ -224,8 +224,8 @@ def progress(phrases, *tokens):
 
 def test_a_broken_phrase_keeps_the_longest_beginning_that_is_still_there():
     phrases = build([((1, 1, 2),)])
-    assert [phrases.met(progress(phrases, *[1] * count)) for count in range(5)] == [0, 1, 2, 2, 2]
-    assert phrases.met(progress(phrases, 1, 1, 3)) == 0
+    assert [phrases.num_met(progress(phrases, *[1] * count)) for count in range(5)] == [0, 1, 2, 2, 2]
+    assert phrases.num_met(progress(phrases, 1, 1, 3)) == 0
     assert phrases.is_done(progress(phrases, 1, 1, 1, 2))
 
 
@@ -238,15 +238,15 @@ def test_phrases_may_share_tokens():
 def test_every_spelling_counts_as_much_as_the_longest():
     phrases = build([((1, 2, 3), (4,))])
     assert phrases.total == 3
-    assert phrases.met(progress(phrases, 1)) == 1
-    assert phrases.met(progress(phrases, 4)) == 3
+    assert phrases.num_met(progress(phrases, 1)) == 1
+    assert phrases.num_met(progress(phrases, 4)) == 3
     assert phrases.next_tokens(phrases.initial_state()) == (1, 4)
     assert phrases.minimum == 2
 
 
 def test_of_phrases_begun_at_once_only_one_counts():
     phrases = build([((1, 2),), ((1, 3),)])
-    assert phrases.met(progress(phrases, 1)) == 1
+    assert phrases.num_met(progress(phrases, 1)) == 1
     assert phrases.remaining(progress(phrases, 1)) == 3
     assert phrases.next_tokens(progress(phrases, 1)) == (2, 3)
 

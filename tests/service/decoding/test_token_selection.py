@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.token_selection import NotFinite, TokenSelector, best_of, check_finite, log_softmax
+from service.decoding.token_selection import NotFinite, TokenSelector, check_finite, log_softmax, top_tokens
 from service.options import DecodingOptions
 from service.request import Request
 from tests.fakes import scripted_output
@@ -16,7 +16,7 @@ scores = st.lists(st.sampled_from([-math.inf, -3.0, -2.5, -1.0, 0.0, 1.5]), min_
 @given(values=scores, count=st.integers(1, 45))
 def test_the_best_are_those_of_a_stable_sort(values, count):
     expected = sorted((-value, token) for token, value in enumerate(values) if value > -math.inf)[:count]
-    assert best_of(np.array(values, np.float32), count) == [(token, -value) for value, token in expected]
+    assert top_tokens(np.array(values, np.float32), count) == [(token, -value) for value, token in expected]
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 700), count=st.integers(1, 12), masked=st.floats(0, 1))
@@ -25,7 +25,7 @@ def test_blocks_hide_none_of_the_best(seed, size, count, masked):
     scores_V = rng.integers(-20, 0, size).astype(np.float32)  # many equal ones
     scores_V[rng.random(size) < masked] = -np.inf
     expected = sorted((-score, token) for token, score in enumerate(scores_V.tolist()) if score > -math.inf)[:count]
-    assert best_of(scores_V, count) == [(token, -score) for score, token in expected]
+    assert top_tokens(scores_V, count) == [(token, -score) for score, token in expected]
 
 
 def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
@@ -42,8 +42,8 @@ def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
     selector = TokenSelector(Request(request_id="r", prompt=(1,), max_tokens=5), eos_ids=(2,), stops=None)
     hypothesis = selector.start()
     hypothesis.row = 0
-    assert [token for token, _ in selector.best(hypothesis, output, 2)] == [7, 6]
-    found = selector.best(hypothesis, output, 2, also=(6, 3, 0))
+    assert [token for token, _ in selector.best_tokens(hypothesis, output, 2)] == [7, 6]
+    found = selector.best_tokens(hypothesis, output, 2, also=(6, 3, 0))
     assert [token for token, _ in found] == [7, 6, 0, 3]
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
 
