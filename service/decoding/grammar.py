@@ -1,12 +1,12 @@
-"""Answers that follow a regular expression, a JSON schema or a Lark grammar (`Grammar`), by way of llguidance.
+"""Structured output (`Grammar`): regular expressions, JSON schemas and Lark grammars, by means of llguidance.
 
-The grammar holds for the text of the answer, whatever tokens it consists of: llguidance walks its automata over a trie
-of the bytes of all tokens. A regular expression must match the whole answer. JSON is compact, without a blank between
-its parts, so that what a schema bounds is bounded.
+The grammar constrains the text of the answer in any tokenization: llguidance runs its automata over a trie of the bytes
+of all tokens. A regular expression must match the whole answer. JSON is compact, without whitespace between its parts,
+so that a schema bounds the length.
 
-Grammars come from strangers. The library's limits (`_limits`) bound a step, and most of a compilation; what gets past
-them, to minutes of work or to an overflow of the stack, which ends the process, is refused before (`_checked_lark`,
-`_checked_schema`). Every number was found by trying: see the hostile grammars in the tests.
+Grammars are untrusted input. The library's limits (`_limits`) bound a step and most of a compilation. Grammars that
+would evade them, and cost minutes of work or a stack overflow that ends the process, are rejected before
+(`_checked_lark`, `_checked_schema`). Every limit was found by experiment: see the hostile grammars in the tests.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from service.options import MAX_GRAMMAR_BYTES, GrammarKind
 
 MAX_NODES = 512  # objects and lists of a schema: each may be a link in a chain of references, and takes 5 KiB of stack
 MAX_PATTERNS = 32  # texts of pattern, format and patternProperties in a schema
-MAX_PATTERN_PROPERTIES = 16  # every pair of them is checked for a text that both match
-MAX_PATTERN_BYTES = 2048  # of all of them, as of a regular expression
-MAX_MULTIPLE = 1000  # digits of multipleOf as a number: its automaton has as many states
+MAX_PATTERN_PROPERTIES = 16  # every pair of them is checked for a common match
+MAX_PATTERN_BYTES = 2048  # of all patterns together, as of a regular expression
+MAX_MULTIPLE = 1000  # the digits of multipleOf as a number: its automaton has as many states
 MAX_MULTIPLES = 8
 
 
 def _limits(width: int) -> LLParserLimits:
-    """For a request of so many hypotheses, which divide among them what a step may cost: 16 ms together, as the worst
-    grammars need that are not refused at once. They are counts of work, not times: an answer does not depend on how
-    busy the machine is. Regular expressions, JSON schemas and grammars that are not ambiguous need no 200 items a step.
+    """Limits for a request with `width` hypotheses, which share the cost of a step: 16 ms together, as the worst
+    accepted grammars need. They count work, not time, so an answer does not depend on the load of the machine. Regular
+    expressions, JSON schemas and unambiguous grammars need fewer than 200 items per step. Comments: library defaults.
     """
     return LLParserLimits(
-        max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s a step
+        max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s per step
         initial_lexer_fuel=200_000,  # 1,000,000
         step_lexer_fuel=max(10_000, 50_000 // width),  # 200,000: some ms
-        step_max_items=max(1_000, 5_000 // width),  # 50,000: some ms where items are cheap, 80 where many are in a row
-        max_lexer_states=20_000,  # 250,000 are 100 MB; all hypotheses of a request share them
+        step_max_items=max(1_000, 5_000 // width),  # 50,000: some ms if items are cheap, 80 ms if many are in a row
+        max_lexer_states=20_000,  # 250,000, which is 100 MB; shared by all hypotheses of a request
         max_grammar_size=50_000,  # 500,000
-        verbose_errors=False,  # or messages hold the whole grammar
+        verbose_errors=False,  # otherwise messages contain the whole grammar
     )
 
 
-# Without it, text that a grammar leaves no choice about would have to be cut into tokens as the tokenizer would.
+# Otherwise text that the grammar determines would have to be tokenized as the tokenizer does.
 _FREE = '%llguidance {"no_forcing": true}'
 _SHOWN_CHARACTERS = 200  # of a message of the library
 
 
 class _State(NamedTuple):
-    """Where one answer stands. matcher: consumed its text, and is never changed again; None behind the end token."""
+    """The state of one answer. matcher: has consumed its text and is not modified again; None after the end token."""
 
     matcher: LLMatcher | None
     is_first: bool
@@ -64,11 +64,11 @@ class _State(NamedTuple):
 class Grammar:
     """The grammar of one request, as a mask.
 
-    Making one may take a second: not on the event loop. Raises InvalidRequest naming `options.<kind>` for what is no
-    grammar, needs too much, or cannot be begun with the tokens of the model. A limit that is reached later, and a token
-    that was appended although it does not fit, raise Unsatisfiable.
+    Construction may take a second, so it must not run on the event loop. It raises InvalidRequest with the field
+    `options.<kind>` for an invalid grammar, one beyond the limits, and one that no token of the model can begin. A
+    limit that is reached later, and a token that does not match, raise Unsatisfiable.
 
-    width: hypotheses that follow it at once; what one step may cost is divided among them.
+    width: concurrent hypotheses; they share the cost of a step.
     """
 
     is_mask = True
@@ -81,54 +81,58 @@ class Grammar:
                 self._tokens.matcher(_COMPILED[kind](text), _limits(width)), vocabulary.strips_leading_space
             )
             if not self._allowed(self._start).any():
-                raise _Refused("nothing that the model's tokens can write begins like this")
+                raise _Refused("no token of the model can begin such a text")
         except (_Refused, Unsatisfiable) as error:
             raise InvalidRequest(f"options.{kind}", str(error)) from error
 
     def initial_state(self) -> _State:
+        """The state before the first token."""
         return self._start
 
     def next_state(self, state: _State, token: int) -> _State:
+        """The state after `token`. Raises Unsatisfiable if the token does not match."""
         if token in self._vocabulary.eos_ids or state.matcher is None:
             return _State(None, False)
         found = self._tokens.index(token, is_first=state.is_first)
-        if found is None:  # a special token, or a first blank: it writes nothing
+        if found is None:  # a special token or a leading space: no text
             return _State(state.matcher, state.is_first and not self._vocabulary.pieces[token])
-        matcher = state.matcher.deep_copy()  # 1 to 7 µs: automata are shared, what was read is copied
+        matcher = state.matcher.deep_copy()  # 1 to 7 µs: automata are shared, the consumed text is copied
         if not matcher.consume_token(found):
-            raise Unsatisfiable(f"the answer cannot follow its grammar further: {_shortened(matcher.get_error())}")
+            raise Unsatisfiable(f"the answer cannot continue to match its grammar: {_shortened(matcher.get_error())}")
         return _State(matcher, False)
 
     def applies(self, state: _State, tokens: Sequence[int]) -> bool:
+        """Whether the answer has not ended."""
         return state.matcher is not None
 
     def apply(self, scores_V: np.ndarray, state: _State, tokens: Sequence[int]) -> None:
+        """Excludes tokens that do not match. Raises Unsatisfiable at a limit."""
         np.copyto(scores_V, -np.inf, where=~self._allowed(state))
 
     def _allowed(self, state: _State) -> np.ndarray:
-        """bool (V,). Nothing at all where the grammar goes on with what no token writes."""
+        """The matching tokens, bool (V,); none if no token has the text with which the grammar continues."""
         matcher = state.matcher
         assert matcher is not None
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if matcher.is_error():
             if matcher.get_error().startswith("NoExtension"):
                 return np.zeros(len(self._vocabulary), np.bool_)
-            raise Unsatisfiable(f"the grammar needs too much: {_shortened(matcher.get_error())}")
+            raise Unsatisfiable(f"the grammar exceeds a limit: {_shortened(matcher.get_error())}")
         allowed_V = self._tokens.select(np.unpackbits(bits, bitorder="little").view(np.bool_), is_first=state.is_first)
         allowed_V[list(self._vocabulary.eos_ids)] = matcher.is_accepting()
         return allowed_V
 
 
 class _Refused(Exception):
-    """A text is no grammar that can be used."""
+    """A text is not a usable grammar."""
 
 
 class _Tokens:
-    """The tokens of a vocabulary as llguidance knows them, and the same again without their first blanks, for answers
-    that begin with them where the tokenizer drops that blank."""
+    """The tokens of a vocabulary for llguidance, and again without their leading spaces, for the beginning of answers
+    whose tokenizer strips that space."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        pieces = [piece if b"\xff" not in piece else b"" for piece in vocabulary.pieces]  # marks tokens of another kind
+        pieces = [piece if b"\xff" not in piece else b"" for piece in vocabulary.pieces]  # marks special tokens
         self._is_special = np.array([not piece for piece in pieces])
         self._blank = [token for token, piece in enumerate(pieces) if vocabulary.first(token) != piece]
         self._bare = {token: len(pieces) + place for place, token in enumerate(self._blank)}
@@ -144,12 +148,12 @@ class _Tokens:
         return matcher
 
     def index(self, token: int, *, is_first: bool) -> int | None:
-        """The library's id of a token; None: it writes nothing."""
+        """The library's id of a token; None: it has no text."""
         found = self._bare.get(token, token) if is_first else token
         return found if self._pieces[found] else None
 
     def select(self, allowed: np.ndarray, *, is_first: bool) -> np.ndarray:
-        """Of the library's ids, those of the vocabulary. Special tokens are none of a grammar's business."""
+        """From a mask over the library's ids, that of the vocabulary, bool (V,), without special tokens."""
         allowed_V: np.ndarray = allowed[: len(self._is_special)] & ~self._is_special
         if is_first and self._blank:
             allowed_V[self._blank] = allowed[len(self._is_special) : len(self._pieces)]
@@ -168,7 +172,7 @@ def _tokens_of(vocabulary: Vocabulary) -> _Tokens:
 
 
 class _Pieces:
-    """What llguidance asks of a tokenizer. It never asks it to cut text: see `_FREE`."""
+    """The tokenizer interface of llguidance. It never tokenizes text: see `_FREE`."""
 
     bos_token_id = None
     special_token_ids: Sequence[int] = ()
@@ -177,20 +181,17 @@ class _Pieces:
         self.tokens, self.eos_token_id = pieces, eos_id
 
     def __call__(self, text: str | bytes) -> list[int]:
-        raise NotImplementedError("text is not cut into tokens here")
-
-
-# ---- from what a client sent to what the library reads
+        raise NotImplementedError("text is not tokenized here")
 
 
 def _regex(text: str) -> list[Mapping[str, object]]:
     if (len(text) - len(text.rstrip("\\"))) % 2:
-        raise _Refused("ends with a backslash that escapes nothing")  # which the library would leave out
+        raise _Refused("ends with a backslash that escapes nothing")  # which the library would ignore
     return [{"lark_grammar": f"{_FREE}\nstart: /{regex_to_lark(text, '')}/"}]
 
 
 def _lark(text: str) -> list[Mapping[str, object]]:
-    return [{"lark_grammar": f"{_checked_lark(text)}\n{_FREE}"}]  # behind the text: lines in messages stay right
+    return [{"lark_grammar": f"{_checked_lark(text)}\n{_FREE}"}]  # after the text: line numbers in messages stay right
 
 
 def _json_schema(text: str) -> list[Mapping[str, object]]:
@@ -207,15 +208,15 @@ _COMPILED: Mapping[GrammarKind, Callable[[str], list[Mapping[str, object]]]] = {
 
 
 def _checked_lark(text: str) -> str:
-    """Refused: grammars within the grammar, which would get past the checks of their own kinds; token ids, which are no
-    text; `&` and `~`, because finding out whether an intersection or a complement is empty can take minutes."""
+    """Rejects embedded grammars, which would evade the checks of their kinds; token ids, which are not text; `&` and
+    `~`, because the emptiness check of an intersection or a complement can take minutes."""
     if found := re.search(r"%(json|regex|lark|llguidance|if)|<\[|[&~]", text):
-        instead = f"; a text in quotes may have it as \\u{ord(found[0]):04x}" if len(found[0]) == 1 else ""
+        instead = f"; in quotes, write it as \\u{ord(found[0]):04x}" if len(found[0]) == 1 else ""
         raise _Refused(f"must not contain {found[0]}, got it at character {found.start()}{instead}")
     return text
 
 
-# What of a schema narrows what another part says: the library intersects these, and their patterns' automata with them.
+# Keywords that narrow other parts of a schema: the library intersects these, and the automata of their patterns.
 _COMBINING = frozenset({"anyOf", "oneOf", "$ref"})
 _NARROWING = frozenset(
     {"items", "additionalItems", "prefixItems", "minItems", "maxItems"}
@@ -226,16 +227,16 @@ _NARROWING = frozenset(
 
 
 def _checked_schema(text: str) -> Mapping[str, Any]:
-    """The schema, if it is an object that compiles within a second.
+    """Returns the schema if it is an object that compiles within a second.
 
-    Finding out whether an intersection of patterns is empty can take minutes (20 patterns in an allOf: 7 s), and anyOf
-    within allOf multiplies: patterns are refused beside intersections, and there may be many of only one of both. What
-    looks like a keyword counts as one, though it may be the name of a property.
+    The emptiness check of an intersection of patterns can take minutes (20 patterns in an allOf: 7 s), and anyOf within
+    allOf multiplies: patterns together with intersections are rejected, and only one of both may be frequent. Names of
+    properties that equal a keyword count as keywords.
     """
     try:
         schema = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise _Refused(f"is no JSON: {error}") from error
+        raise _Refused(f"is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise _Refused(f"must be a JSON object, got {type(schema).__name__}")
     nodes = list(_walk(schema))
@@ -244,7 +245,9 @@ def _checked_schema(text: str) -> Mapping[str, Any]:
     try:
         json.dumps(schema, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise _Refused(f"must be of characters, got half of one: \\u{ord(error.object[error.start]):04x}") from error
+        raise _Refused(
+            f"must be valid Unicode, got a lone surrogate: \\u{ord(error.object[error.start]):04x}"
+        ) from error
     objects = [node for node in nodes if isinstance(node, dict)]
     patterns = [node[name] for node in objects for name in ("pattern", "format") if isinstance(node.get(name), str)]
     properties = [name for node in objects for name in _mapping(node.get("patternProperties"))]
@@ -263,13 +266,13 @@ def _checked_schema(text: str) -> Mapping[str, Any]:
     if (patterns or properties or multiples) and any(map(_intersects, objects)):
         raise _Refused(
             "must not combine pattern, format, patternProperties or multipleOf with allOf, nor with anyOf, oneOf or "
-            "$ref that stand beside other keywords: intersections of patterns can take minutes to read"
+            "$ref next to other keywords: intersections of patterns can take minutes to compile"
         )
     return schema
 
 
 def _walk(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | list[Any]]:
-    """Every object and list in it, itself included."""
+    """Every object and list of a schema, itself included."""
     todo: list[Any] = [schema]
     while todo:
         node = todo.pop()
@@ -279,7 +282,7 @@ def _walk(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any] | list[Any]]:
 
 
 def _intersects(node: Mapping[str, Any]) -> bool:
-    """Whether two or more things must hold at once."""
+    """Whether an object combines two or more constraints."""
     several = node.get("allOf")
     sources = len(several) if isinstance(several, list) else 0
     return sources + len(_COMBINING & node.keys()) + bool(_NARROWING & node.keys()) > 1
@@ -290,17 +293,17 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _shortened(message: str) -> str:
-    """What a message of the library says, in one line: without pictures of the grammar and traces of its stack."""
+    """A message of the library in one line, without excerpts of the grammar and stack traces."""
     if message.startswith("panic"):
-        return "it cannot be read"
+        return "it cannot be parsed"
     lines = [line.strip() for line in message.splitlines()]
-    said = next(
+    summary = next(
         (line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0] if lines else ""
     )
-    said = said.replace("Enable 'coerce_one_of' option to approximate oneOf with anyOf", "Use anyOf")
-    said = said.split("; either increase limits")[0].split("; try avoiding")[0]
-    return said if len(said) <= _SHOWN_CHARACTERS else said[: _SHOWN_CHARACTERS - 1] + "…"
+    summary = summary.replace("Enable 'coerce_one_of' option to approximate oneOf with anyOf", "Use anyOf")
+    summary = summary.split("; either increase limits")[0].split("; try avoiding")[0]
+    return summary if len(summary) <= _SHOWN_CHARACTERS else summary[: _SHOWN_CHARACTERS - 1] + "…"

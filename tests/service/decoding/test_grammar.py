@@ -260,7 +260,7 @@ def test_any_of_several_ends_may_end_a_text_that_is_complete():
 
 def test_a_token_that_does_not_fit_cannot_be_followed():
     rule = Grammar("regex", "the", BPE)
-    with pytest.raises(Unsatisfiable, match="the answer cannot follow its grammar further"):
+    with pytest.raises(Unsatisfiable, match="the answer cannot continue to match its grammar"):
         rule.next_state(rule.initial_state(), BPE.pieces.index(b"z"))
 
 
@@ -283,11 +283,11 @@ def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
         ("regex", "a(b", "unclosed group"),
         ("regex", "(?=a)b", "look-around, including look-ahead and look-behind, is not supported"),
         ("regex", "a\\", "ends with a backslash that escapes nothing"),
-        ("regex", r"[^\s\S]", "nothing that the model's tokens can write begins like this"),
+        ("regex", r"[^\s\S]", "no token of the model can begin such a text"),
         ("regex", ".?" * 1000, "lexer precomputation failed"),
-        ("json_schema", "{", "is no JSON: Expecting property name"),
-        ("json_schema", '{"minimum": NaN}', "is no JSON: NaN is no number of JSON"),
-        ("json_schema", "[" * 9999, "is no JSON: maximum recursion depth"),
+        ("json_schema", "{", "is not JSON: Expecting property name"),
+        ("json_schema", '{"minimum": NaN}', "is not JSON: NaN is not a JSON number"),
+        ("json_schema", "[" * 9999, "is not JSON: maximum recursion depth"),
         ("json_schema", "true", "must be a JSON object, got bool"),
         ("json_schema", '{"type": "strin"}', "Invalid type: strin"),
         ("json_schema", '{"if": {}}', 'Unimplemented keys: ["if"]'),
@@ -296,18 +296,18 @@ def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
         ("json_schema", '{"minimum": 3, "maximum": 1, "type": "integer"}', "minimum (3) is greater than maximum (1)"),
         ("json_schema", '{"multipleOf": 1001}', "multipleOf must have digits of at most 1000, got 1001"),
         ("json_schema", '{"multipleOf": true}', "Expected f64 for 'multipleOf', got true"),
-        ("json_schema", r'{"pattern": "a\ud800"}', r"must be of characters, got half of one: \ud800"),
-        ("json_schema", r'{"\udfff": 1}', r"must be of characters, got half of one: \udfff"),
+        ("json_schema", r'{"pattern": "a\ud800"}', r"must be valid Unicode, got a lone surrogate: \ud800"),
+        ("json_schema", r'{"\udfff": 1}', r"must be valid Unicode, got a lone surrogate: \udfff"),
         ("json_schema", '{"allOf": [{"pattern": "a"}, {"pattern": "b"}]}', "must not combine pattern"),
         ("json_schema", '{"pattern": "a", "anyOf": [{"minLength": 2}]}', "must not combine pattern"),
         ("lark", "start: foo", 'at 1(8): unknown name: "foo"'),
         ("lark", 'begin: "a"', "no start rule found"),
-        ("lark", "start: <foo>", "it cannot be read"),
+        ("lark", "start: <foo>", "it cannot be parsed"),
         ("lark", 'start: "a" <[2]>', "must not contain <[, got it at character 11"),
-        ("lark", 'start: "R&D"', r"must not contain &, got it at character 9; a text in quotes may have it as \u0026"),
+        ("lark", 'start: "R&D"', r"must not contain &, got it at character 9; in quotes, write it as \u0026"),
         ("lark", 'start: %json {"type": "integer"}', "must not contain %json"),
         ("lark", 'start: %llguidance {"allow_invalid_utf8": true}', "must not contain %llguidance"),
-        ("lark", "start: start", "nothing that the model's tokens can write begins like this"),
+        ("lark", "start: start", "no token of the model can begin such a text"),
     ],
 )
 def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
@@ -321,7 +321,7 @@ def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
 
 def test_a_grammar_whose_first_token_needs_too_much_is_refused():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
-    with pytest.raises(InvalidRequest, match="the grammar needs too much: parser error: Too many items"):
+    with pytest.raises(InvalidRequest, match="the grammar exceeds a limit: parser error: Too many items"):
         Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), strips_leading_space=False))
 
 
@@ -356,7 +356,7 @@ def test_schemas_that_could_take_minutes_to_read_are_refused(schema, problem):
 
 def test_a_limit_reached_on_the_way_is_told():
     rule = Grammar("regex", "(.*[a-m].{90}|.*[b-z].{91})*x", BPE)  # needs 2**90 states
-    with pytest.raises(Unsatisfiable, match="the grammar needs too much: lexer error: too many expressions"):
+    with pytest.raises(Unsatisfiable, match="the grammar exceeds a limit: lexer error: too many expressions"):
         walk(rule, BPE, random.Random(0), most=1000)
 
 
