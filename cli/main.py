@@ -15,6 +15,7 @@ import typer
 from cli.ask import generate, score, translate
 from cli.attend import attend
 from cli.bench import bench
+from cli.corpus import corpus
 from cli.demo import demo
 from cli.doctor import doctor
 from cli.encode import classify, embed, fill_mask
@@ -27,6 +28,7 @@ from cli.train import train
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train and export": {
         "demo": demo,
+        "corpus": corpus,
         "train": train,
         "import": import_,
         "eval": evaluate,

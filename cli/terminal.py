@@ -24,6 +24,8 @@ def report_errors(*types: type[Exception]) -> Iterator[None]:
     expected: tuple[type[Exception], ...] = (UsageError, OSError, *types)
     try:
         yield
+    except BrokenPipeError:  # the reader of the output has enough, such as `head`
+        raise typer.Exit(1) from None
     except expected as error:
         typer.echo(f"error: {describe(error)}", err=True)
         raise typer.Exit(1) from None

@@ -38,6 +38,13 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run, bit for bit")] = False,
 ) -> None:
     """Train a model. Without data, a preset trains on its embedded corpus."""
+    from model.config import ConfigError
+
+    with report_errors(ConfigError):
+        recipe = find_preset(preset)
+        for file in (*(data or ()), source, target, validation):
+            if file is not None and not file.is_file():
+                raise UsageError(f"{file}: no such file; check the path")
     typer.echo("loading PyTorch", err=True)
     from model.training.data import DataError
     from model.training.progress import display_for
@@ -45,7 +52,6 @@ def train(
     from model.training.train import train as run
 
     with report_errors(DataError, *training_errors()):
-        recipe = find_preset(preset)
         length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
         config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
         examples, held_out = training_examples(recipe, data or [], source, target, validation)
