@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.terminal import AsJson, report_errors, show
+from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
     from model.pretrained.import_checkpoint import ImportedCheckpoint
 
 
 def import_(
-    directory: Annotated[Path, typer.Argument(help="what Hugging Face's save_pretrained has written")],
+    directory: Annotated[Path, typer.Argument(help="directory that save_pretrained of Hugging Face wrote")],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
     max_length: Annotated[
-        int | None, typer.Option(help="longest context to keep, in tokens [4096 if the model's is longer]", min=1)
+        int | None, typer.Option(help="longest context to keep, in tokens [default: the model's, at most 4096]", min=1)
     ] = None,
     eos_id: Annotated[
-        int | None, typer.Option(help="the only token that ends answers [all that the model's files name]", min=0)
+        int | None,
+        typer.Option(help="only token that ends an answer [default: all that the model's files name]", min=0),
     ] = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="read pytorch_model.bin where there are no safetensors")
     ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over a model of Hugging Face's form as a checkpoint, which can be exported and served."""
+    """Import a Hugging Face model as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
@@ -37,34 +42,55 @@ def import_(
     with report_errors(PretrainedError, CheckpointError, TokenizerError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
-        taken = import_checkpoint(
-            directory,
-            checkpoint,
-            convert_tokenizer(directory),
-            allow_pickle=allow_pickle,
-            max_length=max_length or MAX_LENGTH,
-            eos_id=eos_id,
-        )
-    show(imported_figures(taken), as_json)
+        with replacing(checkpoint) if replace else contextlib.nullcontext(checkpoint) as written:
+            imported = import_checkpoint(
+                directory,
+                written,
+                convert_tokenizer(directory),
+                allow_pickle=allow_pickle,
+                max_length=max_length or MAX_LENGTH,
+                eos_id=eos_id,
+            )
+    show(imported_figures(imported), as_json)
 
 
-def imported_figures(taken: ImportedCheckpoint) -> dict[str, Any]:
-    """What `import` tells of a model."""
-    config = taken.config
+@contextlib.contextmanager
+def replacing(checkpoint: Path) -> Iterator[Path]:
+    """A directory to write; it takes the place of an existing checkpoint when the block ends without an error.
+
+    Raises UsageError if the path is taken by something that is no checkpoint.
+    """
+    from model.atomic_write import DIGESTS
+
+    if not checkpoint.exists():
+        yield checkpoint
+        return
+    if not (checkpoint / DIGESTS).is_file():
+        raise UsageError(f"{checkpoint}: is not a checkpoint, so --replace leaves it alone; choose another directory")
+    with tempfile.TemporaryDirectory(dir=checkpoint.parent, prefix=f".{checkpoint.name}-") as directory:
+        new, old = Path(directory) / "new", Path(directory) / "old"
+        yield new
+        checkpoint.rename(old)
+        new.rename(checkpoint)
+
+
+def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
+    """What `import` prints about a model."""
+    config = imported.config
 
     def of(ours: int, theirs: int) -> str:
         return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
 
     figures = {
-        "model_type": taken.lineage["model_type"],
-        "parameters": taken.parameters,
+        "model_type": imported.lineage["model_type"],
+        "parameters": imported.parameters,
         "vocabulary": config.vocab_size,
     }
     if config.has_decoder:
-        figures["context"] = of(config.max_target_len, taken.max_target_len)
+        figures["context"] = of(config.max_target_len, imported.max_target_len)
     if config.has_encoder:
-        figures["source"] = of(config.max_source_len, taken.max_source_len)
+        figures["source"] = of(config.max_source_len, imported.max_source_len)
     if not config.has_decoder:
-        heads = {"masked": "fills masks", "classify": f"tells {len(config.labels)} labels"}
+        heads = {"masked": "fills masks", "classify": f"{len(config.labels)} labels"}
         return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
     return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}

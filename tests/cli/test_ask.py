@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cli.ask import show_alignment
+from cli.local_server import free_port
 from glossa.client.types import Alignment
 from service.options import DecodingOptions
-from tests.cli.command import ask
+from tests.cli.command import ask, run
 from tests.edge import RESULT, answered
 
 
@@ -112,3 +116,29 @@ async def test_targets_are_scored(edge):
     assert "give both TEXT and TARGET" in await ask(edge, *arguments, "a cat", fails=True)
     assert "line 1: expected 2 tab-separated" in await ask(edge, *arguments, lines="a cat\n", fails=True)
     assert "line 1: INVALID_ARGUMENT: target" in await ask(edge, *arguments, lines="a cat\tx\n", fails=True)
+
+
+async def test_line_breaks_in_answers_are_escaped_so_that_lines_correspond(edge):
+    edge.pool.answer = answered(dataclasses.replace(RESULT, text="zwei\nrote\r\nHäuser"))
+    assert (
+        await ask(edge, "translate", lines="a cat\n\na cat\n") == "zwei\\nrote\\r\\nHäuser\n\nzwei\\nrote\\r\\nHäuser\n"
+    )
+    assert json.loads(await ask(edge, "translate", "--json", lines="a cat\n"))["text"] == "zwei\nrote\r\nHäuser"
+    assert "printed as \\n and \\r" in " ".join(run("generate", "--help").split())
+
+
+def test_a_server_that_cannot_be_reached_is_explained():
+    port = free_port()
+    refused = run("translate", "a cat", "--address", f"127.0.0.1:{port}", fails=True)
+    assert f"no server at 127.0.0.1:{port}: nothing listens on that port; start one with `glossa serve NAME" in refused
+    assert refused.count("\n") == 1
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            address = f"127.0.0.1:{other.server_port}"
+            refused = run("translate", "a cat", "--address", address, fails=True)
+        finally:
+            other.shutdown()
+            thread.join()
+    assert f"(process {os.getpid()}) listens there, but does not answer as a Glossa server" in refused

@@ -18,3 +18,10 @@ def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
     assert (tmp_path / "ours" / "digests.json").exists()
     assert "already holds" in run("import", tmp_path / "theirs", tmp_path / "ours", fails=True)
     assert "no such directory" in run("import", tmp_path / "nowhere", tmp_path / "others", fails=True)
+    first = (tmp_path / "ours" / "config.json").read_bytes()
+    refused = run("import", tmp_path / "theirs", tmp_path / "theirs", "--replace", fails=True)
+    assert "is not a checkpoint, so --replace leaves it alone" in refused
+    run("import", tmp_path / "theirs", tmp_path / "ours", "--replace", "--max-length", 50)
+    assert (tmp_path / "ours" / "config.json").read_bytes() != first
+    assert (tmp_path / "ours" / "digests.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]

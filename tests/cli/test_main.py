@@ -4,6 +4,7 @@ import json
 
 from cli.demo import counters
 from cli.local_server import fetch, is_ready, serving
+from glossa.version import VERSION
 from tests.cli.command import PAIRS, run
 
 
@@ -40,3 +41,7 @@ def test_a_running_server_translates_from_the_command_line(exported):
     assert "nobody" in refused
     assert "zebra" in unknown
     assert "FAILED_PRECONDITION" in wrong_task
+
+
+def test_the_version_is_that_of_the_distributions():
+    assert run("--version") == f"glossa {VERSION}\n"

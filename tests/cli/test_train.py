@@ -1,5 +1,10 @@
 """What `glossa train` refuses, in one line."""
 
+import pytest
+from typer.testing import CliRunner
+
+import cli.main
+from model.training.train import Interrupted
 from tests.cli.command import run
 
 
@@ -24,3 +29,49 @@ def test_arguments_that_do_not_fit_together_are_refused(tmp_path, test_set):
     alone = run("train", "tatoeba-small", "--source", test_set, "--out", tmp_path / "x", fails=True)
     assert "--source and --target" in alone
     assert "--source and --reference" in run("eval", tmp_path, fails=True)
+
+
+def test_an_unknown_preset_is_answered_with_all_of_them(tmp_path):
+    refused = run("train", "nothing", "--out", tmp_path / "x", fails=True)
+    assert "unknown preset 'nothing'; Presets: demo, scenes, tatoeba-small" in refused
+
+
+def test_a_missing_file_is_named(tmp_path):
+    refused = run("train", "demo", "--data", tmp_path / "nowhere.tsv", "--out", tmp_path / "x", fails=True)
+    assert refused == f"error: {tmp_path / 'nowhere.tsv'}: no such file; check the path\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "advice"),
+    [
+        ("model.training.train", ("train", "tiny-copy", "--steps", 9, "--data", "{data}"), "--steps 9 --resume"),
+        ("model.training.train", ("demo",), "to continue, repeat the command"),
+    ],
+)
+def test_an_interrupted_training_says_how_to_continue(tmp_path, monkeypatch, module, arguments, advice):
+    def interrupted(*_, **__):
+        raise Interrupted("stopped after step 5, state saved in x; go on with --resume")
+
+    monkeypatch.setattr(f"{module}.train", interrupted)
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    words = [str(word).replace("{data}", str(tmp_path / "pairs.tsv")) for word in arguments]
+    printed = run(*words, "--out", tmp_path / "my run", fails=True)
+    assert "stopped after step 5, state saved in x; " in printed
+    assert printed.endswith(f"{advice}\n")
+    if "train" in arguments:
+        assert f"continue with: glossa train tiny-copy --out '{tmp_path}/my run' --data {tmp_path}/pairs.tsv" in printed
+
+
+def test_presets_settings_and_options_are_completed():
+    def completions(line):
+        variables = {
+            "_GLOSSA_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split(" ")) - 1),
+        }
+        return CliRunner().invoke(cli.main.app, [], prog_name="glossa", env=variables).output.split()
+
+    assert {"tatoeba-small", "demo"} <= set(completions("glossa train "))
+    assert {"--kv-cache-bytes", "--log-text"} <= set(completions("glossa serve --"))
+    assert {"--beam-size", "--tls-ca"} <= set(completions("glossa translate --"))
+    assert "beam_size=" in completions("glossa translate --option bea")
