@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,7 +78,6 @@ def serve(
     with report_errors(StartupError):
         given: dict[str, Any] = dict(context.obj)
         if models:
-            check_names(models)
             given["models"] = models
         settings = load_settings(given)
         if settings.huge_pages:
@@ -88,22 +85,6 @@ def serve(
         from service.server import serve as run
 
         run(settings)
-
-
-def check_names(models: list[str]) -> None:
-    """Raises UsageError for a bundle without a name, with a proposal."""
-    for model in models:
-        name, separator, bundle = model.partition("=")
-        if not (name and separator and bundle):
-            path = bundle or name
-            raise UsageError(f"{model}: must be NAME=BUNDLE, such as {proposed_name(path)}={path}")
-
-
-def proposed_name(bundle: str) -> str:
-    """A name for a bundle by its directory: en-de of runs/en-de.bundle, demo of runs/demo/bundle."""
-    parts = [re.sub(r"[^A-Za-z0-9._-]", "-", part).strip("._-") for part in Path(bundle).resolve().parts]
-    names = [part.removesuffix(".bundle") for part in parts if part not in ("", "bundle")]
-    return names[-1] if names else "model"
 
 
 def healthcheck(

@@ -1,7 +1,7 @@
-"""What an operator can set: `ServerSettings`, read once at the entry point, and how many processors it may use.
+"""The server's settings (`ServerSettings`), read once at the entry point, and the number of usable cores.
 
 A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`),
-default. Unknown keys are errors in all of them. Nothing here opens a bundle or a port.
+default. Unknown keys are errors in each of them. Nothing here opens a bundle or a port.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pydantic_settings import (
 from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
-OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of a client
+OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of client commands
 MAX_SINGLE_ENGINE_THREADS = 8
-"""Of a step, unless it is set: a step is short, and more threads wait for each other longer than they compute."""
+"""Intra-op threads by default: in a short step more threads wait for each other longer than they compute."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -40,7 +40,7 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 
 
 class ServerSettings(BaseSettings):
-    """All that `glossa serve` can be told; a field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE, a YAML key."""
+    """The settings of `glossa serve`; each field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE and a YAML key."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, protected_namespaces=()
@@ -48,88 +48,96 @@ class ServerSettings(BaseSettings):
 
     config: Path | None = Field(None, description="YAML file with more settings")
     models: Annotated[dict[str, Path], NoDecode] = Field(
-        description="what to serve: NAME=BUNDLE, separated by commas in the environment, a mapping in YAML"
+        description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
     )
 
     host: str = Field("127.0.0.1", description="address of the gRPC port; 0.0.0.0 listens on all interfaces")
-    port: Port = Field(50051, description="gRPC port; 0: any free one, named in the log")
+    port: Port = Field(50051, description="gRPC port; 0: any free port, reported in the log")
     http_host: str = Field("127.0.0.1", description="address of the ops port: /healthz /readyz /metrics /version")
-    http_port: Port = Field(9464, description="ops port; 0: any free one, named in the log")
-    reflection: bool = Field(True, description="answer gRPC reflection (grpcurl, buf curl)")
+    http_port: Port = Field(9464, description="ops port; 0: any free port, reported in the log")
+    reflection: bool = Field(True, description="enable gRPC reflection (grpcurl, buf curl)")
 
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="auto: CUDA if it works, else CPU; cuda: or refuse"
+        "auto", description="auto: CUDA if available, else CPU; cuda: fail without CUDA"
     )
     precision: Literal["auto", "fp32", "int8", "int4"] = Field(
         "auto",
-        description="auto: the first of int8, int4, fp32 that the bundle has on CPU, fp16 on CUDA; else: that one",
+        description="precision of the graphs; auto: the first of int8, int4, fp32 in the bundle on CPU, fp16 on CUDA",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
     single_engine_threads: int = Field(
         0,
         ge=0,
         le=256,
-        description="threads of a step while one engine alone has work; 0: all usable, at most 8, and 1 for "
-        "a small model or until that has come often enough; more than 1 take the decoder's weights once more",
+        description="intra-op threads while only one engine is busy; 0: automatic (all usable cores, at most 8; 1 for "
+        "small models and until it has happened often enough); above 1 the decoder's weights are held twice",
     )
-    huge_pages: bool = Field(True, description="start with large pages of memory where glibc and the kernel have them")
-    max_rows: int = Field(64, ge=1, le=4096, description="sequences one engine decodes at once")
-    kv_cache_bytes: Positive = Field(1 << 30, description="most bytes of a model's KV cache; requests wait for room")
+    huge_pages: bool = Field(True, description="use huge pages where glibc and the kernel support them")
+    max_rows: int = Field(64, ge=1, le=4096, description="rows (hypotheses being decoded) per engine")
+    kv_cache_bytes: Positive = Field(
+        1 << 30, description="limit of a model's KV cache in bytes; requests wait for free space"
+    )
     max_prefill_tokens: Positive = Field(
-        256, description="tokens of sources and prompts read between two tokens of running requests, at most"
+        256, description="limit of source and prompt tokens processed between two tokens of running requests"
     )
     prefix_cache_bytes: int = Field(
-        1 << 27, ge=0, description="most bytes of a model's recent prompt beginnings, beside the KV cache; 0: none"
+        1 << 27,
+        ge=0,
+        description="limit of a model's prefix cache in bytes, in addition to the KV cache; 0: no prefix cache",
     )
     draft_tokens: int = Field(
         0,
         ge=0,
         le=64,
-        description="tokens guessed ahead where text repeats itself, generation only; 0: none; see docs/decoding.md",
+        description="draft tokens per step by prompt lookup, generation only; 0: none; see docs/decoding.md",
     )
-    max_queue: Positive = Field(
-        256, description="requests of one model that may wait for a row; then RESOURCE_EXHAUSTED"
-    )
-    max_requests: Positive = Field(
-        1024, description="requests in the server at once, all models; then RESOURCE_EXHAUSTED"
-    )
+    max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
+    max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
 
-    default_deadline_s: PositiveSeconds = Field(60.0, description="seconds for a request whose client set no deadline")
-    max_deadline_s: PositiveSeconds = Field(600.0, description="seconds; a client's longer deadline is cut to this")
+    default_deadline_s: PositiveSeconds = Field(60.0, description="deadline in seconds of requests without one")
+    max_deadline_s: PositiveSeconds = Field(600.0, description="limit in seconds of a client's deadline")
     stall_timeout_s: PositiveSeconds = Field(
-        30.0, description="seconds a stream waits for a client that stopped reading"
+        30.0, description="seconds until a stream whose client reads nothing is ended"
     )
     drain_delay_s: Seconds = Field(
-        5.0, description="seconds of accepting requests after SIGTERM, while balancers notice"
+        5.0, description="seconds of accepting requests after SIGTERM, until load balancers notice"
     )
-    drain_timeout_s: Seconds = Field(30.0, description="seconds for running requests to finish after that")
+    drain_timeout_s: Seconds = Field(30.0, description="seconds after that for running requests to finish")
 
-    max_text_bytes: int = Field(16384, ge=1, le=1 << 20, description="bytes of text, checked before tokenising")
-    max_stop_strings: int = Field(8, ge=0, le=64, description="stop strings of one request")
-    max_stop_bytes: int = Field(64, ge=1, le=4096, description="bytes of one stop string")
+    max_text_bytes: int = Field(
+        16384, ge=1, le=1 << 20, description="limit of a text in bytes, checked before tokenization"
+    )
+    max_stop_strings: int = Field(8, ge=0, le=64, description="limit of stop strings per request")
+    max_stop_bytes: int = Field(64, ge=1, le=4096, description="limit of a stop string in bytes")
 
-    max_message_bytes: int = Field(1 << 20, ge=1024, le=1 << 26, description="bytes of one gRPC message received")
-    max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="bytes of one call's metadata")
-    max_concurrent_streams: Positive = Field(256, description="calls at once on one connection")
-    handshake_timeout_s: PositiveSeconds = Field(10.0, description="seconds until a silent new connection is closed")
-    keepalive_time_s: PositiveSeconds = Field(30.0, description="seconds of silence before a connection is probed")
-    keepalive_timeout_s: PositiveSeconds = Field(5.0, description="seconds until an unanswered probe closes it")
+    max_message_bytes: int = Field(
+        1 << 20, ge=1024, le=1 << 26, description="limit of a received gRPC message in bytes"
+    )
+    max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="limit of a call's metadata in bytes")
+    max_concurrent_streams: Positive = Field(256, description="concurrent calls per connection")
+    handshake_timeout_s: PositiveSeconds = Field(
+        10.0, description="seconds until a new connection without a handshake is closed"
+    )
+    keepalive_time_s: PositiveSeconds = Field(30.0, description="seconds of inactivity until a keepalive ping")
+    keepalive_timeout_s: PositiveSeconds = Field(
+        5.0, description="seconds until an unanswered keepalive ping closes the connection"
+    )
     min_ping_interval_s: PositiveSeconds = Field(
-        5.0, description="seconds; clients that probe more often are sent away"
+        5.0, description="minimum seconds between a client's pings; more frequent ones close its connection"
     )
-    max_connection_age_s: PositiveSeconds = Field(
-        1800.0, description="seconds until a connection is asked to reconnect"
+    max_connection_age_s: PositiveSeconds = Field(1800.0, description="seconds until a client is asked to reconnect")
+    max_connection_age_grace_s: PositiveSeconds = Field(
+        300.0, description="seconds after that for the connection's running calls"
     )
-    max_connection_age_grace_s: PositiveSeconds = Field(300.0, description="seconds its running calls may go on")
 
     heartbeat_timeout_s: PositiveSeconds = Field(
-        30.0, description="seconds without a turn until an engine is unhealthy"
+        30.0, description="seconds without progress until an engine counts as unhealthy"
     )
     commit: str = Field("", description="git commit of this build, for /version and glossa_build_info")
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="auto: pretty on a terminal, else JSON lines"
     )
-    log_text: bool = Field(False, description="write texts of requests and answers into the log")
+    log_text: bool = Field(False, description="log the texts of requests and answers")
 
     @field_validator("models", mode="before")
     @classmethod
@@ -139,12 +147,14 @@ class ServerSettings(BaseSettings):
         if isinstance(value, list | tuple):
             pairs = [str(part).strip().partition("=") for part in value]
             for name, separator, path in pairs:
-                if not (separator and path):
-                    raise ValueError(f"must be NAME=BUNDLE, got {name!r}")
+                if not (name and separator and path):
+                    bundle = path or name or "BUNDLE"
+                    problem = f"must be NAME=BUNDLE, such as {proposed_name(bundle)}={bundle}"
+                    raise ValueError(f"{problem}, got {name + separator + path!r}")
             names = [name for name, _, _ in pairs]
             twice = {name for name in names if names.count(name) > 1}
             if twice:
-                raise ValueError(f"each name once, got {', '.join(sorted(twice))} twice")
+                raise ValueError(f"must have each name once, got {', '.join(sorted(twice))} twice; rename one")
             return {name: path for name, _, path in pairs}
         return value
 
@@ -152,11 +162,11 @@ class ServerSettings(BaseSettings):
     @classmethod
     def _check_models(cls, value: dict[str, Path]) -> dict[str, Path]:
         if not value:
-            raise ValueError("name at least one model, NAME=BUNDLE")
+            raise ValueError("must name at least one model: NAME=BUNDLE")
         for name in value:
             if not MODEL_NAME.fullmatch(name):
                 raise ValueError(
-                    f"a name is 1..63 letters, digits, '.', '_', '-', a letter or digit first, got {name!r}"
+                    f"a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first, got {name!r}"
                 )
         return value
 
@@ -171,7 +181,7 @@ class ServerSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = init_settings().get("config") or os.environ.get(PREFIX + "CONFIG")
         if path and not Path(path).is_file():
-            raise StartupError(f"config: {path} is not a file; give the path of a YAML file")
+            raise StartupError(f"config: no such file: {path}; give the path of a YAML file")
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=path)
 
 
@@ -195,6 +205,24 @@ def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
         raise StartupError(f"config: not readable as YAML: {' '.join(str(error).split())}") from None
 
 
+_MESSAGES = {  # instead of pydantic's, which name its own types
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be above {gt}",
+}
+
+
+def proposed_name(bundle: str) -> str:
+    """A name for a bundle by its directory: en-de of runs/en-de.bundle, demo of runs/demo/bundle."""
+    parts = [re.sub(r"[^A-Za-z0-9._-]", "-", part).strip("._-") for part in Path(bundle).resolve().parts]
+    names = [part.removesuffix(".bundle") for part in parts if part not in ("", "bundle")]
+    return names[-1][:63] if names else "model"
+
+
 def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else "settings"
     if name in flags:
@@ -206,9 +234,12 @@ def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{origin}: {_unknown(name, ServerSettings.model_fields)}"
     if problem["type"] == "missing":
-        return f"{origin}: not set; name at least one model, NAME=BUNDLE"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    return f"{origin}: {message}" + ("" if "got" in message else f", got {problem['input']!r}")
+        return f"{origin}: not set; name at least one model: NAME=BUNDLE"
+    if problem["type"] in _MESSAGES:
+        message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
+    else:
+        message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{origin}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}")
 
 
 def _unknown(key: str, known: Collection[str]) -> str:
@@ -218,7 +249,7 @@ def _unknown(key: str, known: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Processors:
-    """What there is to compute with. A container's quota shows in neither os.cpu_count() nor the affinity mask."""
+    """The processors available. A container's quota shows in neither os.cpu_count() nor the affinity mask."""
 
     allowed: int  # by the affinity mask; hyperthreads count one each
     cores: int  # that these are threads of: two threads of a core share the units that multiply
@@ -242,7 +273,7 @@ def effective_cpus(root: Path = Path("/")) -> int:
 
 
 def _read_siblings(root: Path, number: int) -> str:
-    """The processors that are threads of the same core as this one; empty when the system does not say."""
+    """The processors that are threads of the same core as this one; empty when the system does not report them."""
     topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
     for name in ("core_cpus_list", "thread_siblings_list"):  # the newer name first
         with contextlib.suppress(OSError):

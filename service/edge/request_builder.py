@@ -185,7 +185,7 @@ class RequestBuilder:
             *(Grammar(kind, grammar, model.vocabulary, width=options.width) for kind, grammar in options.grammars),
         ]
         self._check_prefix(options, forced, processors)
-        constraints = self._constraints(options, forced, max_tokens, before="" if model.has_source else text)
+        constraints = _lexical_constraints(model, options, forced, max_tokens, before="" if model.has_source else text)
         return Request(
             request_id=call.request_id,
             source=source,
@@ -260,34 +260,6 @@ class RequestBuilder:
                     raise InvalidRequest(name, f"token {index} is excluded by another constraint")
                 state = processor.next_state(state, token)
 
-    def _constraints(
-        self, options: DecodingOptions, prefix: Sequence[int], max_tokens: int, *, before: str
-    ) -> LexicalConstraints | None:
-        """The required phrases. prefix: forced tokens, which may contain some. before: the text that is continued."""
-        if not options.phrases:
-            return None
-        variants = [
-            phrase_variants(self._model.tokenizer.target, text, field=f"options.phrases[{index}]")
-            for index, text in enumerate(options.phrases)
-        ]
-        constraints = LexicalConstraints(
-            variants,
-            eos_ids=self._model.manifest.tokens.ends,
-            ordered=options.ordered_phrases,
-            max_tokens=max_tokens,
-            vocabulary=self._model.vocabulary,
-            before=before,
-        )
-        state = functools.reduce(constraints.next_state, prefix, constraints.initial_state())
-        needed = len(prefix) + constraints.remaining(state) + 1
-        if needed > max_tokens:
-            raise InvalidRequest(
-                "options.phrases",
-                f"must need at most {max_tokens} tokens, the limit by {_bound(options, max_tokens)}, end token "
-                f"included, got {needed}",
-            )
-        return constraints
-
     def _scoring(
         self,
         call: CallInfo,
@@ -310,6 +282,35 @@ class RequestBuilder:
             prefix=tokens,
             is_streamed=False,
         )
+
+
+def _lexical_constraints(
+    model: ServedModel, options: DecodingOptions, prefix: Sequence[int], max_tokens: int, *, before: str
+) -> LexicalConstraints | None:
+    """The required phrases. prefix: forced tokens, which may contain some. before: the text that is continued."""
+    if not options.phrases:
+        return None
+    variants = [
+        phrase_variants(model.tokenizer.target, text, field=f"options.phrases[{index}]")
+        for index, text in enumerate(options.phrases)
+    ]
+    constraints = LexicalConstraints(
+        variants,
+        eos_ids=model.manifest.tokens.ends,
+        ordered=options.ordered_phrases,
+        max_tokens=max_tokens,
+        vocabulary=model.vocabulary,
+        before=before,
+    )
+    state = functools.reduce(constraints.next_state, prefix, constraints.initial_state())
+    needed = len(prefix) + constraints.remaining(state) + 1
+    if needed > max_tokens:
+        raise InvalidRequest(
+            "options.phrases",
+            f"must need at most {max_tokens} tokens, the limit by {_bound(options, max_tokens)}, end token "
+            f"included, got {needed}",
+        )
+    return constraints
 
 
 def _bound(options: DecodingOptions, max_tokens: int) -> str:

@@ -52,13 +52,13 @@ def test_models_from_the_environment(monkeypatch):
     assert list(load_settings({}).models) == ["a", "b"]
 
 
-def test_unknown_variable_is_refused_with_a_suggestion(monkeypatch):
+def test_unknown_variable_is_rejected_with_a_suggestion(monkeypatch):
     monkeypatch.setenv("GLOSSA_MAX_QUEU", "3")
     with pytest.raises(StartupError, match=r"GLOSSA_MAX_QUEU: unknown setting; did you mean GLOSSA_MAX_QUEUE\?"):
         load_settings(MODELS)
 
 
-def test_unknown_yaml_key_is_refused_with_a_suggestion(yaml_file):
+def test_unknown_yaml_key_is_rejected_with_a_suggestion(yaml_file):
     yaml_file("http_prot: 9000\n")
     with pytest.raises(StartupError, match=r"http_prot: unknown setting; did you mean http_port\?"):
         load_settings(MODELS)
@@ -68,18 +68,29 @@ def test_unknown_yaml_key_is_refused_with_a_suggestion(yaml_file):
     ("flags", "message"),
     [
         ({}, "models: not set; name at least one model"),
-        ({"models": []}, "--models: name at least one model"),
-        ({"models": ["en-de"]}, "--models: must be NAME=BUNDLE, got 'en-de'"),
-        ({"models": ["a=/x", "a=/y"]}, "--models: each name once, got a twice"),
-        ({"models": ["a b=/x"]}, "--models: a name is .*got 'a b'"),
-        ({**MODELS, "port": 99999}, "--port: .*65535, got 99999"),
+        ({"models": []}, "--models: must name at least one model"),
+        (
+            {"models": ["runs/en-de.bundle"]},
+            "--models: must be NAME=BUNDLE, such as en-de=runs/en-de.bundle, got 'runs",
+        ),
+        ({"models": ["runs/demo/bundle"]}, "such as demo=runs/demo/bundle, got 'runs/demo/bundle'"),
+        ({"models": ["my model.bundle"]}, "such as my-model=my model.bundle, got"),
+        ({"models": ["=/x"]}, "such as x=/x, got '=/x'"),
+        ({"models": ["en="]}, "such as en=en, got 'en='"),
+        ({"models": ["a=/x", "a=/y"]}, "--models: must have each name once, got a twice; rename one"),
+        ({"models": ["a b=/x"]}, "--models: a name must be .*got 'a b'"),
+        ({**MODELS, "port": 99999}, "--port: must be at most 65535, got 99999"),
+        ({**MODELS, "port": "many"}, "--port: must be a whole number, got 'many'"),
+        ({**MODELS, "max_rows": "0"}, "--max-rows: must be at least 1, got '0'"),
+        ({**MODELS, "drain_delay_s": "soon"}, "--drain-delay-s: must be a number, got 'soon'"),
+        ({**MODELS, "reflection": "perhaps"}, "--reflection: must be true or false, got 'perhaps'"),
         ({**MODELS, "precision": "int2"}, "--precision: .*'auto', 'fp32', 'int8' or 'int4', got 'int2'"),
         ({**MODELS, "device": "tpu"}, "--device: .*'auto', 'cpu' or 'cuda', got 'tpu'"),
         ({**MODELS, "drain_delay_s": float("nan")}, "--drain-delay-s: .*got nan"),
-        ({**MODELS, "config": "/nowhere.yaml"}, "config: /nowhere.yaml is not a file"),
+        ({**MODELS, "config": "/nowhere.yaml"}, "config: no such file: /nowhere.yaml; give the path"),
     ],
 )
-def test_bad_value_names_setting_value_and_limit(flags, message):
+def test_a_bad_value_is_reported_with_setting_value_and_limit(flags, message):
     with pytest.raises(StartupError, match=message):
         load_settings(flags)
 

@@ -301,7 +301,11 @@ async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
             "options.early_stopping",
             "one of true, false, never, got 9",
         ),
-        ({"text": TEXT, "options": {"temperature": math.nan}}, "options.temperature", "must be 0..100, got nan"),
+        (
+            {"text": TEXT, "options": {"temperature": math.nan}},
+            "options.temperature",
+            "must be 0 or 0.01..100, got nan",
+        ),
         ({"text": TEXT, "options": {"max_tokens": -1}}, "options.max_tokens", "must be at least 0, got -1"),
         ({"text": TEXT, "options": {"max_tokens": 17}}, "options.max_tokens", "must be 1..16.*got 17"),
         ({"text": TEXT, "options": {"stop": ["x"] * 9}}, "options.stop", "at most 8 strings, got 9"),
