@@ -29,10 +29,11 @@ FIXED_ROWS = 32  # where the cached length varies
 NOISE = 1.1
 BUDGET_S = 0.25  # of one measurement
 CURVES = {
-    "rows": "ms of a step against rows",
-    "cached": f"ms of a step of {FIXED_ROWS} rows against cached positions",
-    "source": "ms of encoding one source against its tokens",
+    "rows": "a decode step by rows",
+    "cached": f"a decode step of {FIXED_ROWS} rows by cached positions",
+    "source": "encoding one source by its tokens",
 }
+X_LABELS = {"rows": "rows", "cached": "cached positions per row", "source": "source tokens"}
 
 
 def jobs(model: OnnxModel, *, quick: bool) -> dict[str, Callable[[], float]]:
@@ -68,14 +69,20 @@ def draw(file: Path, curves: dict[str, dict[int, Spread]], title: str) -> None:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
 
     figure, places = plt.subplots(1, len(curves), figsize=(5 * len(curves), 4), layout="constrained")
     for place, (name, curve) in zip(places, curves.items(), strict=True):
         sizes, middles = list(curve), [spread.median for spread in curve.values()]
-        place.fill_between(sizes, [s.low for s in curve.values()], [s.high for s in curve.values()], alpha=0.3)
-        place.plot(sizes, middles, marker="o", label="measured")
-        place.plot(sizes, [middles[-1] * size / sizes[-1] for size in sizes], "--", label="linear")
-        place.set(xscale="log", yscale="log", title=CURVES[name], xticks=sizes, xticklabels=sizes)
+        place.fill_between(
+            sizes, [s.low for s in curve.values()], [s.high for s in curve.values()], alpha=0.3, label="least to most"
+        )
+        place.plot(sizes, middles, marker="o", label="median")
+        place.plot(sizes, [middles[-1] * size / sizes[-1] for size in sizes], "--", label="linear growth to the last")
+        place.set(xscale="log", yscale="log", title=CURVES[name], xlabel=X_LABELS[name], ylabel="time, ms")
+        place.set_xticks(sizes, list(map(str, sizes)))
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         place.minorticks_off()
         place.legend()
     figure.suptitle(title)

@@ -92,12 +92,13 @@ def judge(measured: Measured) -> Finding:
 def draw(measured: Measured, figure: Figure) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
     example = measured["example"]
-    left.imshow(np.array(example["weights"]), cmap="Blues", vmin=0, aspect="auto")
+    image = left.imshow(np.array(example["weights"]), cmap="Blues", vmin=0, aspect="auto")
     left.set_xticks(
         range(len(example["source"])), [_plain(word) for word in example["source"]], rotation=60, ha="right"
     )
     left.set_yticks(range(len(example["target"])), example["target"])
     left.set_title("last layer, mean of its heads")
+    figure.colorbar(image, ax=left, label="attention weight", location="bottom")
     found = measured["errors"]["German"]
     names = [name for name in found if name.endswith(", writing")]
     labels = [name.removesuffix(", writing") for name in names]
@@ -112,7 +113,7 @@ def draw(measured: Measured, figure: Figure) -> None:
     right.invert_yaxis()
     right.axvline(found["diagonal"], linestyle="--", color="grey", label="diagonal")
     right.set_xlabel("alignment error rate, English to German")
-    right.legend()
+    figure.legend(loc="outside lower right", ncols=3)
 
 
 def _plain(word: str) -> str:

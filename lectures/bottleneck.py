@@ -92,10 +92,14 @@ def label(place: int) -> str:
 
 def draw(measured: Measured, figure: Figure) -> None:
     labels = [label(place) for place in range(len(BUCKETS))]
-    for place, (key, title) in zip(figure.subplots(1, 2), (("bleu", "BLEU"), ("exact", "exact match")), strict=True):
+    for place, (key, title) in zip(
+        figure.subplots(1, 2), (("bleu", "BLEU"), ("exact", "sentences matched exactly, %")), strict=True
+    ):
         for score, name in NAMES.items():
-            place.plot(labels, [found[key] for found in measured["scores"][score]], marker="o", label=name)
-        place.set(xlabel="source tokens", ylabel=title)
+            scale = 100 if key == "exact" else 1
+            found = [scale * scores[key] for scores in measured["scores"][score]]
+            place.plot(labels, found, marker="o", label=name)
+        place.set(xlabel="tokens of the source", ylabel=title)
         place.set_ylim(bottom=0)
         place.legend()
 

@@ -91,16 +91,16 @@ def _total(lengths: list[int], ms: list[float]) -> float:
 def draw(measured: Measured, figure: Figure) -> None:
     lengths = measured["lengths"]
     left, right = figure.subplots(1, 2)
-    for way, label in (("anew", "everything anew"), ("cached", "keys and values cached")):
+    for way, label in (("anew", "without a cache"), ("cached", "with a KV cache")):
         left.plot(lengths, measured["ms"][way], marker="o", label=label)
-    left.set(xscale="log", yscale="log", xlabel="tokens so far", ylabel="ms of the next token")
-    left.legend()
+    left.set(xscale="log", yscale="log", xlabel="tokens before the next one", ylabel="time of the next token, ms")
     ratios = [slow / fast for slow, fast in zip(measured["ms"]["anew"], measured["ms"]["cached"], strict=True)]
-    right.plot(lengths, ratios, marker="o", color="tab:green")
-    right.set(xscale="log", yscale="log", xlabel="tokens so far", ylabel="anew / cached")
+    right.plot(lengths, ratios, marker="o", color="tab:green", label="without ÷ with a KV cache")
+    right.set(xscale="log", yscale="log", xlabel="tokens before the next one", ylabel="ratio of times")
     for place in (left, right):
         place.set_xticks(lengths, [str(n) for n in lengths])
         place.minorticks_off()
+        place.legend()
 
 
 CLAIM = Claim(

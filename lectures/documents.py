@@ -168,10 +168,12 @@ def judge(measured: Measured) -> Finding:
 def draw(measured: Measured, figure: Figure) -> None:
     axes = figure.subplots()
     names = list(NAMES)
-    axes.barh(range(len(names)), [measured["perplexity"][name] for name in names], color="tab:blue")
+    bars = axes.barh(range(len(names)), [measured["perplexity"][name] for name in names], color="tab:blue")
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.margins(x=0.08)
     axes.set_yticks(range(len(names)), [f"{NAMES[name]}, {READS[name]} words" for name in names])
     axes.invert_yaxis()
-    axes.set_xlabel("perplexity of what is told about a document")
+    axes.set_xlabel("perplexity per token of the text about a document (lower is better)")
 
 
 CLAIM = Claim(

@@ -74,10 +74,14 @@ def draw(measured: Measured, figure: Figure) -> None:
     kinds = list(measured["differences"])
     for place, kind in enumerate(kinds):
         found = measured["differences"][kind]
-        axes.plot(found, [place] * len(found), "o", alpha=0.5, color="tab:red" if kind == "none" else "tab:blue")
-    axes.axvline(ROUNDING, linestyle="--", color="grey")
-    axes.set(xscale="log", yticks=range(len(kinds)), yticklabels=kinds, xlabel="largest |f(Px) − P f(x)| of a shuffle")
+        colour, label = ("tab:red", "without positions") if kind == "none" else ("tab:blue", "with positions")
+        seen = axes.get_legend_handles_labels()[1]
+        axes.plot(found, [place] * len(found), "o", alpha=0.5, color=colour, label=None if label in seen else label)
+    axes.axvline(ROUNDING, linestyle="--", color="grey", label="bound of float32 rounding")
+    axes.set(xscale="log", yticks=range(len(kinds)), yticklabels=kinds, ylabel="kind of position")
+    axes.set_xlabel("largest difference of an output, |f(Px) − P f(x)|, one point per shuffle")
     axes.invert_yaxis()
+    axes.legend(loc="center left")
 
 
 CLAIM = Claim(

@@ -104,9 +104,13 @@ def draw(measured: Measured, figure: Figure) -> None:
     axes = figure.subplots()
     for kind, found in measured["nats"].items():
         axes.plot([BIN * (place + 0.5) for place in range(len(found))], found, marker=".", label=kind)
-    axes.axvline(TRAINED, linestyle="--", color="grey")
-    axes.set(xlabel=f"position (trained up to {TRAINED})", ylabel="nats per token", yscale="log")
-    axes.legend(ncols=2)
+    axes.axvline(TRAINED, linestyle="--", color="grey", label=f"trained up to {TRAINED}")
+    axes.set(xlabel="position in the text, tokens", ylabel="validation loss, nats per token", yscale="log")
+    axes.set_xticks(range(0, FACTOR * TRAINED + 1, TRAINED // 2))
+    nats = [value for found in measured["nats"].values() for value in found]
+    axes.set_yticks([tick / 4 for tick in range(1, 33) if min(nats) <= tick / 4 <= max(nats)])
+    axes.minorticks_off()
+    figure.legend(loc="outside right upper")
 
 
 CLAIM = Claim(

@@ -85,13 +85,16 @@ def judge(measured: Measured) -> Finding:
 
 def draw(measured: Measured, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    for place, name, label in ((left, "loss", "validation loss"), (right, "exact", "exact match")):
-        for run, value in measured[name].items():
-            heads, seed = run.split()
-            place.plot(int(heads), value, "o", color="tab:blue" if seed == "1" else "tab:orange")
+    labels = {"loss": "validation loss, nats per token", "exact": "sentences matched exactly, %"}
+    for place, (name, label) in zip((left, right), labels.items(), strict=True):
+        scale = 100 if name == "exact" else 1
+        for seed in sorted({run.split()[1] for run in measured[name]}):
+            found = [(heads, measured[name][f"{heads} {seed}"] * scale) for heads in HEADS]
+            place.plot(*zip(*found, strict=True), "o", label=f"seed {seed}")
         place.set(xscale="log", xlabel="heads", ylabel=label)
         place.set_xticks(HEADS, KEYS)
         place.minorticks_off()
+        place.legend()
 
 
 CLAIM = Claim(

@@ -90,10 +90,10 @@ def draw(measured: Measured, figure: Figure) -> None:
             if its_rate == f"{rate:g}" and its_warm_up == str(warm_up):
                 shown = [(step, min(loss, 8.0)) for step, loss in curve]
                 colour = "tab:blue" if order == "pre" else "tab:red"
-                label = f"{order}-norm" if seed == "1" else None
+                label = f"{order}-norm, each seed" if seed == "1" else None
                 place.plot(*zip(*shown, strict=True), marker=".", color=colour, label=label)
-        place.set(title=f"rate {rate:g}, warm-up {warm_up}", xlabel="steps")
-    places[0].set_ylabel("validation loss")
+        place.set(title=f"rate {rate:g},\n{warm_up} warm-up steps", xlabel="training steps")
+    places[0].set_ylabel("validation loss, nats per token")
     places[0].legend()
 
 

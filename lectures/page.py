@@ -79,9 +79,20 @@ def draw(claim: Claim, measured: Measured, file: Path) -> None:
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import StrMethodFormatter
 
     with mpl.rc_context({"svg.hashsalt": claim.name, "svg.fonttype": "none", "font.size": 9, "axes.grid": False}):
         figure = Figure(figsize=claim.size, layout="constrained")
         FigureCanvasAgg(figure)
         claim.draw(measured, figure)
+        for axes in figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                if axis.get_scale() == "log" and _is_narrow(axis.get_view_interval()):
+                    axis.set_major_formatter(StrMethodFormatter("{x:g}"))  # 0.1, 1, 10 instead of powers
         figure.savefig(file, metadata={"Date": None})
+
+
+def _is_narrow(interval: Sequence[float]) -> bool:
+    """Whether plain numbers can be read on a logarithmic axis: at most five decades."""
+    low, high = interval
+    return high / low < 1e5

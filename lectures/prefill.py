@@ -103,7 +103,12 @@ def draw(measured: Measured, figure: Figure) -> None:
         place.plot(lengths, [a * n * n for n in lengths], "--", label="a n²", alpha=0.6)
         place.plot(lengths, [b * n for n in lengths], ":", label="b n", alpha=0.6)
         place.set(
-            xscale="log", yscale="log", title=NAMES[name], xlabel="tokens", ylabel="ms", ylim=(min(ms) / 2, max(ms) * 2)
+            xscale="log",
+            yscale="log",
+            title=NAMES[name],
+            xlabel="n, tokens",
+            ylabel="time, ms",
+            ylim=(min(ms) / 2, max(ms) * 2),
         )
         place.set_xticks(lengths, [str(n) for n in lengths], rotation=45)
         place.minorticks_off()

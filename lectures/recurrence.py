@@ -97,14 +97,15 @@ def judge(measured: Measured) -> Finding:
 def draw(measured: Measured, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     for name, label in NAMES.items():
-        left.plot(measured["lengths"], measured["tokens_per_s"][name], marker="o", label=label)
+        thousands = [rate / 1000 for rate in measured["tokens_per_s"][name]]
+        left.plot(measured["lengths"], thousands, marker="o", label=label)
         curve = measured["losses"][name]
         right.plot([row[0] for row in curve], [row[2] for row in curve], marker=".", label=label)
-    left.set(xscale="log", xlabel="tokens a sentence", ylabel="target tokens/s in training")
+    left.set(xscale="log", xlabel="tokens per sentence", ylabel="target tokens/s in training, thousands")
     left.set_xticks(measured["lengths"], [str(length) for length in measured["lengths"]])
     left.minorticks_off()
     left.set_ylim(bottom=0)
-    right.set(xlabel="seconds of training", ylabel="validation loss", yscale="log")
+    right.set(xlabel="training time, seconds", ylabel="validation loss, nats per token", yscale="log")
     for place in (left, right):
         place.legend()
 
