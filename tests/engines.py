@@ -23,7 +23,7 @@ def never_ends(source, fed, vocab_size):
 
 
 def spell(*letters):
-    """A rule that answers these letters, whatever was asked, and then ends."""
+    """A rule that answers with these letters, whatever the request, and then ends."""
     tokens = [ord(letter) - ord("a") + 4 for letter in letters]
     return lambda source, fed, vocab_size: tokens[len(fed) - 1] if len(fed) <= len(tokens) else EOS
 
@@ -42,7 +42,7 @@ class RecordingMetrics:
 
 
 def repeating(*letters, ends_at=10**6):
-    """A rule that spells these letters again and again, as the prompt did."""
+    """A rule that repeats these letters."""
     tokens = [ord(letter) - ord("a") + 4 for letter in letters]
     return lambda source, fed, vocab_size: EOS if len(fed) == ends_at else tokens[(len(fed) - 1) % len(tokens)]
 
@@ -51,7 +51,7 @@ def continued(text, **more):
     return Request(request_id="r", prompt=(1, *[ord(letter) - ord("a") + 4 for letter in text]), **more)
 
 
-def told_by(engine, loop, asked):
+def answer_events(engine, loop, asked):
     sink = Sink()
     engine.submit(asked, loop, sink)
     while not sink.finals:

@@ -24,7 +24,7 @@ EOS = 2
 
 
 class FakeClock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self, now_s=100.0):
         self.now_s = now_s
@@ -62,7 +62,7 @@ def next_token(source, fed, vocab_size):
 
 
 def scripted_answer(request, vocab_size=24):
-    """What a request must be answered under that rule, whoever else is there."""
+    """The answer to a request under that rule, whatever its neighbours."""
     tokens: list[int] = []
     while len(tokens) < request.max_tokens and EOS not in tokens:
         tokens.append(next_token(request.source, (*request.prompt, *tokens), vocab_size))
@@ -345,7 +345,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
 
 
 class EveryDraft(DraftProposer):
-    """Finds that every draft pays. accepted: of each draft that was read."""
+    """A proposer for which every draft pays. accepted: tokens of each verified draft."""
 
     def __init__(self, most):
         super().__init__(most)
@@ -360,7 +360,7 @@ class EveryDraft(DraftProposer):
 
 
 class RandomDrafts(EveryDraft):
-    """Drafts of random length, partly of the right tokens: right has those of each answer, by the request's id."""
+    """Drafts of random length, partly right. right: the tokens of each answer by request id."""
 
     def __init__(self, right, words, seed):
         super().__init__(9)
@@ -408,7 +408,7 @@ class Sink:
 
 
 class ManualLoop:
-    """An event loop as far as an engine sees one: callbacks run when a test says so."""
+    """An event loop as far as a pool needs one: callbacks run when a test calls `run`."""
 
     def __init__(self):
         self.calls = []

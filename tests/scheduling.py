@@ -45,7 +45,7 @@ class Bench:
 
 
 def tokens_of(sequence):
-    """What a sequence of one hypothesis has produced."""
+    """The tokens that a sequence of one hypothesis has generated."""
     return sequence.committed_tokens
 
 
@@ -53,11 +53,11 @@ def never_ends(source, fed, vocab_size):
     return 3 + (len(fed) + sum(source)) % (vocab_size - 3)
 
 
-def reader(runner=None, **config):
-    """A bench for a decoder that takes blocks."""
+def prefill_bench(runner=None, **config):
+    """A bench for a decoder that takes chunks."""
     return Bench(runner or ScriptedRunner(has_source=False, max_block=0, rule=never_ends, max_len=400), **config)
 
 
-def read(plan):
-    """(row, start, length) of the blocks of a turn."""
+def chunks_of(plan):
+    """(row, start, length) of the prefill chunks of a turn."""
     return [(block.row, block.start, len(block.tokens)) for block in plan.step.prefill_chunks]

@@ -1,7 +1,7 @@
-"""Token ids → text as it becomes certain: whole UTF-8 characters, and nothing of a stop string, not even its start.
+"""Detokenization of a growing answer: whole UTF-8 characters, and no part of a stop string, not even its beginning.
 
-The pieces returned, concatenated, are the answer. Where the text is cut does not depend on how it was cut into tokens:
-the answer ends where, read character by character, the first stop string is complete.
+The pieces returned, concatenated, are the answer. It ends where, character by character, the first stop string is
+complete, however the text is split into tokens. Which tokens are generated is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Protocol
 
 
 class Incremental(Protocol):
-    """Ids → text, one by one: `model.tokenizer.IncrementalDecoder`."""
+    """Converts ids to text, one by one: `model.tokenizer.IncrementalDecoder`."""
 
     def push(self, token: int) -> str: ...
     def flush(self) -> str: ...
 
 
 class Detokenizer:
-    """The text of one answer. `is_stopped`: a stop string appeared, and nothing more will come."""
+    """The text of one answer. is_stopped: a stop string appeared; no more text follows."""
 
     def __init__(self, decoder: Incremental, stop: Sequence[str] = ()) -> None:
         self._decoder = decoder
         self._stop = tuple(text for text in stop if text)
-        self._held = ""  # may be the beginning of a stop string
+        self._held = ""  # text that may begin a stop string
         self.is_stopped = False
 
     def push(self, token: int) -> str:
-        """The text that is certain now, often "". After a stop string always ""."""
+        """Appends a token; returns the text that is certain now, often "". After a stop string always ""."""
         if self.is_stopped:
             return ""
         text = self._decoder.push(token)
         return self._release(text) if self._stop else text
 
     def flush(self) -> str:
-        """The rest, at the end of the answer."""
+        """Returns the rest, at the end of the answer."""
         if self.is_stopped:
             return ""
         text = self._decoder.flush()
@@ -47,7 +47,7 @@ class Detokenizer:
 
     def _release(self, text: str) -> str:
         self._held += text
-        # (end, start) of each stop string's first appearance: the one complete first counts, of these the longest.
+        # (end, start) of the first occurrence of each stop string: the first complete one counts, of these the longest.
         found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if found:
             self.is_stopped = True
@@ -59,7 +59,7 @@ class Detokenizer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that `stop` begins with."""
+    """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length

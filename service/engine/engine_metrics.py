@@ -1,4 +1,4 @@
-"""What an engine reports while it runs (`EngineMetrics`); nothing here knows how it is counted or shown."""
+"""The measurements that an engine reports (`EngineMetrics`). Nothing here knows how they are counted or exported."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ from typing import Protocol
 
 
 class EngineMetrics(Protocol):
-    """What an engine reports, from its own thread. Calls are few per turn, and none per row but `finished`."""
+    """Called on the engine's thread, with numbers alone, a few times a turn; per request only `admitted`, `first_token`
+    and `finished`."""
 
     def admitted(self, queue_s: float, prompt_tokens: int) -> None:
-        """A request got a row after `queue_s`; it brings `prompt_tokens` of source and prompt."""
+        """A request of `prompt_tokens` source and prompt tokens was admitted after `queue_s` seconds."""
 
     def prefilled(self, seconds: float) -> None:
-        """One turn's encoding or prefill of new rows."""
+        """The encoder and prefill of a turn took so long."""
 
     def looked_up(self, tokens: int, *, hits: int, reused: int) -> None:
-        """New prompts of `tokens` tokens were looked up among those that were read lately: `hits` of them began like
-        one, and `reused` tokens need not be read."""
+        """The prefix cache was queried for new prompts of `tokens` tokens: `hits` prompts and `reused` tokens hit."""
 
     def stepped(self, seconds: float, rows: int, steps: int = 1) -> None:
-        """`steps` decode steps that took so many seconds each."""
+        """`steps` decode steps of `rows` rows took so many seconds each."""
 
     def speculated(self, drafted: int, accepted: int) -> None:
-        """One turn read `drafted` guesses at tokens, of which `accepted` were right."""
+        """A turn verified `drafted` draft tokens and accepted `accepted` of them."""
 
     def first_token(self, seconds: float) -> None:
-        """From arrival to the first token."""
+        """A request got its first token so long after its arrival."""
 
     def next_tokens(self, gap_s: float, rows: int) -> None:
-        """`rows` sequences got one more token, `gap_s` after their last one."""
+        """`rows` sequences got another token, `gap_s` seconds after their last one."""
 
     def generated(self, tokens: int) -> None:
-        """Tokens produced by one turn."""
+        """A turn generated so many tokens."""
 
     def finished(self, reason: str, wasted_tokens: int) -> None:
-        """A request ended: a FinishReason's value, or an error's reason in lower case; tokens nobody will read."""
+        """A request ended. reason: a FinishReason's value, or an error's reason in lower case. wasted_tokens: generated
+        for a request that failed or was cancelled."""
 
     def state(self, queued: int, running: int, kv_ratio: float) -> None:
-        """After a turn: requests waiting, rows live, worst-case state of live rows as a share of what is allowed."""
+        """After a turn: waiting and live requests, and the reserved share of the cache memory."""
 
 
 class NullMetrics:
-    """Counts nothing."""
+    """Ignores everything."""
 
     def admitted(self, queue_s: float, prompt_tokens: int) -> None: ...
     def prefilled(self, seconds: float) -> None: ...

@@ -17,7 +17,7 @@ def test_requests_are_admitted_in_the_order_they_came():
     assert order == [str(n) for n in range(9)]
 
 
-def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
+def test_a_turn_prefills_no_more_tokens_than_allowed_but_at_least_one_request():
     bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=32)
     bench.submit(*(request(str(n), source=(5,) * 40) for n in range(2)), request("short"))
     assert [len(bench.turn().admitted) for _ in range(3)] == [1, 1, 1]
@@ -26,7 +26,7 @@ def test_one_turn_reads_no_more_tokens_than_allowed_but_at_least_one_request():
     assert [len(bench.turn().admitted) for _ in range(2)] == [2, 1]
 
 
-def test_more_is_read_while_nothing_runs():
+def test_more_is_prefilled_while_no_row_steps():
     bench = Bench(ScriptedRunner(rule=never_ends), max_prefill_tokens=32, max_idle_prefill_tokens=160)
     bench.submit(*(request(str(n), source=(5,) * 16, max_tokens=11) for n in range(20)))
     assert [len(bench.turn().admitted) for _ in range(4)] == [10, 2, 2, 2]

@@ -12,7 +12,7 @@ from service.errors import (
     RequestError,
 )
 from service.request import Finished, FinishReason, Request
-from tests.engines import RecordingMetrics, config, continued, drafting, never_ends, repeating, request, told_by
+from tests.engines import RecordingMetrics, answer_events, config, continued, drafting, never_ends, repeating, request
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -20,7 +20,7 @@ from tests.fakes import (
 )
 
 
-def test_a_failed_turn_answers_exactly_its_rows_and_the_engine_lives_on(manual, caplog):
+def test_a_failed_turn_ends_exactly_its_requests_and_the_engine_goes_on(manual, caplog):
     runner = ScriptedRunner(rule=never_ends)
     runner.fail_on = {2}
     engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=2)))
@@ -49,7 +49,7 @@ def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
     assert health == [True, True, False, True]
 
 
-def test_numbers_that_are_none_fail_the_turn(manual):
+def test_numbers_that_are_not_finite_fail_the_turn(manual):
     class Poisoned(ScriptedRunner):
         def run(self, plan):
             result = super().run(plan)
@@ -94,7 +94,7 @@ def test_deadlines_end_requests_at_the_next_turn(manual):
     assert engine.runner.rows == [] or len(engine.runner.plans) == 1
 
 
-def test_metrics_are_told(manual):
+def test_a_turn_reports_its_metrics(manual):
     runner = ScriptedRunner(rule=never_ends)
     metrics = RecordingMetrics()
     engine, loop = manual(runner, metrics=metrics)
@@ -116,7 +116,7 @@ def test_metrics_are_told(manual):
     assert metrics.of("state")[-1] == [0, 0, 0.0]
 
 
-def test_tokens_nobody_reads_are_counted_as_wasted(manual):
+def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
     metrics = RecordingMetrics()
     engine, loop = manual(ScriptedRunner(rule=never_ends), metrics=metrics)
     submission = engine.submit(request(max_tokens=60), loop, Sink())
@@ -211,7 +211,7 @@ def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
 def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
     engine, loop = drafting(manual, repeating(*"abcd"))
     engine.runner.fail_on.add(3)
-    failed = told_by(engine, loop, continued("abcdab", max_tokens=50))
+    failed = answer_events(engine, loop, continued("abcdab", max_tokens=50))
     assert isinstance(failed.finals[0], InternalFailure)
-    good = told_by(engine, loop, continued("abcdab", max_tokens=9))
+    good = answer_events(engine, loop, continued("abcdab", max_tokens=9))
     assert good.text == "cdabcdabc"

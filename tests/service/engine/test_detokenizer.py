@@ -27,7 +27,7 @@ def pushed(pieces, stop=(), rest=""):
 
 
 def read_by_character(text, stop):
-    """The slow rule: read on until what was read ends with a stop string; the longest of those is cut off."""
+    """The slow rule: read on until the text ends with a stop string; the longest of those is cut off."""
     for end in range(1, len(text) + 1):
         ending = [s for s in stop if s and text[:end].endswith(s)]
         if ending:
@@ -51,7 +51,7 @@ def test_a_stop_string_within_one_piece():
     assert pushed(["one END two"], stop=["END"]) == (["one ", ""], True)
 
 
-def test_what_was_held_back_comes_at_the_end():
+def test_text_held_back_comes_at_the_end():
     assert pushed(["x#"], stop=["##"]) == (["x", "#"], False)
 
 

@@ -36,7 +36,7 @@ async def test_answers_are_those_of_the_model(start):
     assert [sink.tokens for sink in sinks] == [scripted_answer(asked) for asked in requests]
 
 
-async def test_a_stopped_row_makes_room(start):
+async def test_a_request_that_ended_early_frees_its_row(start):
     engine = start(
         ScriptedRunner(rule=spell(*"abcdef")), settings=config(scheduler=SchedulerConfig(max_rows=1), max_queue=5)
     )
@@ -51,7 +51,7 @@ async def test_many_requests_share_steps(start):
     await asyncio.to_thread(runner.entered.wait)
     runner.gate.set()
     await answers
-    assert len(runner.plans) <= 30 + 2, "steps are about the longest, not the sum; 32 sources are read at once"
+    assert len(runner.plans) <= 30 + 2, "steps are about the longest, not the sum; 32 sources are encoded in one turn"
 
 
 async def test_a_request_that_can_never_run_is_not_accepted(start):
@@ -83,7 +83,7 @@ async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
     assert engine.unfinished == 0
 
 
-async def test_an_idle_engine_lets_its_runner_rest(start, monkeypatch):
+async def test_an_idle_engine_marks_its_runner_as_idle(start, monkeypatch):
     monkeypatch.setattr("service.engine.engine.IDLE_TURN_S", 0.001)
     runner = ScriptedRunner()
     await ask(start(runner), request())
@@ -100,7 +100,7 @@ async def test_an_idle_engine_is_woken_by_a_request(start, monkeypatch):
         await ask(engine, request(max_tokens=1))
 
 
-async def test_an_idle_engine_still_shows_that_it_is_alive(start, monkeypatch):
+async def test_an_idle_engine_keeps_its_heartbeat(start, monkeypatch):
     monkeypatch.setattr("service.engine.engine.IDLE_TURN_S", 0.001)
     turned = threading.Event()
     ticks = iter(range(10_000_000))
@@ -116,7 +116,7 @@ async def test_an_idle_engine_still_shows_that_it_is_alive(start, monkeypatch):
     assert engine.heartbeat_s > 0
 
 
-async def test_close_answers_everything_that_is_unfinished(start):
+async def test_close_ends_every_unfinished_request(start):
     runner = ScriptedRunner(rule=never_ends)
     runner.gate = threading.Event()
     engine = start(runner, settings=config(scheduler=SchedulerConfig(max_rows=2)))
@@ -138,7 +138,7 @@ async def test_close_answers_everything_that_is_unfinished(start):
     assert engine.unfinished == 0
 
 
-async def test_close_answers_also_when_a_turn_never_comes_back(start, caplog):
+async def test_close_ends_requests_of_a_turn_that_never_comes_back(start, caplog):
     runner = ScriptedRunner()
     runner.gate = threading.Event()
     engine = start(runner)
@@ -158,7 +158,7 @@ async def test_close_answers_also_when_a_turn_never_comes_back(start, caplog):
     assert all(len(sink.finals) == 1 and isinstance(sink.finals[0], ShuttingDown) for sink in sinks)
 
 
-async def test_the_death_of_the_thread_answers_everything(start, caplog):
+async def test_the_death_of_the_thread_ends_every_request(start, caplog):
     runner = ScriptedRunner()
 
     def die():

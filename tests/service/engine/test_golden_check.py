@@ -35,7 +35,7 @@ def golden_request(runner):
 
 
 def manifest(golden) -> Any:
-    """Of a manifest only the golden decode is read."""
+    """A manifest, as far as the check uses it."""
     return SimpleNamespace(golden=golden)
 
 

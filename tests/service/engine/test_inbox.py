@@ -11,7 +11,7 @@ from tests.fakes import (
 )
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_back(manual):
+def test_a_full_queue_rejects_requests_with_a_hint_when_to_retry(manual):
     engine, loop = manual(ScriptedRunner(rule=never_ends), config(scheduler=SchedulerConfig(max_rows=2), max_queue=3))
     for _ in range(5):
         engine.submit(request(max_tokens=4), loop, Sink())

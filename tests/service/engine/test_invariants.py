@@ -24,7 +24,7 @@ def test_invariants_notice_broken_state():
     assert broken(lambda scheduler: scheduler.live[0].hypotheses.clear())
 
 
-def test_invariants_notice_drafts_that_nobody_allowed():
+def test_invariants_notice_drafts_beyond_the_configuration():
     bench = Bench(ScriptedRunner(rule=never_ends))
     (row,) = bench.submit(request())
     bench.turn()

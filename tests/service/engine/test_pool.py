@@ -35,7 +35,7 @@ async def test_drain_lets_accepted_requests_finish_and_takes_no_new_ones(start):
     assert sink.tokens == scripted_answer(request())
 
 
-async def test_requests_go_to_the_engine_with_the_least_to_do(start):
+async def test_requests_go_to_the_engine_with_the_fewest_unfinished_ones(start):
     runners = [ScriptedRunner(rule=never_ends) for _ in range(2)]
     for runner in runners:
         runner.gate = threading.Event()
@@ -66,7 +66,7 @@ async def test_a_pool_avoids_engines_that_are_not_healthy(start):
     assert not pool.is_healthy
 
 
-async def test_closing_a_pool_answers_what_is_left(start):
+async def test_closing_a_pool_ends_unfinished_requests(start):
     runner = ScriptedRunner(rule=never_ends)
     runner.gate = threading.Event()
     pool = start(runner)
@@ -80,7 +80,7 @@ async def test_closing_a_pool_answers_what_is_left(start):
     assert len(sink.finals) == 1
 
 
-async def test_a_sink_that_raises_costs_nobody_else_anything(start, caplog):
+async def test_a_sink_that_raises_does_not_affect_other_requests(start, caplog):
     engine = start()
     loop = asyncio.get_running_loop()
 

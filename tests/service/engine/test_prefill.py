@@ -4,38 +4,38 @@ from service.cache_layout import CacheLayout
 from service.request import FinishReason
 from service.step import Copy, PrefillChunk
 from tests.fakes import ScriptedRunner
-from tests.scheduling import Bench, generation, never_ends, read, reader, tokens_of
+from tests.scheduling import Bench, chunks_of, generation, never_ends, prefill_bench, tokens_of
 
 
-def test_a_prompt_is_read_as_a_block_but_for_its_last_token_which_is_a_step():
-    bench = reader()
+def test_a_prompt_is_prefilled_up_to_its_last_token_which_is_a_step():
+    bench = prefill_bench()
     (row,) = bench.submit(generation(prompt=(1, 7, 8)))
     plan = bench.turn()
     assert plan.step.prefill_chunks == (PrefillChunk(0, 0, (1, 7)),)
     assert (plan.step.tokens, plan.step.starts) == ((8,), (2,))
-    assert plan.step.max_target_len == 16, "a block is padded"
+    assert plan.step.max_target_len == 16, "a chunk is padded"
     assert len(tokens_of(row)) == 1
     assert bench.turn().step.starts == (3,)
 
 
 def test_a_prompt_of_one_token_is_a_step():
-    bench = reader()
+    bench = prefill_bench()
     bench.submit(generation(prompt=(1,)))
     plan = bench.turn()
     assert (plan.step.prefill_chunks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
 
 
-def test_first_blocks_are_ordered_by_padded_length():
-    bench = reader()
+def test_first_chunks_are_ordered_by_padded_length():
+    bench = prefill_bench()
     bench.submit(*(generation(str(n), prompt=(1,) * n) for n in (20, 3, 40, 16)))
-    assert read(bench.turn()) == [(0, 0, 2), (1, 0, 15), (2, 0, 19), (3, 0, 39)]
+    assert chunks_of(bench.turn()) == [(0, 0, 2), (1, 0, 15), (2, 0, 19), (3, 0, 39)]
 
 
 @pytest.mark.parametrize("length", [31, 32, 33, 34, 48, 49, 150])
-def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
+def test_a_prompt_is_split_into_the_same_chunks_whatever_the_load(length):
     splits = set()
     for others, max_prefill_tokens in ((0, 1000), (0, 1), (3, 16), (3, 64), (9, 40)):
-        bench = reader(
+        bench = prefill_bench(
             chunk_tokens=32, max_prefill_tokens=max_prefill_tokens, max_idle_prefill_tokens=max_prefill_tokens
         )
         bench.submit(*(generation(f"other {n}", prompt=(1, 5, 9) * (n + 1), max_tokens=30) for n in range(others)))
@@ -51,8 +51,8 @@ def test_a_prompt_is_split_in_the_same_blocks_whatever_the_load(length):
     assert splits == {tuple(expected)}
 
 
-def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_pieces():
-    bench = reader(chunk_tokens=32, max_prefill_tokens=64)
+def test_running_rows_step_in_every_turn_while_a_long_prompt_is_prefilled_in_bounded_pieces():
+    bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=64)
     (early,) = bench.submit(generation("early", max_tokens=60))
     bench.turn()
     (late,) = bench.submit(generation("late", prompt=(1,) * 300, max_tokens=9))
@@ -60,35 +60,35 @@ def test_running_rows_step_in_every_turn_while_a_long_prompt_is_read_in_bounded_
     while not tokens_of(late):
         before, plan = len(tokens_of(early)), bench.turn()
         assert len(tokens_of(early)) == before + 1
-        assert sum(length for _, _, length in read(plan)) <= 64
+        assert sum(length for _, _, length in chunks_of(plan)) <= 64
         turns += 1
     assert turns == 5, "299 tokens, 64 in a turn"
 
 
-def test_short_prompts_pass_a_long_one_which_goes_on_nevertheless():
-    bench = reader(chunk_tokens=32, max_prefill_tokens=96)
+def test_short_prompts_overtake_a_long_one_which_still_advances():
+    bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=96)
     bench.submit(generation("running", max_tokens=99))
     bench.turn()
     (long,) = bench.submit(generation("long", prompt=(1,) * 330))
     for turn in range(1, 9):
         (short,) = bench.submit(generation("short", prompt=(1,) * 60, max_tokens=1))
         bench.turn()
-        assert long.num_computed == 32 * turn, "a block of the long one"
+        assert long.num_computed == 32 * turn, "a chunk of the long one"
         assert short.outcome is not None, "and both of the short one"
 
 
-def test_nothing_steps_while_all_rows_are_reading():
-    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
+def test_nothing_steps_while_all_rows_are_in_prefill():
+    bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
     (row,) = bench.submit(generation(prompt=(1,) * 100))
     plan = bench.turn()
-    assert (read(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
+    assert (chunks_of(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
     assert plan.prefill.unfinished == {row}
-    assert read(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
+    assert chunks_of(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
     assert len(tokens_of(row)) == 1
 
 
-def test_a_row_that_is_reading_moves_with_what_it_has_read():
-    bench = reader(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
+def test_a_row_in_prefill_moves_with_what_is_computed_of_it():
+    bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=32)
     short, long = bench.submit(generation("short", prompt=(1,), max_tokens=2), generation("long", prompt=(1,) * 100))
     bench.turn()
     bench.turn()
@@ -99,7 +99,7 @@ def test_a_row_that_is_reading_moves_with_what_it_has_read():
     assert len(tokens_of(long)) == 5
 
 
-def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_it_takes():
+def test_chunks_are_no_longer_than_the_decoder_takes():
     bench = Bench(ScriptedRunner(has_source=False, max_block=16, rule=never_ends))
     (row,) = bench.submit(generation(prompt=(1,) * 40))
     assert [len(block.tokens) for block in bench.turn().step.prefill_chunks] == [16, 16, 7]
@@ -110,8 +110,8 @@ def test_a_prompt_longer_than_the_decoder_takes_at_once_is_read_in_blocks_that_i
 # ---- prefix cache
 
 
-def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
-    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+def test_the_cached_prefix_of_a_prompt_is_copied_chunk_by_chunk():
+    bench = prefill_bench(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     prompt = tuple(3 + n % 20 for n in range(60))
     bench.submit(generation("first", prompt=prompt))
     first = bench.turn()
@@ -122,12 +122,12 @@ def test_a_prompt_that_begins_like_a_recent_one_is_copied_block_by_block():
     second = bench.turn()
     assert (second.prefix_queried_tokens, second.prefix_hit_tokens) == (44, 32)
     assert [(keep.start, keep.slot) for keep in second.step.prefix_loads] == [(0, 0), (16, 1)]
-    assert read(second) == [(0, 32, 11)]
+    assert chunks_of(second) == [(0, 32, 11)]
     bench.drain()
 
 
 def test_the_last_token_of_a_prompt_is_never_copied():
-    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+    bench = prefill_bench(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     prompt = tuple(range(3, 3 + 17))
     for expected in (0, 16, 16):
         (row,) = bench.submit(generation(prompt=prompt))
@@ -136,11 +136,11 @@ def test_the_last_token_of_a_prompt_is_never_copied():
         assert len(tokens_of(row)) == 5
 
 
-def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_of_the_prompt():
+def test_nothing_is_cached_without_memory_for_it_or_where_state_has_no_positions():
     layouts = [CacheLayout(target_bytes=10, row_bytes=4), CacheLayout(target_bytes=10, source_bytes=4)]
     for layout, prefix_cache_bytes in ((None, 0), *((layout, 10_000) for layout in layouts)):
         runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends, layout=layout)
-        bench = reader(runner, chunk_tokens=16, prefix_cache_bytes=prefix_cache_bytes)
+        bench = prefill_bench(runner, chunk_tokens=16, prefix_cache_bytes=prefix_cache_bytes)
         for _ in range(2):
             bench.submit(generation(prompt=(1,) * 40))
             plan = bench.turn()
@@ -148,8 +148,8 @@ def test_nothing_is_kept_where_nothing_may_be_or_rows_hold_more_than_positions_o
             bench.drain()
 
 
-def test_what_was_kept_is_forgotten_when_a_turn_fails():
-    bench = reader(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
+def test_the_prefix_cache_is_cleared_when_a_turn_fails():
+    bench = prefill_bench(chunk_tokens=16, prefix_cache_bytes=10 * 16 * 20)
     for _ in range(2):
         bench.submit(generation(prompt=(1,) * 40))
         assert bench.turn().prefix_hit_tokens == 0

@@ -6,11 +6,11 @@ from service.engine.prefix_cache import PrefixCache
 
 
 def keep_all(index, prompt):
-    """The slots that the whole blocks of a prompt get, as they are read one after another."""
+    """The slots of the whole chunks of a prompt, stored one after another."""
     return [index.store(prompt, start) for start in range(0, len(prompt) - index.chunk_tokens, index.chunk_tokens)]
 
 
-def test_the_longest_common_beginning_of_whole_blocks_is_found():
+def test_the_longest_common_prefix_of_whole_chunks_is_found():
     index = PrefixCache(slots=8, chunk_tokens=4)
     assert keep_all(index, tuple(range(13))) == [0, 1, 2]
     assert index.find(tuple(range(13))) == [0, 1, 2]
@@ -18,32 +18,32 @@ def test_the_longest_common_beginning_of_whole_blocks_is_found():
     assert index.find((99, *range(1, 13))) == []
 
 
-def test_the_last_token_of_a_prompt_is_left_to_be_computed():
+def test_the_last_token_of_a_prompt_is_never_found():
     index = PrefixCache(slots=8, chunk_tokens=4)
     keep_all(index, tuple(range(9)))
     assert [len(index.find(tuple(range(length)))) for length in (1, 4, 5, 8, 9, 10)] == [0, 0, 1, 1, 2, 2]
 
 
-def test_equal_blocks_behind_other_beginnings_are_others():
+def test_equal_chunks_after_different_prefixes_are_different():
     index = PrefixCache(slots=8, chunk_tokens=2)
     assert keep_all(index, (1, 1, 5, 5, 0)) == [0, 1]
     assert keep_all(index, (2, 2, 5, 5, 0)) == [2, 3]
     assert index.find((2, 2, 5, 5, 0)) == [2, 3]
 
 
-def test_what_is_kept_is_not_kept_again():
+def test_a_cached_chunk_is_not_cached_again():
     index = PrefixCache(slots=8, chunk_tokens=4)
     keep_all(index, tuple(range(9)))
     assert keep_all(index, tuple(range(9))) == [None, None]
 
 
-def test_a_block_is_not_kept_when_the_one_before_it_is_not():
+def test_a_chunk_is_not_cached_when_the_one_before_it_is_not():
     index = PrefixCache(slots=8, chunk_tokens=4)
     assert index.store(tuple(range(9)), 4) is None
     assert PrefixCache(slots=0, chunk_tokens=4).store(tuple(range(9)), 0) is None
 
 
-def test_the_least_recently_used_block_makes_place_and_the_end_of_a_prompt_before_its_beginning():
+def test_the_least_recently_used_chunk_is_evicted_and_the_end_of_a_prompt_before_its_beginning():
     index = PrefixCache(slots=3, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))
     keep_all(index, (5, 5, 0))
@@ -53,7 +53,7 @@ def test_the_least_recently_used_block_makes_place_and_the_end_of_a_prompt_befor
     assert (index.find((1, 1, 2, 2, 0)), index.find((6, 6, 0)), index.find((7, 7, 0))) == ([0], [2], [1])
 
 
-def test_a_forgotten_beginning_that_comes_again_does_not_lead_to_what_followed_it():
+def test_an_evicted_prefix_that_is_cached_again_does_not_lead_to_its_old_continuation():
     index = PrefixCache(slots=2, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))
     keep_all(index, (3, 3, 4, 4, 0))
@@ -64,7 +64,7 @@ def test_a_forgotten_beginning_that_comes_again_does_not_lead_to_what_followed_i
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5, 40])
-def test_slots_always_hold_what_the_index_says(slots):
+def test_slots_always_hold_the_chunks_that_the_index_names(slots):
     rng, index = random.Random(slots), PrefixCache(slots, chunk_tokens=2)
     held: dict[int, tuple[int, ...]] = {}  # by slot: the prompt up to the end of the block
     hits = 0

@@ -5,7 +5,17 @@ from service.errors import (
 )
 from service.options import DecodingOptions
 from service.request import FinishReason, TextDelta
-from tests.engines import RecordingMetrics, config, continued, drafting, never_ends, repeating, request, spell, told_by
+from tests.engines import (
+    RecordingMetrics,
+    answer_events,
+    config,
+    continued,
+    drafting,
+    never_ends,
+    repeating,
+    request,
+    spell,
+)
 from tests.fakes import (
     EOS,
     ScriptedRunner,
@@ -16,7 +26,7 @@ from tests.fakes import (
 )
 
 
-async def test_a_beam_streams_what_is_certain_and_ends_with_all_answers(start):
+async def test_a_beam_streams_committed_tokens_and_ends_with_all_answers(start):
     options = DecodingOptions(beam_size=4, num_hypotheses=3)
     (sink,) = await ask(start(ScriptedRunner(rule=doubtful)), request(options=options, max_tokens=20))
     *deltas, final = sink.events
@@ -29,7 +39,7 @@ async def test_a_beam_streams_what_is_certain_and_ends_with_all_answers(start):
     assert all(isinstance(delta, TextDelta) for delta in deltas)
 
 
-async def test_attention_is_told_for_every_answer(start):
+async def test_every_answer_has_its_alignment_weights(start):
     options = DecodingOptions(beam_size=4, num_hypotheses=2, alignment="hard")
     beside = request("beside", source=(7, 8, 9, 10, 2), max_tokens=20)
     _, sink = await ask(start(ScriptedRunner(rule=doubtful)), beside, request(options=options))
@@ -39,7 +49,7 @@ async def test_attention_is_told_for_every_answer(start):
         assert answer.attention[0, 0].argmax(1).tolist() == [place % 3 for place in range(len(answer.tokens))]
 
 
-async def test_an_embedding_is_the_answer_of_its_own(start):
+async def test_an_encoder_request_ends_with_its_encoder_output(start):
     (embedded, answered) = await ask(
         start(), request("embed", encoder_request=EncoderRequest(pooling="mean")), request("text")
     )
@@ -48,7 +58,7 @@ async def test_an_embedding_is_the_answer_of_its_own(start):
     assert answered.tokens == scripted_answer(request())
 
 
-async def test_attention_of_an_answer_is_told_with_it(start):
+async def test_requested_attention_comes_with_the_answer(start):
     runner = ScriptedRunner()
     beside, seen = await ask(start(runner), request("beside"), request("seen", attention_kinds=("decoder", "cross")))
     answer = scripted_answer(request())
@@ -62,7 +72,7 @@ async def test_attention_of_an_answer_is_told_with_it(start):
     }
 
 
-async def test_attention_of_given_tokens_is_told_after_one_turn(start):
+async def test_attention_of_a_forced_target_takes_one_turn(start):
     runner = ScriptedRunner()
     (seen,) = await ask(
         start(runner), request("seen", attention_kinds=("cross",), forced_target=(1, 7, 8, 9), max_tokens=1)
@@ -74,7 +84,7 @@ async def test_attention_of_given_tokens_is_told_after_one_turn(start):
     assert runner.runs == 1
 
 
-async def test_attention_that_fails_is_one_requests_failure(start):
+async def test_attention_that_fails_ends_its_request_alone(start):
     runner = ScriptedRunner()
     failing = request("failing", attention_kinds=("unheard of",), forced_target=(1, 7), max_tokens=1)
     failed, answered = await ask(start(runner), failing, request("text"))
@@ -100,7 +110,7 @@ async def test_deltas_and_the_final_event_are_the_whole_text(start):
     assert (final.prompt_tokens, final.generated_tokens) == (4, 6)
 
 
-async def test_an_answer_that_is_not_streamed_is_told_at_its_end_and_is_the_same(start):
+async def test_an_answer_without_streaming_is_the_same_in_one_event(start):
     engine = start(ScriptedRunner(rule=spell(*"abcdef")))
     asked = [
         request(stop=("cx",), is_streamed=streamed, max_tokens=most) for streamed in (True, False) for most in (3, 9)
@@ -119,7 +129,7 @@ async def test_an_answer_ends_before_a_stop_string(start):
     assert sink.finals[0].reason is FinishReason.STOP_STRING
 
 
-async def test_an_answer_ends_at_its_length_with_what_was_held_back(start):
+async def test_an_answer_that_reaches_its_length_ends_with_the_text_held_back(start):
     (sink,) = await ask(start(ScriptedRunner(rule=spell(*"abcdef"))), request(stop=("cx",), max_tokens=3))
     assert sink.text == "abc"
     assert sink.finals[0].reason is FinishReason.LENGTH
@@ -140,18 +150,18 @@ def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     assert (times.queue_s, times.prefill_s, times.first_token_s, times.total_s) == (2.0, 0.001, 3.0, 4.0)
 
 
-def test_a_stop_string_inside_such_a_turn_ends_the_answer_there(manual):
+def test_a_stop_string_inside_a_turn_of_several_steps_ends_the_answer_there(manual):
     engine, loop = manual(ScriptedRunner(rule=spell(*"abcdefgh")))
-    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("cd",), is_streamed=False)).events
+    (final,) = answer_events(engine, loop, request(max_tokens=20, stop=("cd",), is_streamed=False)).events
     assert (final.text, final.reason, final.generated_tokens) == ("ab", FinishReason.STOP_STRING, 4)
-    (final,) = told_by(engine, loop, request(max_tokens=20, stop=("b",), is_streamed=False)).events
+    (final,) = answer_events(engine, loop, request(max_tokens=20, stop=("b",), is_streamed=False)).events
     assert (final.text, final.reason, final.generated_tokens) == ("a", FinishReason.STOP_STRING, 2)
 
 
-def test_tokens_of_a_draft_are_told_one_by_one_in_their_order(manual):
+def test_tokens_of_a_draft_are_streamed_one_by_one_in_order(manual):
     metrics = RecordingMetrics()
     engine, loop = drafting(manual, repeating(*"abcd"), metrics=metrics)
-    sink = told_by(engine, loop, continued("abcdab", max_tokens=14))
+    sink = answer_events(engine, loop, continued("abcdab", max_tokens=14))
     *deltas, final = sink.events
     assert [delta.text for delta in deltas] == list("cdabcdabcdabc")
     assert [len(delta.tokens) for delta in deltas] == [1] * 13
@@ -163,16 +173,16 @@ def test_tokens_of_a_draft_are_told_one_by_one_in_their_order(manual):
     assert engine.snapshot.steps < 8
 
 
-def test_an_answer_that_nobody_streams_is_told_at_once_with_drafts_too(manual):
+def test_an_answer_without_streaming_is_one_event_with_drafts_too(manual):
     engine, loop = drafting(manual, repeating(*"abcd", ends_at=12))
-    (final,) = told_by(engine, loop, continued("abcdab", max_tokens=30, is_streamed=False)).events
+    (final,) = answer_events(engine, loop, continued("abcdab", max_tokens=30, is_streamed=False)).events
     assert (final.text, final.reason) == ("cdabc", FinishReason.END_OF_SEQUENCE)
     assert final.hypotheses[0].tokens[-1] == EOS
 
 
 def test_a_stop_string_inside_a_draft_ends_the_answer_there(manual):
     engine, loop = drafting(manual, repeating(*"abcd"))
-    sink = told_by(engine, loop, continued("abcdab", max_tokens=30, stop=("abc",)))
+    sink = answer_events(engine, loop, continued("abcdab", max_tokens=30, stop=("abc",)))
     (final,) = sink.finals
     assert (sink.text, final.reason) == ("cd", FinishReason.STOP_STRING)
     assert len(sink.tokens) == final.generated_tokens == 5

@@ -4,7 +4,7 @@ from tests.fakes import ScriptedRunner
 from tests.scheduling import Bench, never_ends, request
 
 
-def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole():
+def test_new_rows_are_the_next_ones_and_the_last_row_moves_into_a_hole():
     bench = Bench(ScriptedRunner(rule=never_ends))
     a, b, c = bench.submit(request("a"), request("b", max_tokens=1), request("c"))
     plan = bench.turn()
@@ -15,7 +15,7 @@ def test_joins_take_the_next_rows_and_leaving_moves_the_last_row_into_the_hole()
     assert (a.rows, c.rows) == ((0,), (1,))
 
 
-def test_words_of_a_row_come_with_it_and_move_with_it():
+def test_the_shortlist_of_a_row_moves_with_it():
     bench = Bench(ScriptedRunner(rule=never_ends))
     own = (2, 3, 9)
     bench.submit(request("a"), request("b", max_tokens=1), request("c", shortlist=own))
@@ -27,7 +27,7 @@ def test_words_of_a_row_come_with_it_and_move_with_it():
     assert (step.shortlist_rows, step.max_shortlist_len) == ({1}, 3)
 
 
-def test_every_hypothesis_of_a_request_with_words_has_them():
+def test_every_hypothesis_of_a_request_has_its_shortlist():
     bench = Bench(ScriptedRunner(rule=never_ends))
     bench.submit(request("a", shortlist=(2, 3, 9), options=DecodingOptions(beam_size=3)), request("b"))
     bench.turn()
@@ -44,7 +44,7 @@ def test_the_last_row_leaves_without_a_move():
     assert bench.turn().step.copies == ()
 
 
-def test_nobody_is_moved_who_leaves_as_well():
+def test_a_row_that_ends_in_the_same_turn_is_not_moved():
     bench = Bench(ScriptedRunner(rule=never_ends))
     bench.submit(request("a", max_tokens=1), request("b"), request("c"), request("d", max_tokens=1))
     bench.turn()
@@ -53,18 +53,18 @@ def test_nobody_is_moved_who_leaves_as_well():
     assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == ["c", "b"]
 
 
-def test_a_row_is_taken_over_in_the_turn_in_which_it_is_left():
+def test_a_row_is_reused_in_the_turn_in_which_it_becomes_free():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=2)
     bench.submit(request("a", max_tokens=1), request("b"), request("c"))
     bench.turn()
     plan = bench.turn()
     assert [sequence.request.request_id for sequence, _ in bench.scheduler.rows] == ["c", "b"]
     assert plan.step.new_rows == (NewRow(0, (5, 6, 2)),)
-    assert plan.step.copies == (), "nobody moves for it"
+    assert plan.step.copies == (), "no row moves for it"
     assert plan.step.rows_after_copies == 2
 
 
-def test_new_requests_take_the_rows_of_those_that_left_and_others_behind_them():
+def test_new_requests_take_free_rows_and_then_rows_at_the_end():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=6)
     bench.submit(*[request(name, max_tokens=1 if name in "bd" else 9) for name in "abcde"])
     bench.turn()
@@ -76,7 +76,7 @@ def test_new_requests_take_the_rows_of_those_that_left_and_others_behind_them():
     assert plan.step.rows_after_copies == 5
 
 
-def test_what_new_requests_do_not_fill_is_filled_from_behind():
+def test_free_rows_that_no_new_request_takes_are_filled_from_the_end():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=6)
     bench.submit(*[request(name, max_tokens=1 if name in "abd" else 9) for name in "abcdef"])
     bench.turn()

@@ -11,7 +11,7 @@ from service.request import FinishReason, Request
 from service.sequence import Sequence
 from service.step import Copy
 from tests.fakes import EOS, EveryDraft, RandomDrafts, ScriptedRunner, scripted_answer
-from tests.scheduling import Bench, generation, never_ends, reader, request, tokens_of
+from tests.scheduling import Bench, generation, never_ends, prefill_bench, request, tokens_of
 
 
 def test_an_idle_scheduler_plans_nothing():
@@ -48,7 +48,7 @@ def test_limits_below_one_are_refused(field):
         SchedulerConfig(**{field: 0})
 
 
-def test_blocks_are_of_a_length_that_does_not_change_bits():
+def test_chunks_have_a_length_that_does_not_change_bits():
     with pytest.raises(ValueError, match="chunk_tokens: must be a multiple of 16, got 40"):
         SchedulerConfig(chunk_tokens=40)
     with pytest.raises(ValueError, match=r"greedy_turn_s: must be at least 0, got -0\.5"):
@@ -75,22 +75,22 @@ def whole(name="r", **more):
     return request(name, is_streamed=False, **more)
 
 
-def further(bench):
+def extra_steps(bench):
     bench.drain()
     return [plan.extra_greedy_steps for plan in bench.runner.plans]
 
 
-def test_an_answer_alone_that_nobody_streams_goes_several_steps_in_a_turn():
+def test_a_single_request_without_streaming_makes_several_steps_in_a_turn():
     bench = Bench(ScriptedRunner(rule=never_ends), greedy_steps_per_turn=4, greedy_turn_s=0.25)
     (row,) = bench.submit(whole(max_tokens=10))
-    assert further(bench) == [3, 3, 1]
+    assert extra_steps(bench) == [3, 3, 1]
     assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
     assert row.num_generated == row.steps == 10
     assert all(plan.max_target_len == plan.starts[0] + 1 + plan.extra_greedy_steps for plan in bench.runner.plans)
     assert {plan.extra_greedy_s for plan in bench.runner.plans} == {0.25}
 
 
-def test_an_end_token_ends_the_steps_of_a_turn():
+def test_an_end_token_ends_the_extra_steps_of_a_turn():
     bench = Bench(ScriptedRunner(rule=lambda source, fed, vocab_size: EOS if len(fed) == 3 else 9))
     (row,) = bench.submit(whole(max_tokens=30))
     bench.turn()
@@ -98,14 +98,14 @@ def test_an_end_token_ends_the_steps_of_a_turn():
     assert (row.outcome, row.num_computed) == (FinishReason.END_OF_SEQUENCE, 3)
 
 
-def test_a_stream_and_two_rows_and_whoever_waits_go_step_by_step():
+def test_streams_several_rows_and_waiting_requests_allow_no_extra_steps():
     for asked in ([request(max_tokens=6)], [whole("a", max_tokens=6), whole("b", max_tokens=6)]):
         bench = Bench()
         bench.submit(*asked)
-        assert not any(further(bench))
+        assert not any(extra_steps(bench))
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
     bench.submit(whole("a", max_tokens=9), whole("b", max_tokens=9))
-    assert further(bench) == [*[0] * 9, 8], "nobody waits for the second one"
+    assert extra_steps(bench) == [*[0] * 9, 8], "no request waits for the second one"
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,19 @@ def test_a_stream_and_two_rows_and_whoever_waits_go_step_by_step():
         {"prefix": (5, 6, 7, 8, 9, 10)},
     ],
 )
-def test_what_the_likeliest_token_does_not_decide_goes_step_by_step(more):
+def test_requests_that_are_not_plain_greedy_make_no_extra_steps(more):
     bench = Bench()
     bench.submit(whole(max_tokens=6, **more))
-    assert not any(further(bench))
+    assert not any(extra_steps(bench))
 
 
-def test_a_row_goes_on_by_itself_behind_its_prefix():
+def test_a_row_makes_extra_steps_only_after_its_forced_prefix():
     bench = Bench(ScriptedRunner(rule=never_ends))
     bench.submit(whole(max_tokens=6, prefix=(5, 6)))
-    assert further(bench) == [0, 0, 3]
+    assert extra_steps(bench) == [0, 0, 3]
 
 
-def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
+def test_a_row_makes_extra_steps_only_after_its_prompt():
     for runner, before in (
         (ScriptedRunner(has_source=False, max_block=0, rule=never_ends), [0, 0]),  # blocks
         (ScriptedRunner(rule=never_ends), [0] * 40),  # steps
@@ -137,7 +137,7 @@ def test_a_prompt_is_read_before_a_row_goes_on_by_itself():
         bench = Bench(runner, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
         make = generation if not runner.limits.max_source_len else request
         (row,) = bench.submit(make(prompt=(1, *[5] * 40), max_tokens=9, is_streamed=False))
-        assert further(bench) == [*before, 8]
+        assert extra_steps(bench) == [*before, 8]
         assert row.steps == 9
 
 
@@ -150,8 +150,10 @@ def going_round(period):
 
 
 def drafting(rule, *, drafts=None, **config):
-    """A bench where whatever was found is drafted."""
-    bench = reader(ScriptedRunner(has_source=False, max_block=0, rule=rule, max_len=400), draft_tokens=4, **config)
+    """A bench where every draft is verified."""
+    bench = prefill_bench(
+        ScriptedRunner(has_source=False, max_block=0, rule=rule, max_len=400), draft_tokens=4, **config
+    )
     bench.scheduler.draft_proposer = drafts or EveryDraft(4)
     return bench
 
@@ -160,7 +162,7 @@ def drafted(plan):
     return [(draft.row, draft.start, draft.tokens) for draft in plan.step.drafts]
 
 
-def test_what_repeats_itself_is_read_ahead_and_kept_as_far_as_it_is_right():
+def test_a_right_draft_is_accepted_as_a_whole():
     bench = drafting(going_round(4))
     (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=30))
     assert drafted(bench.turn()) == [], "the prompt's last token is a step"
@@ -174,7 +176,7 @@ def test_what_repeats_itself_is_read_ahead_and_kept_as_far_as_it_is_right():
     assert len(bench.runner.plans) < 10
 
 
-def test_a_wrong_guess_gives_the_right_token_and_is_forgotten():
+def test_a_rejected_draft_token_is_replaced_by_the_right_one():
     def rule(source, fed, vocab_size):
         return 3 + (len(fed) + (len(fed) >= 8)) % 4  # out of step from the ninth token on
 
@@ -188,7 +190,7 @@ def test_a_wrong_guess_gives_the_right_token_and_is_forgotten():
     assert tokens_of(row) == [5, 6, 4, 5, 6, 3, 4, 5, 6]
 
 
-def test_a_draft_of_which_nothing_is_right_costs_no_token():
+def test_a_draft_that_is_wholly_rejected_costs_no_token():
     bench = drafting(lambda source, fed, vocab_size: 9 if fed[-1] != 9 else 8)
     (row,) = bench.submit(generation(prompt=(9, 8, 4, 9), max_tokens=3))
     bench.turn()
@@ -229,7 +231,7 @@ def test_rows_without_a_draft_step_beside_those_with_one():
     assert tokens_of(other) == [3 + place % 20 for place in range(2, 22)]
 
 
-def test_a_row_moves_without_its_wrong_guesses():
+def test_a_row_moves_without_its_rejected_draft_tokens():
     bench = drafting(lambda source, fed, vocab_size: 3 + (len(fed) + (len(fed) >= 8)) % 4)
     short, long = bench.submit(
         generation("short", prompt=(3, 4, 5, 6, 3, 4), max_tokens=2),
@@ -272,7 +274,7 @@ def test_drafts_are_counted():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_traffic_keeps_every_promise(seed):
+def test_random_traffic_violates_no_invariant(seed):
     """Arrivals, cancellations, deadlines, failed turns; every answer is the one that the request gets alone."""
     rng = random.Random(seed)
     has_source = seed % 2 == 0

@@ -1,4 +1,4 @@
-"""Requests of every kind at saturation, against a scripted runner that checks each plan: no promise is ever broken."""
+"""Requests of every kind at saturation, against a scripted runner that checks each plan: every invariant holds."""
 
 import random
 from typing import Any
@@ -25,7 +25,7 @@ TABLE -= np.log(np.exp(TABLE.astype(np.float64)).sum(1, keepdims=True)).astype(n
 
 
 def said(source, fed, vocab_size):
-    """A distribution that depends on every token, looked up."""
+    """A distribution that depends on every token, from a table."""
     return TABLE[hash((source, tuple(fed))) % len(TABLE)]
 
 
@@ -100,7 +100,7 @@ def draw_request(rng, number, now_s, has_source):
 
 
 def draw_prompt(rng, has_source):
-    """Where there is no source prompts are long, and often begin alike."""
+    """Without a source prompts are long, and often begin alike."""
     if has_source:
         return (1, *[4] * rng.choice([0, 0, 0, 2]))
     beginning = [rng.choice([5, 6])] * rng.choice([0, 14, 20, 31])
@@ -159,7 +159,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
 
 @pytest.mark.parametrize("has_source", [True, False])
 @pytest.mark.parametrize("turns", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_every_promise_holds_at_saturation(turns, has_source):
+def test_every_invariant_holds_at_saturation(turns, has_source):
     rng = random.Random(turns)
     runner = runner_for(has_source)
     config = SchedulerConfig(
@@ -168,7 +168,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         max_prefill_tokens=96 if has_source else 64,
         max_idle_prefill_tokens=96,
         chunk_tokens=16,
-        prefix_cache_bytes=10 * 16 * 12,  # fewer blocks than there are beginnings: some are forgotten, and kept again
+        prefix_cache_bytes=10 * 16 * 12,  # fewer slots than there are prefixes: some are evicted and cached again
     )
     scheduler = Scheduler(config, runner.limits, runner.layout)
     number = failures = finished = compared = longest_wait = reused = 0
@@ -191,7 +191,9 @@ def test_every_promise_holds_at_saturation(turns, has_source):
         reused += plan.prefix_hit_tokens
         steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.prefill.unfinished}
         assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
-        assert not plan.prefill.unfinished or plan.prefill.computed, "somebody waits to be read, and nobody is"
+        assert not plan.prefill.unfinished or plan.prefill.computed, (
+            "a prompt is unfinished, and no chunk of any is computed"
+        )
         try:
             model = runner.run(plan.step)
             advance(scheduler.commit(plan), model)
@@ -224,7 +226,7 @@ def test_every_promise_holds_at_saturation(turns, has_source):
     assert scheduler.rows == []
     assert all(isinstance(sequence.outcome, FinishReason | RequestError) for sequence in recent)
     assert (reused > turns) != has_source
-    assert 1 <= longest_wait <= 2, "what one turn may read delays a request by a turn or two, nothing else does"
+    assert 1 <= longest_wait <= 2, "the prefill budget delays a request by a turn or two, nothing else does"
     assert failures > turns // 1000
     assert finished > turns // 4
     assert compared > turns // 200
