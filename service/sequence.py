@@ -8,6 +8,7 @@ several may continue the same row. How hypotheses are extended and chosen is the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from service.cache_layout import CacheShape
@@ -83,55 +84,34 @@ class Search(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """A request on its way through waiting, live (it has rows) and ended.
 
     Every attribute has one writer, and everything else only reads it; `tests/service/test_sequence.py` enforces that.
     All of them run on the engine's thread.
-
-    written by the scheduler (`service.engine.scheduler`, `admission`, `prefill`, `row_assignment`):
-      rows: in the last plan. max_shape: the most it may need from its start on.
-      num_computed: positions in the cache of each of its rows.
-      draft_tokens: guesses at the tokens after the newest one, which the last plan has the model verify.
-    written by its search (`service.decoding`):
-      hypotheses: the live ones, each with the next input as its last token.
-      width: most rows it may still need at once; never grows.
-      steps: tokens of each live hypothesis. num_generated: tokens of all hypotheses so far.
-      committed_tokens: tokens that are certain to begin the best answer; only grows.
-      encoder_output: of a request to the encoder alone.
-    written by the methods below:
-      outcome: why it ended. answers: of a successful end, the requested number of hypotheses, best first.
     """
 
-    __slots__ = (
-        "answers",
-        "committed_tokens",
-        "draft_tokens",
-        "encoder_output",
-        "hypotheses",
-        "max_shape",
-        "num_computed",
-        "num_generated",
-        "outcome",
-        "request",
-        "rows",
-        "search",
-        "steps",
-        "width",
-    )
+    request: Request
+    search: Search
+    # written by the scheduler
+    rows: tuple[int, ...] = ()  # in the last plan
+    max_shape: CacheShape = field(default_factory=CacheShape)  # the most it may need from its start on
+    num_computed: int = 0  # positions in the cache of each of its rows
+    draft_tokens: tuple[int, ...] = ()  # guesses at the tokens after the newest one, verified by the last plan
+    # written by its search
+    hypotheses: list[Hypothesis] = field(init=False)  # the live ones, each with the next input as its last token
+    width: int = field(init=False)  # most rows it may still need at once; never grows
+    steps: int = 0  # tokens of each live hypothesis
+    num_generated: int = 0  # tokens of all hypotheses so far
+    committed_tokens: list[int] = field(default_factory=list)  # certain to begin the best answer; only grows
+    encoder_output: EncoderOutput | None = None  # of a request to the encoder alone
+    # written by the methods below
+    outcome: Outcome | None = None  # why it ended
+    answers: list[Hypothesis] = field(default_factory=list)  # of a successful end: as many as requested, best first
 
-    def __init__(self, request: Request, search: Search) -> None:
-        self.request, self.search = request, search
-        self.hypotheses: list[Hypothesis] = [search.start()]
-        self.answers: list[Hypothesis] = []
-        self.committed_tokens: list[int] = []
-        self.width = request.options.width
-        self.rows: tuple[int, ...] = ()
-        self.num_computed = self.steps = self.num_generated = 0
-        self.draft_tokens: tuple[int, ...] = ()
-        self.max_shape = CacheShape()
-        self.encoder_output: EncoderOutput | None = None
-        self.outcome: Outcome | None = None
+    def __post_init__(self) -> None:
+        self.hypotheses, self.width = [self.search.start()], self.request.options.width
 
     @property
     def max_positions(self) -> int:

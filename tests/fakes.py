@@ -429,7 +429,7 @@ class ManualEngine(EnginePool):
         self.runner, self.clock = runner, FakeClock()
         (self.engine,) = engines = [Engine(runner, LetterTokenizer(), settings, clock=self.clock, **more)]
         super().__init__(engines)
-        self.open()
+        self.start(is_manual=True)
 
     @property
     def snapshot(self):

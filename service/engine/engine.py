@@ -1,10 +1,9 @@
 """An engine: one thread, the inbox that other threads fill, and the core that only this thread uses.
 
-Threads and locks: `Inbox` has a condition of its own. `Engine._ownership` is a lock around the core and the delivery of
-its events; the engine's thread holds it in every turn, except while the runner computes, which is where it releases
-the GIL too. `close` takes it when a computation does not come back, and then ends the requests in its place. Counters
-that other threads read without a lock (`snapshot`, `heartbeat_s`, `is_healthy`, `unfinished`) are single values, each
-replaced as a whole.
+Threads and locks: the inbox has a condition of its own. `_ownership` is a lock around the core and the delivery of its
+events. The engine's thread holds it in every turn except while the runner computes, which is also where it releases the
+GIL. `close` takes it when a computation does not come back, and then ends the requests in its place. Other threads read
+`snapshot`, `heartbeat_s`, `is_healthy` and `Inbox.unfinished` without a lock: each is one value, replaced as a whole.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class EngineConfig:
 class Engine:
     """One thread and its rows. Any thread may use everything here, except `turn`.
 
-    Requests, tickets, events and snapshots are plain data; the caller chooses tickets and keeps what belongs to them.
+    inbox: cancels requests by ticket, stops accepting, knows what is unfinished. heartbeat_s: when the last turn began.
     """
 
     def __init__(
@@ -87,22 +86,12 @@ class Engine:
             clock=clock,
             checks_invariants=self.config.checks_invariants,
         )
-        self._inbox = Inbox(rows, self.config.max_queue, clock())
+        self.inbox = Inbox(rows, self.config.max_queue, clock())
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ownership = threading.Lock()
         self._is_abandoned = self._is_dead = False
         self._deliver: Deliver = lambda events: None
-        self.heartbeat_s = clock()  # of the last turn
-
-    @property
-    def unfinished(self) -> int:
-        """Accepted requests without a final event."""
-        return self._inbox.unfinished
-
-    @property
-    def is_accepting(self) -> bool:
-        """Whether `submit` takes requests."""
-        return self._inbox.is_accepting
+        self.heartbeat_s = clock()
 
     @property
     def is_alive(self) -> bool:
@@ -119,16 +108,13 @@ class Engine:
         """The state after the last turn."""
         return self._core.snapshot
 
-    def start(self, deliver: Deliver) -> None:
-        """Accepts requests, and starts the thread that turns."""
-        self.open(deliver)
-        self._thread.start()
-
-    def open(self, deliver: Deliver) -> None:
-        """Accepts requests without a thread of its own: the caller turns."""
+    def start(self, deliver: Deliver, *, is_manual: bool = False) -> None:
+        """Accepts requests, and starts the thread that turns; if `is_manual`, the caller turns instead."""
         self.heartbeat_s = self._clock()
         self._deliver = deliver
-        self._inbox.open()
+        self.inbox.open()
+        if not is_manual:
+            self._thread.start()
 
     def submit(self, ticket: int, request: Request) -> None:
         """Accepts a request: events with this ticket follow, the last of them Finished or a RequestError.
@@ -143,26 +129,14 @@ class Engine:
         def new_text() -> Detokenizer:
             return Detokenizer(self._tokenizer.incremental(), request.stop)
 
-        self._inbox.put(Response(ticket, sequence, new_text, self._clock()))
-
-    def cancel(self, ticket: int) -> None:
-        """Ends a request with Cancelled at the next step boundary, unless it has ended by then."""
-        self._inbox.cancel(ticket)
-
-    def stop_accepting(self) -> None:
-        """From now on `submit` raises ShuttingDown; accepted requests go on."""
-        self._inbox.stop_accepting()
-
-    def wait_until_finished(self, timeout_s: float) -> bool:
-        """Blocks until every accepted request has its final event. False: not within `timeout_s`."""
-        return self._inbox.wait_until_finished(timeout_s)
+        self.inbox.put(Response(ticket, sequence, new_text, self._clock()))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends every unfinished request with ShuttingDown, and the thread. A second call changes nothing.
 
         A turn that does not come back within `timeout_s` is abandoned: this thread ends its requests.
         """
-        self._inbox.close()
+        self.inbox.close()
         if self._thread.ident is None:
             return
         self._thread.join(timeout_s)
@@ -173,12 +147,11 @@ class Engine:
             self._ownership.release()
 
     def turn(self) -> None:
-        """One turn: what has arrived is taken in, one plan computed, its events delivered. The engine's thread calls it
-        again and again; a caller that has used `open` calls it itself."""
+        """One turn: takes in what has arrived, computes one plan and delivers its events."""
         with self._ownership:
             if self._is_abandoned:
                 raise _Abandoned
-            arrivals, cancels = self._inbox.take()
+            arrivals, cancels = self.inbox.take()
             self.heartbeat_s = self._clock()
             self._send(self._core.turn(arrivals, cancels, self.heartbeat_s))
 
@@ -190,11 +163,11 @@ class Engine:
 
     def _main(self) -> None:
         try:
-            while not self._inbox.is_closing:
+            while not self.inbox.is_closing:
                 if self._core.scheduler.is_idle:
                     self._runner.mark_idle()
-                    self._inbox.wait(IDLE_TURN_S)
-                    self._inbox.restart_pace(self._clock())
+                    self.inbox.wait(IDLE_TURN_S)
+                    self.inbox.restart_pace(self._clock())
                 self.turn()
             with self._ownership:
                 if not self._is_abandoned:
@@ -221,14 +194,14 @@ class Engine:
 
     def _end_all(self, error: Callable[[str], RequestError]) -> None:
         """The end of the engine: nothing is accepted any more, and every accepted request ends."""
-        self._inbox.stop_accepting()
-        self._send(self._core.end_all(self._inbox.take()[0], error))
+        self.inbox.stop_accepting()
+        self._send(self._core.end_all(self.inbox.take()[0], error))
 
     def _send(self, batch: EventBatch) -> None:
         if batch.events:
             self._deliver(batch.events)
         if batch.finals:
-            self._inbox.count_answers(batch.finals, self._clock())
+            self.inbox.count_answers(batch.finals, self._clock())
 
 
 class _Abandoned(BaseException):

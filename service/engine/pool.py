@@ -34,7 +34,7 @@ class Submission(NamedTuple):
 
     def cancel(self) -> None:
         """Ends the request with Cancelled at the next step boundary, unless it has ended. From any thread, any time."""
-        self.engine.cancel(self.ticket)
+        self.engine.inbox.cancel(self.ticket)
 
 
 class EnginePool:
@@ -59,22 +59,17 @@ class EnginePool:
     @property
     def unfinished(self) -> int:
         """Accepted requests without a final event."""
-        return sum(engine.unfinished for engine in self.engines)
+        return sum(engine.inbox.unfinished for engine in self.engines)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
         """The state of each engine after its last turn."""
         return tuple(engine.snapshot for engine in self.engines)
 
-    def start(self) -> None:
-        """Starts the engines' threads."""
+    def start(self, *, is_manual: bool = False) -> None:
+        """Starts the engines. is_manual: without their threads, the caller turns them."""
         for engine in self.engines:
-            engine.start(self._deliver)
-
-    def open(self) -> None:
-        """Accepts requests without threads: the caller turns the engines."""
-        for engine in self.engines:
-            engine.open(self._deliver)
+            engine.start(self._deliver, is_manual=is_manual)
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
         """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
@@ -82,7 +77,7 @@ class EnginePool:
         Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting.
         """
         engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
-        submission = Submission(min(engines, key=lambda engine: engine.unfinished), next(self._tickets))
+        submission = Submission(min(engines, key=lambda engine: engine.inbox.unfinished), next(self._tickets))
         self._receivers[submission.ticket] = loop, sink
         try:
             submission.engine.submit(submission.ticket, request)
@@ -94,13 +89,13 @@ class EnginePool:
     def stop_accepting(self) -> None:
         """From now on `submit` raises ShuttingDown; accepted requests go on."""
         for engine in self.engines:
-            engine.stop_accepting()
+            engine.inbox.stop_accepting()
 
     def drain(self, grace_s: float) -> bool:
         """Stops accepting and blocks until every accepted request has ended. False: not within `grace_s`."""
         self.stop_accepting()
         end_s = time.monotonic() + grace_s
-        return all(engine.wait_until_finished(max(0.0, end_s - time.monotonic())) for engine in self.engines)
+        return all(engine.inbox.wait_until_finished(max(0.0, end_s - time.monotonic())) for engine in self.engines)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends unfinished requests with ShuttingDown, and the threads. timeout_s: see `Engine.close`."""

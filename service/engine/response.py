@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
@@ -16,37 +17,27 @@ from service.sequence import Hypothesis, Sequence
 from service.step import StepOutput
 
 
+@dataclass(slots=True, eq=False)
 class Response:
     """The text and times of one sequence. Times are seconds on the engine's clock.
 
     ticket: the caller's number for the request. new_text: makes the detokenizer of one hypothesis.
-    first_s: when the first turn with an output for it ended. prefill_s: time of the encoder runs and prefills it was
-    part of.
     """
 
-    __slots__ = (
-        "_consumed",
-        "_new_text",
-        "_pieces",
-        "_text",
-        "_unsent",
-        "admitted_s",
-        "arrived_s",
-        "first_s",
-        "prefill_s",
-        "sequence",
-        "ticket",
-    )
+    ticket: int
+    sequence: Sequence
+    new_text: Callable[[], Detokenizer]
+    arrived_s: float
+    admitted_s: float = 0.0
+    first_s: float | None = None  # end of the first turn with an output for it
+    prefill_s: float = 0.0  # of all encoder runs and prefills it was part of
+    _text: Detokenizer = field(init=False)
+    _pieces: list[str] = field(default_factory=list)  # texts sent
+    _consumed: int = 0  # committed tokens turned into text
+    _unsent: list[int] = field(default_factory=list)  # tokens turned into text that is held back
 
-    def __init__(self, ticket: int, sequence: Sequence, new_text: Callable[[], Detokenizer], arrived_s: float) -> None:
-        self.ticket, self.sequence = ticket, sequence
-        self.arrived_s = self.admitted_s = arrived_s
-        self.first_s: float | None = None
-        self.prefill_s = 0.0
-        self._new_text, self._text = new_text, new_text()
-        self._pieces: list[str] = []  # texts sent
-        self._consumed = 0  # committed tokens turned into text
-        self._unsent: list[int] = []
+    def __post_init__(self) -> None:
+        self._text = self.new_text()
 
     @property
     def prompt_tokens(self) -> int:
@@ -101,9 +92,7 @@ class Response:
         text = _end_of_text(self._text, best, new)
         whole = "".join([*self._pieces, text])
         results = [self._result(best, whole, output)]
-        results += [
-            self._result(other, _end_of_text(self._new_text(), other, other.tokens), output) for other in others
-        ]
+        results += [self._result(other, _end_of_text(self.new_text(), other, other.tokens), output) for other in others]
         return Finished(
             reason=reason,
             text=text,

@@ -126,7 +126,7 @@ async def test_close_ends_every_unfinished_request(start):
         engine.submit(request(max_tokens=60), loop, sink)
     await asyncio.to_thread(runner.entered.wait)
     closing = asyncio.create_task(asyncio.to_thread(engine.close))
-    while any(one.is_accepting for one in engine.engines):
+    while any(one.inbox.is_accepting for one in engine.engines):
         await asyncio.sleep(0)
     with pytest.raises(ShuttingDown):
         engine.submit(request(), loop, Sink())

@@ -44,7 +44,7 @@ async def test_requests_go_to_the_engine_with_the_fewest_unfinished_ones(start):
     sinks = [Sink(loop) for _ in range(6)]
     for sink in sinks:
         pool.submit(request(), loop, sink)
-    assert [engine.unfinished for engine in pool.engines] == [3, 3]
+    assert [engine.inbox.unfinished for engine in pool.engines] == [3, 3]
     assert pool.unfinished == 6
     for runner in runners:
         runner.gate.set()
