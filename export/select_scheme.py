@@ -3,7 +3,7 @@
 Every scheme is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
 with references, or texts to be read token by token by a model that continues them; and the speed of decode steps. How a
 scheme is made is the business of `export.passes.quantize`, and that its graphs compute what they should that of
-`export.verification.checks`; here they may be as wrong as they like, as long as somebody measures it.
+`export.verification`; here they may be as wrong as they like, as long as somebody measures it.
 
     SchemeSelectionError (ValueError)    there is nothing to measure on, or no scheme is good enough
 """
@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from export.bundle import PAD_MULTIPLE, SchemeMeasurement
-from export.verification.checks import Array, Arrays, Graphs, Prediction, answer_greedily, encode_for_decode, round_up
+from export.verification.golden import answer_greedily, encode_for_decode
+from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, round_up
 from export.verification.inputs import Ids
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer

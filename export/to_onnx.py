@@ -61,10 +61,9 @@ from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_sta
 from export.select_scheme import MAX_SENTENCES, Development, SchemeSelectionError, select_scheme
 from export.shortlist import learn_shortlist
 from export.verification.inputs import framed_texts, sample_inputs
+from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import (
-    OrtGraphs,
     checkpoint_digest,
-    is_batch_invariant,
     limits_of,
     make_report,
     verify_variants,

@@ -49,9 +49,10 @@ ROOMS = {
     "export.bundle": _BUNDLE,
     "export.manifest": _BUNDLE,
     "export.manifest_migration": _BUNDLE,
+    "export.sessions": _BUNDLE,
     "export.graphs": _BUNDLE,
     "export.passes": (*_BUNDLE, "export.graphs"),
-    "export.verification": (*_BUNDLE, "export.graphs", "export.passes"),
+    "export.verification": (*_BUNDLE, "export.sessions", "export.graphs", "export.passes"),
     "service": _SHARED,
     "service.decoding": _SHARED,
     "service.engine": (*_SHARED, "service.decoding"),
@@ -66,7 +67,7 @@ _EDGE = (*(f"service/edge/{name}.py" for name in ("calls", "servicer", "status",
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
 _GRAPHS = ("export/*",)
 HOMES = {
-    "onnxruntime": ("service/runtime/sessions.py", "export/verification/verifier.py"),
+    "onnxruntime": ("service/runtime/sessions.py", "export/sessions.py", "export/verification/ort_graphs.py"),
     "grpc": (*_RPC, "clients/python/glossa/v1/*"),
     "grpc_health": _RPC,
     "grpc_reflection": _EDGE,

@@ -6,17 +6,18 @@ Shapes: L layers, B batch, H heads, Q positions of queries, K of keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from export.bundle import Quantization, Role
-from export.verification.checks import HALF_A_STEP, TOLERANCES, Arrays, Check, Checker
 from export.verification.emulated_quantization import Roundings, emulated_model, weights_off
+from export.verification.graph_calls import Arrays
 from export.verification.inputs import Ids, Samples
-from export.verification.torch_reference import Expected
+from export.verification.measure import HALF_A_STEP, TOLERANCES, Check, Checker, ErrorTracker, Measured, NamedCheck
+from export.verification.torch_reference import Yardstick
 from model.architectures import Model
 
 # Weights are at most 1. A score that is off by so much moves them by up to half of it, and float32 is off by a share of
@@ -57,14 +58,14 @@ class AttentionVerifier(Checker):
         rows = max(len(samples.sources), len(samples.targets))
         self.sources, self.targets = samples.sources or ((),) * rows, samples.targets or ((),) * rows
 
-    def run(self) -> list[Check]:
+    def verify(self, only: Collection[str] = ()) -> tuple[Check, ...]:
         checks = [
-            ("every attention against PyTorch", self.against_pytorch, ATTENTION_TOLERANCES[self.precision]),
-            ("every attention stays within its rows", self.within, 0.0),
+            NamedCheck("every attention against PyTorch", self.against_pytorch, ATTENTION_TOLERANCES[self.precision]),
+            NamedCheck("every attention stays within its rows", self.within, 0.0),
         ]
         if self.quantization:
-            checks.insert(0, ("weights of every attention against the checkpoint", self.weights, HALF_A_STEP))
-        return [self.check(*check) for check in checks]
+            checks.insert(0, NamedCheck("weights of every attention against the checkpoint", self.weights, HALF_A_STEP))
+        return self.run(checks, only)
 
     @cached_property
     def roundings(self) -> Roundings:
@@ -75,14 +76,14 @@ class AttentionVerifier(Checker):
         """Of a ragged batch."""
         return self.served.attend(self.sources, self.targets)
 
-    def weights(self) -> tuple[float, str]:
+    def weights(self) -> Measured:
         return weights_off(self.plain_model, self.roundings, is_whole=False)
 
-    def against_pytorch(self) -> tuple[float, str]:
+    def against_pytorch(self) -> ErrorTracker:
         """Every kind, layer and head, of each row of a ragged batch; and the longest source and target alone. The error
         is that of weights where scores are at most LARGE_SCORE."""
         model = emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
-        expected, worst = Expected(model), self.worst()
+        expected, tracker = Yardstick(model, in_float64=self.quantization is None), self.tracker()
         longest = [self.samples.longest_source], [self.samples.longest_target]
         for attended, sources, targets in (
             (self.attended, self.sources, self.targets),
@@ -90,14 +91,16 @@ class AttentionVerifier(Checker):
         ):
             for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
                 for name, weights_LHQK in expected.every_attention(source, target).items():
-                    *_, queries, keys = weights_LHQK.shape
-                    for layer, weights_HQK in enumerate(weights_LHQK):
+                    layers, _, queries, keys = weights_LHQK.exact.shape
+                    for layer in range(layers):
                         actual = attended[name][layer, row, :, :queries, :keys]
-                        worst.add(f"{name} of layer {layer + 1}", actual, weights_HQK)
-        note = f"{worst.note}, scores of up to {expected.largest_score:.3g}"
-        return worst.error / max(1.0, expected.largest_score / LARGE_SCORE), note
+                        tracker.add(f"{name} of layer {layer + 1}", actual, weights_LHQK[layer])
+        largest = expected.exact.largest_score
+        tracker.note = f"{tracker.note}, scores of up to {largest:.3g}"
+        tracker.scale(1 / max(1.0, largest / LARGE_SCORE))
+        return tracker
 
-    def within(self) -> tuple[float, str]:
+    def within(self) -> Measured:
         """Nothing behind the end of a row's queries or keys, and nothing looks ahead in a decoder."""
         found = 0
         for name, weights_LBHQK in self.attended.items():

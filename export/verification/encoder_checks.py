@@ -5,7 +5,8 @@ Shapes: B batch, S source, M d_model, V vocabulary, L labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -13,9 +14,20 @@ import numpy as np
 import torch
 
 from export.bundle import GoldenVector, Quantization, Role
-from export.verification.checks import HALF_A_STEP, PLAIN_TOLERANCES, PRODUCT_TOLERANCE, Array, Arrays, Check, Checker
 from export.verification.emulated_quantization import Roundings, SeenProduct, emulated_model, products_off, weights_off
+from export.verification.graph_calls import Array, Arrays
 from export.verification.inputs import Ids, Samples
+from export.verification.measure import (
+    HALF_A_STEP,
+    PLAIN_TOLERANCES,
+    PRODUCT_TOLERANCE,
+    Check,
+    Checker,
+    ErrorTracker,
+    Measured,
+    NamedCheck,
+)
+from export.verification.torch_reference import Expectation
 from model.encoder import Encoder
 
 PLACES = 3  # of each text that are told by a masked head: its first, one in the middle, its last
@@ -41,7 +53,7 @@ class EncoderGraphs(Protocol):
         ...
 
 
-class ExpectedEncoder:
+class EncoderReference:
     """What PyTorch says, one text at a time, without padding and without a batch."""
 
     def __init__(self, model: Encoder) -> None:
@@ -82,23 +94,23 @@ class EncoderVerifier(Checker):
         is_masked = model.masked is not None
         self.places = tuple(places_of(source) if is_masked else () for source in self.sources)
 
-    def run(self) -> list[Check]:
+    def verify(self, only: Collection[str] = ()) -> tuple[Check, ...]:
         checks = [
-            ("encode against PyTorch", self.encode, self.tolerance),
-            ("encode in a batch as alone", self.encode_alone, self.alone_tolerance),
+            NamedCheck("encode against PyTorch", self.encode, self.tolerance),
+            NamedCheck("encode in a batch as alone", self.encode_alone, self.alone_tolerance),
         ]
         if "place_logprobs" in self.told:
-            checks.append(("places told in any number", self.other_places, self.alone_tolerance))
+            checks.append(NamedCheck("places told in any number", self.other_places, self.alone_tolerance))
         if "token_weights" in self.told:
-            checks.append(("weights stay within the text", self.weights_within, 0.0))
+            checks.append(NamedCheck("weights stay within the text", self.weights_within, 0.0))
         if self.quantization:
             checks = [
-                ("weights against the checkpoint", self.weights, HALF_A_STEP),
-                ("each product against its inputs", self.products, PRODUCT_TOLERANCE),
-                ("states against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.precision]),
+                NamedCheck("weights against the checkpoint", self.weights, HALF_A_STEP),
+                NamedCheck("each product against its inputs", self.products, PRODUCT_TOLERANCE),
+                NamedCheck("states against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.precision]),
                 *checks,
             ]
-        return [self.check(*check) for check in checks]
+        return self.run(checks, only)
 
     # -- what the graph says
 
@@ -124,22 +136,27 @@ class EncoderVerifier(Checker):
         return self.served.roundings("encode") if self.quantization else Roundings()
 
     @cached_property
-    def expected(self) -> list[Arrays]:
+    def expected(self) -> list[dict[str, Expectation]]:
         model = emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
-        told = ExpectedEncoder(model)
-        return [told.encode(source, places) for source, places in zip(self.sources, self.places, strict=True)]
+        float32 = EncoderReference(model)
+        exact = float32 if self.quantization else EncoderReference(copy.deepcopy(model).double())
+        both = [
+            (exact.encode(source, places), float32.encode(source, places))
+            for source, places in zip(self.sources, self.places, strict=True)
+        ]
+        return [{name: Expectation(one[name], other[name]) for name in one} for one, other in both]
 
     # -- checks
 
-    def encode(self) -> tuple[float, str]:
+    def encode(self) -> ErrorTracker:
         """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest text."""
-        worst = self.worst()
+        tracker = self.tracker()
         for actual, expected in zip(self.encoded, self.expected, strict=True):
-            for name, array in expected.items():
-                worst.add(name, actual[name], array)
-        return worst.error, worst.note
+            for name, expectation in expected.items():
+                tracker.add(name, actual[name], expectation)
+        return tracker
 
-    def encode_alone(self) -> tuple[float, str]:
+    def encode_alone(self) -> Measured:
         """Whatever stands beside a text, and however much it is padded."""
 
         def pairs() -> Iterator[tuple[Array, Array]]:
@@ -149,37 +166,37 @@ class EncoderVerifier(Checker):
 
         return self.alone(pairs())
 
-    def other_places(self) -> tuple[float, str]:
+    def other_places(self) -> Measured:
         """The places of one text alone."""
         *several, _ = self.sources
         one = [self.places[0], *[()] * (len(several) - 1)]
         (first, *_) = _rows(self.served.encode(several, one), several, one)
         return self.alone([(first["place_logprobs"], self.encoded[0]["place_logprobs"])])
 
-    def weights_within(self) -> tuple[float, str]:
+    def weights_within(self) -> Measured:
         *several, _ = self.sources
         weights_BS = self.served.encode(several)["token_weights"]
         behind = sum(int((row[len(source) :] != 0).sum()) for row, source in zip(weights_BS, several, strict=True))
         return float(behind), "weights behind a text's end"
 
-    def weights(self) -> tuple[float, str]:
+    def weights(self) -> Measured:
         return weights_off(self.plain_model, self.roundings)
 
-    def products(self) -> tuple[float, str]:
+    def products(self) -> Measured:
         *several, _ = self.sources
         seen = self.served.seen_encoder_products(several, self.places[:-1])
         return products_off(self.plain_model, self.roundings, seen)
 
-    def plain(self) -> tuple[float, str]:
+    def plain(self) -> Measured:
         """States of every token against those of a model that rounds nothing; the median, because in a random model
         some are decided by what is rounded away."""
-        errors, expected = list[float](), ExpectedEncoder(self.plain_model)
+        errors, expected = list[float](), EncoderReference(self.plain_model)
         for actual, source, places in zip(self.encoded, self.sources, self.places, strict=True):
             exact = expected.encode(source, places)["encoder_states"]
             for state, wanted in zip(actual["encoder_states"], exact, strict=True):
-                worst = self.worst()
-                worst.add("encoder_states", state, wanted)
-                errors.append(worst.error)
+                tracker = self.tracker()
+                tracker.add("encoder_states", state, wanted)
+                errors.append(tracker.error)
         return float(np.median(errors)), f"median of {len(errors)} tokens, worst {max(errors):.2g}"
 
 

@@ -1,8 +1,13 @@
-"""What PyTorch says, one row at a time, without padding and without a batch: what graphs are compared with."""
+"""PyTorch's outputs, one row at a time, without padding and without a batch: what graphs are compared with.
+
+`TorchReference` computes them with one model; `Yardstick` in float64, with those of float32 beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +26,18 @@ from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerC
 Arrays = dict[str, NDArray[Any]]
 
 
-class Expected:
+@dataclass(frozen=True)
+class Expectation:
+    """One output of PyTorch: exact, in float64 or as a quantized model gives it, and in float32."""
+
+    exact: NDArray[Any]
+    float32: NDArray[Any]
+
+    def __getitem__(self, index: Any) -> Expectation:
+        return Expectation(self.exact[index], self.float32[index])
+
+
+class TorchReference:
     """Outputs of a model on the CPU, by the names that the graphs give them."""
 
     def __init__(self, model: Model) -> None:
@@ -49,13 +65,20 @@ class Expected:
             states = self.model(*self._encoder_inputs(source), tokens)
         else:
             states = self.model(tokens)
-        logits: NDArray[Any] = self.model.decoder.unembedding(states)[0].float().numpy()
+        logits: NDArray[Any] = self.model.decoder.unembedding(states)[0].numpy()
         return logits
 
     def logprobs(self, source: Ids, target: Ids) -> NDArray[Any]:
         """Log-softmax of the same, (T, V)."""
         logprobs: NDArray[Any] = torch.from_numpy(self.logits(source, target)).log_softmax(-1).numpy()
         return logprobs
+
+    @torch.inference_mode()
+    def unembedded(self, states: NDArray[Any]) -> NDArray[Any]:
+        """Logits (N, V) of decoder states (N, M)."""
+        weight = self.model.decoder.unembedding.weight
+        logits: NDArray[Any] = self.model.decoder.unembedding(torch.from_numpy(states).to(weight.dtype)).numpy()
+        return logits
 
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
@@ -205,6 +228,41 @@ class Expected:
 
     def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
         return torch.tensor([source]), torch.tensor([len(source)])
+
+
+class Yardstick:
+    """The outputs of a float32 model as `Expectation`s: see `TorchReference` for names and shapes."""
+
+    def __init__(self, model: Model, *, in_float64: bool) -> None:
+        """in_float64: also compute them exactly; otherwise what the model gives is exact by definition."""
+        self.float32 = TorchReference(model)
+        self.exact = TorchReference(copy.deepcopy(model).double()) if in_float64 else self.float32
+
+    def source(self, source: Ids) -> dict[str, Expectation]:
+        return self._both(lambda reference: reference.source(source))
+
+    def logits(self, source: Ids, target: Ids) -> Expectation:
+        return Expectation(self.exact.logits(source, target), self.float32.logits(source, target))
+
+    def logprobs(self, source: Ids, target: Ids) -> Expectation:
+        return Expectation(self.exact.logprobs(source, target), self.float32.logprobs(source, target))
+
+    def caches(self, source: Ids, target: Ids) -> dict[str, Expectation]:
+        return self._both(lambda reference: reference.caches(source, target))
+
+    def attention(self, source: Ids, target: Ids) -> Expectation:
+        return Expectation(self.exact.attention(source, target), self.float32.attention(source, target))
+
+    def every_attention(self, source: Ids, target: Ids) -> dict[str, Expectation]:
+        return self._both(lambda reference: reference.every_attention(source, target))
+
+    def unembedded(self, states: NDArray[Any]) -> Expectation:
+        return Expectation(self.exact.unembedded(states), self.float32.unembedded(states))
+
+    def _both(self, compute: Callable[[TorchReference], Arrays]) -> dict[str, Expectation]:
+        exact = compute(self.exact)
+        float32 = exact if self.exact is self.float32 else compute(self.float32)
+        return {name: Expectation(array, float32[name]) for name, array in exact.items()}
 
 
 def _scores(query_THD: NDArray[Any], key_SKD: NDArray[Any], factor: float) -> NDArray[Any]:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cli.main
-from export.verification.torch_reference import Expected
+from export.verification.torch_reference import TorchReference
 from glossa.client import AsyncClient, Client, ClientError
 from glossa.client.types import attention_kind
 from tests.e2e.process import serving
@@ -61,7 +61,7 @@ def test_every_attention_of_a_translation_is_that_of_pytorch(client, text):
     assert ids(told.source) == source
     assert ids(told.target) == [1, *answer.tokens[:-1]]
     assert ids(told.predicted) == list(answer.tokens)
-    expected = Expected(MODEL).every_attention(tuple(source), tuple(ids(told.target)))
+    expected = TorchReference(MODEL).every_attention(tuple(source), tuple(ids(told.target)))
     assert {matrix.kind for matrix in told.matrices} == {"encoder", "decoder", "cross"}
     for kind in ("encoder", "decoder", "cross"):
         assert weights(told, kind) == pytest.approx(expected[f"{kind}_attention"], abs=TOLERANCE)
@@ -73,7 +73,7 @@ def test_every_attention_of_a_generation_is_that_of_pytorch(client):
     reads = [1, *tiny_tokenizer().encode(TEXTS[0]), *answer.tokens[:-1]]
     assert (ids(told.source), ids(told.target)) == ([], reads)
     assert ids(told.predicted) == [*reads[1:], answer.tokens[-1]]
-    expected = Expected(GENERATOR).every_attention((), tuple(reads))["decoder_attention"]
+    expected = TorchReference(GENERATOR).every_attention((), tuple(reads))["decoder_attention"]
     assert weights(told, "decoder") == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -81,7 +81,7 @@ def test_an_encoder_alone_tells_its_attention(client):
     told = client.attend(TEXTS[0], model="texts")
     source = tuple(ids(told.source))
     assert (source[-len(TEXTS[0].split()) - 1 : -1], told.target) == (tuple(tiny_tokenizer().encode(TEXTS[0])), ())
-    expected = Expected(ENCODER).every_attention(source, ())["encoder_attention"]
+    expected = TorchReference(ENCODER).every_attention(source, ())["encoder_attention"]
     assert weights(told, "encoder") == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -90,7 +90,7 @@ def test_a_text_alone_is_looked_at_without_an_answer(client):
     words = tiny_tokenizer().encode(TEXTS[1])
     assert (ids(told.target), ids(told.predicted), told.target_text) == ([1, *words], words, "")
     assert told.generated_tokens == 0
-    expected = Expected(GENERATOR).every_attention((), (1, *words))["decoder_attention"]
+    expected = TorchReference(GENERATOR).every_attention((), (1, *words))["decoder_attention"]
     assert weights(told, "decoder") == pytest.approx(expected, abs=TOLERANCE)
     told = client.attend(TEXTS[1], model="en-de", text_only=True)
     assert {matrix.kind for matrix in told.matrices} == {"encoder"}
@@ -105,7 +105,7 @@ def test_a_given_answer_is_looked_at_as_text_and_as_tokens(client):
     assert ids(by_text.predicted) == ids(by_tokens.predicted) == tokens
     assert by_text.target_text == by_tokens.target_text == TEXTS[1]
     source = (*tiny_tokenizer().encode(TEXTS[0]), 2)
-    expected = Expected(MODEL).every_attention(source, (1, *tokens[:-1]))
+    expected = TorchReference(MODEL).every_attention(source, (1, *tokens[:-1]))
     assert weights(by_text, "cross") == pytest.approx(expected["cross_attention"], abs=TOLERANCE)
     spans = [TEXTS[1][slice(*token.span)].strip() for token in by_text.predicted]
     assert spans == [*TEXTS[1].split(), ""]

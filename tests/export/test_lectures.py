@@ -12,8 +12,8 @@ from torch import nn
 from export.graphs import encoder_decoder
 from export.graphs.encoder_decoder import GraphAttention, GraphEncoderAttention, Signature
 from export.passes.optimize import optimize
+from export.sessions import open_session
 from export.to_onnx import trace
-from export.verification.verifier import _session
 from model.attention import SelfAttention
 from model.config import ModelConfig
 from tests.tiny import tiny_config, tiny_model
@@ -92,7 +92,7 @@ def run(x_TM, weights, *, is_causal, heads=1, scale=0.0):
     feeds = {"x": x_TM[None].astype(np.float32)}
     for name in ("key", "value"):
         feeds[name] = np.full((1, heads, length, HEAD_DIM), 37.0, np.float32)
-    session = _session(copy.SerializeToString())
+    session = open_session(copy.SerializeToString())
     (y_BTM,) = session.run(["y"], {value.name: feeds[value.name] for value in session.get_inputs()})
     return y_BTM[0]
 
@@ -166,7 +166,7 @@ def test_the_exported_layer_is_torchs_multi_head_attention_with_the_same_weights
 @cache
 def session_of(architecture, role, positions):
     model = tiny_model(tiny_config(architecture, positions=positions, num_encoder_layers=1, num_decoder_layers=1))
-    return _session(optimize(trace(encoder_decoder.signatures(model)[role])).SerializeToString())
+    return open_session(optimize(trace(encoder_decoder.signatures(model)[role])).SerializeToString())
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal"])

@@ -9,7 +9,8 @@ from export import to_onnx
 from export.passes.calibrate import calibrate
 from export.passes.quantize import MOST_WEIGHT, SCHEMES, quantize, symmetric_blocks, symmetric_columns
 from export.to_onnx import save_variant, trace_model
-from export.verification.verifier import OrtGraphs, is_batch_invariant, limits_of
+from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
+from export.verification.verifier import limits_of
 from tests.tiny import tiny_config, tiny_model
 
 SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]

@@ -14,7 +14,8 @@ from export.select_scheme import Development, SchemeSelectionError
 from export.to_onnx import ExportError, ParityError, QuantizationOptions, export_model
 from export.verification.encoder_checks import EncoderVerifier, places_of
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import OrtGraphs, limits_of, verify_bundle
+from export.verification.ort_graphs import OrtGraphs
+from export.verification.verifier import limits_of, verify_bundle
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.runtime.runner import OnnxModel
@@ -48,7 +49,7 @@ def broken(bundle, tmp_path, role="encode"):
         (tmp_path / "fp32").mkdir()
         onnx.save(graph, tmp_path / "fp32/encode.onnx")
         served = OrtGraphs(tmp_path, manifest.variants[0], limits_of(model.config))
-        checks = EncoderVerifier(served, "fp32", model, sample_inputs(model.config, TOKENIZER, TEXTS)).run()
+        checks = EncoderVerifier(served, "fp32", model, sample_inputs(model.config, TOKENIZER, TEXTS)).verify()
         return {check.name for check in checks if not check.passed}
 
     return graph.graph, failing

@@ -10,18 +10,14 @@ import torch
 
 from export.bundle import SESSION_CONFIG, DamagedFileError, Golden, ShortlistError, load_bundle
 from export.to_onnx import save_variant
-from export.verification import checks, verifier
-from export.verification.checks import (
-    TOLERANCES,
-    Answer,
-    Check,
-    GraphVerifier,
-    RightAnswer,
-    Verification,
-    common_golden,
-)
+from export.verification import answer_checks, verifier
+from export.verification.answer_checks import AnswerChecks
+from export.verification.case import Case
+from export.verification.golden import Answer, RightAnswer, Verification, common_golden
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import OrtGraphs, make_report, verify_bundle, verify_graphs
+from export.verification.measure import TOLERANCES, Check, ErrorTracker
+from export.verification.ort_graphs import OrtGraphs
+from export.verification.verifier import make_report, verify_bundle, verify_graphs
 from model.checkpoint import save_checkpoint
 from model.config import TrainConfig
 from model.reference.greedy import greedy
@@ -160,11 +156,12 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
     with torch.no_grad():
         head = model.decoder.unembedding.weight
         head[twin] = head[best] * (1 - distance)
-    suite = GraphVerifier(mock.Mock(spec=OrtGraphs), "fp32", model, sample_inputs(model.config))
-    suite.targets, suite.sources = (prompt,), ((),)
-    monkeypatch.setattr(checks, "GREEDY_TOKENS", 1)
+    case = Case(mock.Mock(spec=OrtGraphs), "fp32", model, sample_inputs(model.config))
+    case.targets, case.sources = (prompt,), ((),)
+    suite = AnswerChecks(case)
+    monkeypatch.setattr(answer_checks, "GREEDY_TOKENS", 1)
     assert greedy(model, prompt, max_tokens=1) == [best]
-    monkeypatch.setattr(checks, "answer_greedily", lambda *_: [Answer((twin,), 0.0)])
+    monkeypatch.setattr(answer_checks, "answer_greedily", lambda *_: [Answer((twin,), 0.0)])
     wrong, note = suite.greedy()
     assert wrong == (0.0 if is_tie else 1.0)
     assert ("near-ties: " in note) == is_tie
@@ -173,7 +170,7 @@ def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, 
 
 
 def test_errors_are_measured_as_a_share_of_the_output():
-    worst = checks.ErrorTracker()
+    worst = ErrorTracker()
     expected = torch.tensor([100.0, -1.0]).numpy()
     worst.add("small", expected + 0.001, expected)
     assert worst.error == pytest.approx(1e-5, rel=0.1)
@@ -182,7 +179,7 @@ def test_errors_are_measured_as_a_share_of_the_output():
     worst.add("undefined", expected * float("nan"), expected)
     assert worst.error == float("inf")
     assert not worst.error <= TOLERANCES["fp32"]
-    worst = checks.ErrorTracker()
+    worst = ErrorTracker()
     worst.add("shape", expected[:1], expected)
     assert worst.error == float("inf")
 
@@ -195,7 +192,7 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
 
 
 def test_errors_of_rounded_rows_are_measured_as_a_share_of_their_deviation():
-    worst = checks.ErrorTracker(by_deviation=True)
+    worst = ErrorTracker(by_deviation=True)
     expected = torch.tensor([-101.0, -99.0]).numpy()
     worst.add("row", expected + 0.1, expected)
     assert worst.error == pytest.approx(0.1, rel=1e-4)

@@ -1,0 +1,162 @@
+"""How a check is measured and judged: errors, tolerances and the yardstick.
+
+A float32 graph is compared with PyTorch in float64, and so is PyTorch's own float32: a graph may be off by
+FLOAT32_FACTOR times what PyTorch itself shows by the same measure, or by the floor of the check where that is more.
+A model with large weights amplifies every rounding error, and no float32 graph of it can be within a fixed share; a
+fault is far outside either. A quantized graph is compared with a PyTorch model that rounds what it rounds
+(`export.verification.emulated_quantization`): its yardstick is the tolerance alone.
+
+What is compared is in the modules of checks; nothing here knows a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.bundle import Quantization
+from export.verification.inputs import Samples
+from export.verification.torch_reference import Expectation
+
+# Largest error of an output, as a share of its largest value. fp32: some 50 times what models of 20 million parameters
+# show. fp16: the liveliest random model shows half of it.
+# int8, int4: the root of the mean squared error of a row as a share of the row's standard deviation, against the model
+# with the same roundings. Most rows show 1e-6, but a sum that differs in its last bit can fall on the other side of
+# half a step, and what follows moves by a step: of 20 random models the liveliest shows 0.07, most show 0.01.
+TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
+# The same measure, of logits against the model without any rounding, in the median row. The liveliest random models
+# show half of it: they are decided by little. A graph whose output ignores the token shows 1.
+PLAIN_TOLERANCES = {"int8": 0.6, "int4": 0.9}
+# Of one product of integers, the same measure: models show 1e-6, and some 1e-5 where a value that lies between two
+# integers is rounded otherwise.
+PRODUCT_TOLERANCE = 1e-3
+HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 adds
+# A random Marian with weights of standard deviation 0.4: the graph is off by at most 2.1 times what PyTorch is.
+FLOAT32_FACTOR = 4.0
+LARGEST_TOLERANCE = 1e-2  # whatever PyTorch shows: in a model that overflows float32 shows anything
+
+Measured = tuple[float, str]  # the error and a note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value, or
+    for quantized graphs the largest error of any row as a share of its deviation; for checks of equality the number of
+    values or sequences that differ, and tolerance 0. `float32_error`: the same measure of PyTorch in float32 against
+    PyTorch in float64, 0 where that is not the yardstick; `tolerance` includes it."""
+
+    name: str
+    precision: str
+    inputs: str
+    max_error: float
+    tolerance: float
+    passed: bool
+    note: str = ""
+    float32_error: float = 0.0
+
+
+class ErrorTracker:
+    """The largest error of any output so far, where it was, and the largest of PyTorch in float32."""
+
+    def __init__(self, *, by_deviation: bool = False) -> None:
+        """by_deviation: the root of an output's mean squared error as a share of its standard deviation, instead of
+        its largest error as a share of its largest value."""
+        self.error, self.note, self.float32_error, self.by_deviation = 0.0, "", 0.0, by_deviation
+
+    def add(self, name: str, actual: NDArray[Any], expected: Expectation | NDArray[Any]) -> None:
+        """expected: an array where there is nothing but one answer."""
+        if isinstance(expected, Expectation):
+            self.float32_error = max(self.float32_error, self._error(expected.float32, expected.exact))
+            expected = expected.exact
+        if actual.shape != expected.shape:
+            error, note = float("inf"), f"{name}: shape {actual.shape} instead of {expected.shape}"
+        else:
+            error, note = self._error(actual, expected), f"worst in {name}" if expected.size else ""
+        if not error <= self.error:  # also when it is not a number
+            self.error, self.note = error if np.isfinite(error) else float("inf"), note
+
+    def scale(self, factor: float) -> None:
+        """Multiplies both errors, for outputs whose size says too little of what they are made of."""
+        self.error, self.float32_error = self.error * factor, self.float32_error * factor
+
+    def _error(self, actual: NDArray[Any], expected: NDArray[Any]) -> float:
+        if actual is expected or not expected.size:
+            return 0.0
+        difference = np.abs(actual.astype(np.float64) - expected)
+        if self.by_deviation:
+            deviation = expected.std() if expected.size > 1 else np.abs(expected).max()
+            size, scale = float(np.sqrt(np.square(difference).mean())), float(deviation)
+        else:
+            size, scale = float(difference.max()), float(np.abs(expected).max())
+        return size / max(scale, 1e-6)
+
+
+def judged_tolerance(floor: float, float32_error: float) -> float:
+    """The error that a graph may show where PyTorch's own float32 shows `float32_error`."""
+    return max(floor, min(FLOAT32_FACTOR * float32_error, LARGEST_TOLERANCE))
+
+
+class NamedCheck(NamedTuple):
+    """A check that has not been made yet. tolerance: where the yardstick is PyTorch in float32, the floor."""
+
+    name: str
+    measure: Callable[[], Measured | ErrorTracker]
+    tolerance: float
+
+
+class Checker:
+    """How the checks of one variant are made, whatever they are of."""
+
+    def __init__(self, precision: str, samples: Samples, quantization: Quantization | None) -> None:
+        self.precision, self.samples, self.quantization = precision, samples, quantization
+        self.tolerance = TOLERANCES[precision]
+        is_invariant = quantization is None or quantization.batch_invariant
+        self.alone_tolerance = 0.0 if is_invariant else self.tolerance
+
+    def tracker(self) -> ErrorTracker:
+        return ErrorTracker(by_deviation=self.quantization is not None)
+
+    def run(self, checks: Iterable[NamedCheck], only: Collection[str] = ()) -> tuple[Check, ...]:
+        """The results of all checks, or of those with the names in `only`."""
+        return tuple(self._result(check) for check in checks if not only or check.name in only)
+
+    def _result(self, check: NamedCheck) -> Check:
+        error, float32_error = float("inf"), 0.0
+        try:
+            measured = check.measure()
+        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
+            note = f"{type(failure).__name__}: {failure!s:.200}"
+        else:
+            if isinstance(measured, ErrorTracker):
+                error, note, float32_error = measured.error, measured.note, measured.float32_error
+            else:
+                error, note = measured
+        tolerance = judged_tolerance(check.tolerance, float32_error)
+        return Check(
+            name=check.name,
+            precision=self.precision,
+            inputs=self.samples.describe(),
+            max_error=min(error, 1e30),  # JSON has no infinity
+            tolerance=tolerance,
+            passed=error <= tolerance,
+            note=note,
+            float32_error=float32_error,
+        )
+
+    def alone(self, pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Measured:
+        """How far rows in a batch are from the same rows alone: the number of values that differ, or for a scheme that
+        is not batch-invariant the error."""
+        if not self.alone_tolerance:
+            return float(sum(int((one != other).sum()) for one, other in pairs)), "values that differ in any bit"
+        tracker, differ = self.tracker(), 0
+        for together, alone in pairs:
+            tracker.add("a row", together, alone)
+            differ += int((together != alone).sum())
+        assert self.quantization is not None
+        size = self.quantization.block_size
+        note = f"bits not compared: answers in blocks of {size} may depend on the batch"
+        return tracker.error, f"{note}; {differ} values differ"
