@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from export.bundle import load_bundle
 from export.passes.calibrate import calibrate
 from export.passes.quantize import SCHEMES, symmetric_columns
-from export.to_onnx import ParityError, save_variant, trace_model
+from export.to_onnx import ParityError, save_variant
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model
@@ -885,17 +885,21 @@ def models():
     }
 
 
-def verified_with(fault, role, bundle, model, tmp_path):
-    """The checks of a copy of the bundle's graphs, one of them with a fault."""
-    variant = load_bundle(bundle).variant("fp32")
-    shutil.copytree(bundle / "fp32", tmp_path / "fp32")
-    file = tmp_path / variant.graphs[role].file
+def with_fault(fault, file):
+    """Puts a fault into the graph of a file."""
     graph = onnx.load(file)
     before = graph.SerializeToString()
     fault(graph.graph)
     assert graph.SerializeToString() != before, "the fault changed nothing"
     onnx.save(graph, file)
-    return verify_graphs(tmp_path, variant, model, sample_inputs(model.config)).checks
+
+
+def verified_with(fault, role, bundle, model, tmp_path, only=()):
+    """The checks of a copy of the bundle's graphs, one of them with a fault."""
+    variant = load_bundle(bundle).variant("fp32")
+    shutil.copytree(bundle / "fp32", tmp_path / "fp32")
+    with_fault(fault, tmp_path / variant.graphs[role].file)
+    return verify_graphs(tmp_path, variant, model, sample_inputs(model.config), only=only).checks
 
 
 def assert_refused(checks, expected):
@@ -905,38 +909,62 @@ def assert_refused(checks, expected):
         raise ParityError(make_report(checks))
 
 
+# Each fault names the check that must see it, and only that one is made: `test_the_whole_verification_refuses_a_fault`
+# makes all of them, once for each kind of bundle.
+
+
 @pytest.mark.parametrize(("role", "fault", "expected"), named(RECURRENT))
 def test_a_fault_in_a_recurrent_graph_is_refused(role, fault, expected, tiny_recurrent_bundle, models, tmp_path):
-    assert_refused(verified_with(fault, role, tiny_recurrent_bundle, models["recurrent"], tmp_path), expected)
+    checks = verified_with(fault, role, tiny_recurrent_bundle, models["recurrent"], tmp_path, (expected,))
+    assert_refused(checks, expected)
 
 
 @pytest.mark.parametrize(("role", "fault", "expected"), named(TRANSLATION))
 def test_a_fault_in_a_translation_graph_is_refused(role, fault, expected, tiny_translation_bundle, models, tmp_path):
-    assert_refused(verified_with(fault, role, tiny_translation_bundle, models["encoder_decoder"], tmp_path), expected)
+    checks = verified_with(fault, role, tiny_translation_bundle, models["encoder_decoder"], tmp_path, (expected,))
+    assert_refused(checks, expected)
 
 
 @pytest.mark.parametrize(("role", "fault", "expected"), named(GENERATION))
 def test_a_fault_in_a_generation_graph_is_refused(role, fault, expected, tiny_generation_bundle, models, tmp_path):
-    assert_refused(verified_with(fault, role, tiny_generation_bundle, models["decoder"], tmp_path), expected)
+    checks = verified_with(fault, role, tiny_generation_bundle, models["decoder"], tmp_path, (expected,))
+    assert_refused(checks, expected)
 
 
 @pytest.mark.parametrize(("role", "fault", "expected"), named(ALIGNMENT))
 def test_a_fault_in_an_alignment_graph_is_refused(role, fault, expected, tiny_attention_bundle, models, tmp_path):
-    assert_refused(verified_with(fault, role, tiny_attention_bundle, models["encoder_decoder"], tmp_path), expected)
+    checks = verified_with(fault, role, tiny_attention_bundle, models["encoder_decoder"], tmp_path, (expected,))
+    assert_refused(checks, expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "role", "fault", "expected"),
+    [
+        ("recurrent", "recurrent", "decode", nothing_is_fed, STEPS),
+        ("attention", "encoder_decoder", "encode", encode_without_padding_mask, ENCODE),
+        ("attention", "encoder_decoder", "align", align_with_two_layers_swapped, ATTENTION),
+        ("generation", "decoder", "decode", attention_without_causal_mask, PREFILL),
+    ],
+)
+def test_the_whole_verification_refuses_a_fault(kind, architecture, role, fault, expected, models, tmp_path, request):
+    bundle = request.getfixturevalue(f"tiny_{kind}_bundle")
+    checks = verified_with(fault, role, bundle, models[architecture], tmp_path)
+    assert len(checks) > 9
+    assert_refused(checks, expected)
 
 
 @pytest.fixture(scope="module")
-def quantized(models, tmp_path_factory):
+def quantized(models, traced, tmp_path_factory):
     """Directory, variant, model and samples of a scheme of the translation model."""
     model, made = models["encoder_decoder"], {}
     samples = sample_inputs(model.config)
     ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True)))
-    traced = trace_model(model)
 
     def of(scheme):
         if scheme not in made:
             directory = tmp_path_factory.mktemp("schemes") / scheme
-            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
+            graphs = traced(model)
+            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=graphs)
         return *made[scheme], model, samples
 
     return of
@@ -946,16 +974,18 @@ def quantized(models, tmp_path_factory):
     ("scheme", "role", "fault", "expected"),
     [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].__name__}-{case[3].split()[0]}") for case in QUANTIZED],
 )
-def test_a_fault_in_a_quantised_graph_is_refused(scheme, role, fault, expected, quantized, tmp_path):
+def test_a_fault_in_a_quantized_graph_is_refused(scheme, role, fault, expected, quantized, tmp_path):
     directory, variant, model, samples = quantized(scheme)
     shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
-    file = tmp_path / variant.graphs[role].file
-    graph = onnx.load(file)
-    before = graph.SerializeToString()
-    fault(graph.graph)
-    assert graph.SerializeToString() != before, "the fault changed nothing"
-    onnx.save(graph, file)
-    assert_refused(verify_graphs(tmp_path, variant, model, samples).checks, expected)
+    with_fault(fault, tmp_path / variant.graphs[role].file)
+    assert_refused(verify_graphs(tmp_path, variant, model, samples, only=(expected,)).checks, expected)
+
+
+def test_the_whole_verification_refuses_a_fault_in_a_quantized_graph(quantized, tmp_path):
+    directory, variant, model, samples = quantized("w8a8-static-kv8")
+    shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
+    with_fault(two_layers_swapped, tmp_path / variant.graphs["decode"].file)
+    assert_refused(verify_graphs(tmp_path, variant, model, samples).checks, STEPS)
 
 
 def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path, monkeypatch):
@@ -963,11 +993,7 @@ def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path
     monkeypatch.setattr("export.passes.quantize.symmetric_columns", partial(symmetric_columns, most=65))
     model = models["encoder_decoder"]
     variant = save_variant(model, tmp_path, SCHEMES["w8a8-dynamic"])
-    (check,) = [
-        check
-        for check in verify_graphs(tmp_path, variant, model, sample_inputs(model.config)).checks
-        if check.name == WEIGHTS
-    ]
+    (check,) = verify_graphs(tmp_path, variant, model, sample_inputs(model.config), only=(WEIGHTS,)).checks
     assert not check.passed
     assert check.max_error > 1e9
 
@@ -976,7 +1002,7 @@ def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path
     "scheme",
     ["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w8-block64", "w4-block32", "w4-block128"],
 )
-def test_without_a_fault_no_form_is_refused(scheme, quantized):
+def test_without_a_fault_no_scheme_is_refused(scheme, quantized):
     directory, variant, model, samples = quantized(scheme)
     is_promised = variant.quantization.batch_invariant
     assert not is_promised or scheme != "w4-block128"
@@ -1002,7 +1028,7 @@ def test_of_equal_words_the_lower_id_comes_first(models, tmp_path):
     graph = onnx.load(file)
     best_of_equals_the_later(graph.graph)
     onnx.save(graph, file)
-    checks = verify_graphs(tmp_path, variant, model, samples).checks
+    checks = verify_graphs(tmp_path, variant, model, samples, only=(BEST,)).checks
     assert BEST in [check.name for check in checks if not check.passed]
 
 
@@ -1016,4 +1042,5 @@ def test_without_a_fault_nothing_is_refused(tiny_translation_bundle, models):
 def test_weights_of_another_model_are_refused(tiny_translation_bundle, models):
     variant = load_bundle(tiny_translation_bundle).variant("fp32")
     model = tiny_model(tiny_config("encoder_decoder"), seed=2)
-    assert_refused(verify_graphs(tiny_translation_bundle, variant, model, sample_inputs(model.config)).checks, ENCODE)
+    samples = sample_inputs(model.config)
+    assert_refused(verify_graphs(tiny_translation_bundle, variant, model, samples, only=(ENCODE,)).checks, ENCODE)

@@ -52,8 +52,8 @@ def test_a_bundle_is_complete_and_verified(tiny_translation_bundle, tiny_generat
     translation, generation = load_bundle(tiny_translation_bundle), load_bundle(tiny_generation_bundle)
     assert translation.task == "translation"
     assert generation.task == "generation"
-    assert list(translation.files) == ["fp32/decode.onnx", "fp32/encode.onnx", "fp32/rank.onnx", "tokenizer.json"]
-    assert list(generation.files) == ["fp32/decode.onnx", "fp32/rank.onnx", "tokenizer.json"]
+    assert list(translation.files) == ["fp32/decode.onnx", "fp32/encode.onnx", "fp32/logprobs.onnx", "tokenizer.json"]
+    assert list(generation.files) == ["fp32/decode.onnx", "fp32/logprobs.onnx", "tokenizer.json"]
     assert (translation.limits.max_block, generation.limits.max_block) == (1, 0)
     assert (translation.limits.max_source_len, generation.limits.max_source_len) == (64, 0)
     assert {state.kind for state in translation.variant("fp32").states} == {"self_kv", "cross_kv"}
@@ -230,7 +230,7 @@ def test_the_runtime_keeps_one_softmax_and_one_choice_of_the_best(kind, request,
     for key, value in SESSION_CONFIG.items():
         options.add_session_config_entry(key, value)
     bundle = request.getfixturevalue(f"tiny_{kind}_bundle")
-    onnxruntime.InferenceSession(bundle / "fp32/rank.onnx", options, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(bundle / "fp32/logprobs.onnx", options, providers=["CPUExecutionProvider"])
     counts = Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node)
     assert (counts["LogSoftmax"], counts["TopK"], counts["ReduceLogSumExp"], counts["Exp"]) == (1, 1, 0, 0)
 
