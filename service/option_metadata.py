@@ -1,33 +1,25 @@
-"""What is known of a decoding option besides its name, type and default (`Option`): range, meaning, names at the peers.
+"""What is known of each decoding option (`OPTIONS`), read from the list in decoding_options.toml.
 
-`service.options` is the list of all options. The client's types, the flags of the command line and the tables of
-docs/decoding.md are made from it.
+`service.options` has the values of one request, `service.option_checks` the checks.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+LIST = Path(__file__).with_name("decoding_options.toml")
 INT32_MAX = 2**31 - 1
-
-Group = Literal["length", "beam", "sampling", "penalties", "constraints", "output"]
-TITLES: Mapping[Group, str] = {
-    "length": "Length and stopping",
-    "beam": "Beam search",
-    "sampling": "Sampling",
-    "penalties": "Penalties and bans",
-    "constraints": "Constraints",
-    "output": "Additional output",
-}
 
 
 class Range(NamedTuple):
     """The numbers that an option accepts. NaN and infinity are in no range."""
 
     low: float
-    high: float
+    high: float = INT32_MAX
     above_low: bool = False  # low itself is not allowed
     below_high: bool = False  # high itself is not allowed
     or_zero: bool = False  # 0 is allowed although it lies outside
@@ -49,68 +41,38 @@ class Range(NamedTuple):
         return f"{'0 or ' if self.or_zero else ''}{self.low}..{self.high}"
 
 
-class Peers(NamedTuple):
-    """What other systems call an option; empty: they have nothing like it."""
-
-    hf: str = ""  # GenerationConfig of Hugging Face Transformers
-    ct2: str = ""  # translate_batch of CTranslate2
-    vllm: str = ""  # SamplingParams, for beams BeamSearchParams
-    fairseq: str = ""  # flags of fairseq-generate
-
-
-NO_PEERS = Peers()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Metadata of one decoding option.
+    """One decoding option."""
 
-    help: its meaning, without the range and the default. default: None: without the option, something else decides.
-    range: of a number, or of each value of a mapping. max_items: of a list or mapping. max_bytes: UTF-8 bytes of a
-        text, or of each text of a list.
-    limits: in words, what is checked elsewhere. unset: in words, what the default means.
-    task: the only kind of request that takes it; empty: all that produce text. scores: `ScoringService.Score` takes it.
-    needs_beam: it changes nothing without a beam.
-    flag: of the command line, where it is not the name. is_file: the flag takes a file that holds the value.
-    """
-
-    group: Group
-    help: str
-    default: Any
-    range: Range | None = None
-    max_items: int = 0
-    max_bytes: int = 0
-    limits: str = ""
-    unset: str = ""
-    task: Literal["", "translation", "generation"] = ""
-    scores: bool = False
-    needs_beam: bool = False
-    flag: str = ""
-    is_file: bool = False
-    peers: Peers = NO_PEERS
-
-    @property
-    def accepts(self) -> str:
-        """The allowed values in words."""
-        parts = [str(self.range)] if self.range is not None else []
-        if self.max_items:
-            parts.append(f"at most {self.max_items}{f' of {self.max_bytes} bytes' if self.max_bytes else ''}")
-        elif self.max_bytes:
-            parts.append(f"at most {self.max_bytes} bytes")
-        return "; ".join(filter(None, [*parts, self.limits]))
-
-    @property
-    def default_meaning(self) -> str:
-        """The default in words."""
-        value = str(self.default).lower() if isinstance(self.default, bool) else f"{self.default}".removesuffix(".0")
-        if self.default is None or self.default in ((), "", {}):
-            return self.unset or "none"
-        return f"{value} ({self.unset})" if self.unset else value
+    group: Literal["length", "beam", "sampling", "penalties", "constraints", "output"]
+    type: str  # of the field of DecodingOptions
+    default: Any = None
+    help: str  # the meaning, without range and default
+    range: Range | None = None  # of a number, or of each value of a mapping
+    max_items: int = 0  # of a list or mapping
+    max_bytes: int = 0  # UTF-8 bytes of a text, or of each text of a list
+    limits: str = ""  # in words: limits that are checked elsewhere
+    unset: str = ""  # in words: what the default means
+    task: Literal["", "translation", "generation"] = ""  # the only one that takes it; empty: all that produce text
+    scores: bool = False  # ScoringService.Score takes it
+    needs_beam: bool = False  # it changes nothing without a beam
+    flag: str = ""  # of the command line, if not the name
+    is_file: bool = False  # the flag takes a file that holds the value
+    hf: str = ""  # its name in GenerationConfig of Hugging Face Transformers
+    ct2: str = ""  # in translate_batch of CTranslate2
+    vllm: str = ""  # in SamplingParams of vLLM, for beams BeamSearchParams
+    fairseq: str = ""  # flag of fairseq-generate
 
 
-def option(default: Any, help: str, *, group: Group, **details: Any) -> Any:
-    """A field of a dataclass with metadata. default: must not be changed."""
-    known = Option(group=group, help=help, default=default, **details)
-    if isinstance(default, Mapping):
-        return field(default_factory=dict, metadata={"option": known})
-    return field(default=default, metadata={"option": known})
+def _option(known: dict[str, Any]) -> Option:
+    if isinstance(known.get("default"), list):
+        known["default"] = tuple(known["default"])
+    if "range" in known:
+        known["range"] = Range(**known["range"])
+    return Option(**known)
+
+
+OPTIONS: Mapping[str, Option] = {
+    name: _option(known) for name, known in tomllib.loads(LIST.read_text(encoding="utf-8")).items()
+}

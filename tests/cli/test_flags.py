@@ -4,8 +4,9 @@ import pytest
 
 from cli.flags import DECODING, decoding_options, parse_options
 from cli.terminal import UsageError
+from codegen.options import default
 from glossa.v1 import glossa_pb2 as pb
-from service.options import OPTIONS
+from service.option_metadata import OPTIONS
 
 
 def test_each_option_is_read_as_its_field_holds_it():
@@ -70,7 +71,7 @@ def test_every_option_has_a_flag_with_its_meaning_and_default():
         (flag,) = DECODING[name].__metadata__
         assert flag.default == (option.flag or f"--{name.replace('_', '-')}")  # where typer keeps the first name
         assert option.help in flag.help
-        assert flag.help.endswith(f"default: {option.default_meaning}")
+        assert flag.help.endswith(f"default: {default(option)}")
 
 
 def test_flags_of_lists_are_read_like_options(tmp_path):

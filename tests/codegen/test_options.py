@@ -5,7 +5,7 @@ import pytest
 
 from codegen import options as generator
 from glossa.client import options as client
-from service.options import OPTIONS
+from service.option_metadata import OPTIONS, Option, Range
 
 
 def test_generated_files_are_up_to_date():
@@ -14,16 +14,18 @@ def test_generated_files_are_up_to_date():
 
 
 def test_a_stale_file_is_named(tmp_path, monkeypatch):
-    for name in (generator.CLIENT, generator.FLAGS, generator.DOCS):
+    for name in (generator.FIELDS, generator.CLIENT, generator.FLAGS, generator.DOCS):
+        before, after = ("<!-- ", " -->") if name == generator.DOCS else ("    # ", "")
+        marks = f"{before}{generator.BEGIN}{after}\nold\n{before}{generator.END}{after}\n"
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"old\n{generator.BEGIN}old\n{generator.END}", encoding="utf-8")
+        (tmp_path / name).write_text(f"old\n{marks}", encoding="utf-8")
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     with pytest.raises(SystemExit, match=r"options.py is out of date; run: make options"):
         generator.main(["--check"])
     generator.main([])
     generator.main(["--check"])
     docs = (tmp_path / generator.DOCS).read_text(encoding="utf-8")
-    assert docs.startswith(f"old\n{generator.BEGIN}\n### ")
+    assert docs.startswith(f"old\n<!-- {generator.BEGIN} -->\n\n### ")
 
 
 def test_the_client_takes_every_option():
@@ -51,3 +53,21 @@ def test_a_row_of_the_docs_has_meaning_range_default_and_peers():
         "| `max_tokens` | maximum number of new tokens, end token included | at least 0 | 0 (the model's limit) "
         "| `max_new_tokens` | `max_decoding_length` | `max_tokens` | `--max-len-b` |"
     )
+
+
+@pytest.mark.parametrize(
+    ("details", "words"),
+    [
+        ({"default": 0, "range": Range(0, 9)}, ("0..9", "0")),
+        ({"default": 0, "range": Range(0, 9), "unset": "off", "limits": "even"}, ("0..9; even", "0 (off)")),
+        ({"default": 1.0}, ("", "1")),
+        ({"default": False}, ("", "false")),
+        ({"default": None, "unset": "random"}, ("", "random")),
+        ({"default": (), "max_items": 4, "max_bytes": 8}, ("at most 4 of 8 bytes", "none")),
+        ({"default": {}, "max_items": 4, "range": Range(0, 1)}, ("0..1; at most 4", "none")),
+        ({"default": "", "max_bytes": 8}, ("at most 8 bytes", "none")),
+    ],
+)
+def test_limits_and_defaults_are_put_into_words(details, words):
+    known = Option(group="beam", type="int", help="an option", **details)
+    assert (generator.accepts(known), generator.default(known)) == words

@@ -6,13 +6,15 @@ import pytest
 
 from service.errors import InvalidRequest
 from service.option_checks import check, check_scoring
-from service.options import MAX_GRAMMAR_BYTES, MAX_TOKEN_LIST, OPTIONS, DecodingOptions
+from service.option_metadata import OPTIONS
+from service.options import MAX_GRAMMAR_BYTES, DecodingOptions
 
 NAN, INF, INT32 = math.nan, math.inf, 2**31 - 1
 BEAM = {"beam_size": 4}
 ALTERNATIVES = {"return_alternatives": True, "num_hypotheses": 2}
 FLOATS = [name for name, kind in get_type_hints(DecodingOptions).items() if kind in (float, float | None)]
 MAX_LOGIT_BIAS, MAX_BAD_WORDS = OPTIONS["logit_bias"].max_items, OPTIONS["bad_words"].max_items
+MAX_TOKEN_LIST = OPTIONS["allowed_tokens"].max_items
 MAX_PHRASES, MAX_PHRASE_BYTES = OPTIONS["phrases"].max_items, OPTIONS["phrases"].max_bytes
 
 REFUSED = [

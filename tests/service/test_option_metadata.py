@@ -1,8 +1,9 @@
 import math
+from typing import Any
 
 import pytest
 
-from service.option_metadata import INT32_MAX, Option, Range, option
+from service.option_metadata import INT32_MAX, OPTIONS, Option, Range
 
 
 @pytest.mark.parametrize(
@@ -23,25 +24,14 @@ def test_a_range_contains_what_its_words_say(allowed, inside, outside, words):
     assert not any(value in allowed for value in (*outside, math.nan, math.inf, -math.inf))
 
 
-@pytest.mark.parametrize(
-    ("details", "words"),
-    [
-        ({"default": 0, "range": Range(0, 9)}, ("0..9", "0")),
-        ({"default": 0, "range": Range(0, 9), "unset": "off", "limits": "even"}, ("0..9; even", "0 (off)")),
-        ({"default": 1.0}, ("", "1")),
-        ({"default": False}, ("", "false")),
-        ({"default": None, "unset": "random"}, ("", "random")),
-        ({"default": (), "max_items": 4, "max_bytes": 8}, ("at most 4 of 8 bytes", "none")),
-        ({"default": {}, "max_items": 4, "range": Range(0, 1)}, ("0..1; at most 4", "none")),
-        ({"default": "", "max_bytes": 8}, ("at most 8 bytes", "none")),
-    ],
-)
-def test_limits_and_defaults_are_put_into_words(details, words):
-    known = Option(group="beam", help="an option", **details)
-    assert (known.accepts, known.default_meaning) == words
+def test_texts_without_a_default_are_empty_and_lists_are_tuples():
+    assert OPTIONS["prefix"].default == ""
+    assert OPTIONS["stop"].default == ()
+    assert OPTIONS["seed"].default is None
 
 
-def test_a_mapping_is_a_default_of_its_own():
-    field = option({}, "an option", group="beam")
-    assert field.default_factory() is not field.default_factory()
-    assert field.metadata["option"].default == {}
+def test_an_unknown_key_of_the_list_is_an_error():
+    known: dict[str, Any] = {"group": "beam", "type": "int", "default": 0, "help": "an option"}
+    assert Option(**known).range is None
+    with pytest.raises(TypeError, match="maximum"):
+        Option(**(known | {"maximum": 3}))

@@ -5,7 +5,8 @@ import pytest
 
 from glossa.v1 import glossa_pb2 as pb
 from service.option_checks import CHOICES
-from service.options import DEFAULTS, OPTIONS, DecodingOptions
+from service.option_metadata import OPTIONS
+from service.options import DEFAULTS, MAX_WIDTH, DecodingOptions
 
 FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 KINDS = pb.DecodingOptions.DESCRIPTOR.fields[0]  # a descriptor, for the names of its types
@@ -25,6 +26,13 @@ def test_every_number_has_a_range_and_every_text_a_limit():
             assert option.range is not None, name
         elif kind is not bool and name not in CHOICES:
             assert option.max_items or option.max_bytes or option.limits, name
+
+
+def test_every_number_of_hypotheses_has_the_same_limit():
+    for name in ("beam_size", "num_hypotheses", "num_beam_groups", "num_sequences"):
+        allowed = OPTIONS[name].range
+        assert allowed is not None
+        assert allowed.high == MAX_WIDTH
 
 
 def test_every_default_is_accepted():
