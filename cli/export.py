@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.flags import SourceLanguage, TargetLanguage
+from cli.local_server import measure_serving
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ def export(
             parallel=read_tsv([shortlist]).pairs if shortlist else (),
             replace=replace,
         )
-    show_parity(manifest.parity, manifest, as_json)
+    show_parity(manifest.parity, manifest, bundle, as_json)
 
 
 def development_text(
@@ -149,13 +151,16 @@ def verify(
     with report_errors(BundleError, CheckpointError):
         report = verify_bundle(bundle, checkpoint)
         manifest = load_bundle(bundle)
-    show_parity(report, manifest, as_json)
+    show_parity(report, manifest, bundle, as_json)
     if not report["passed"]:
         raise typer.Exit(1)
 
 
-def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> None:
-    """The parity report and what is known of quantised variants as tables, or as JSON."""
+def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_json: bool) -> None:
+    """Print the parity report, the measurements of quantized variants, and what serving the bundle takes."""
+    figures: dict[str, float] = {"bundle_bytes": sum(file.bytes for file in manifest.files.values())}
+    with contextlib.suppress(UsageError):  # such as fp16 without a GPU
+        figures |= measure_serving(bundle)
     if as_json:
         quantized = {
             variant.precision: {
@@ -165,7 +170,7 @@ def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> No
             for variant in manifest.variants
             if variant.quantization is not None
         }
-        print_json({**report, "quantized": quantized})
+        print_json({**report, "quantized": quantized, "serving": figures})
         return
     from rich.console import Console
     from rich.table import Table
@@ -186,6 +191,12 @@ def show_parity(report: dict[str, Any], manifest: Manifest, as_json: bool) -> No
     for variant in manifest.variants:
         if variant.quantization is not None:
             console.print(scheme_table(variant))
+    told = f"{bundle}: {figures['bundle_bytes'] / 1e6:,.1f} MB"
+    if "ready_s" in figures:
+        told += (
+            f"; a server for it is ready in {figures['ready_s']:.1f} s with {figures['resident_bytes'] / 1e6:,.0f} MB"
+        )
+    typer.echo(told)
 
 
 def scheme_table(variant: Variant) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -67,6 +68,18 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
+
+
+def measure_serving(bundle: Path) -> dict[str, float]:
+    """Seconds until a server for this bundle alone is ready, `ready_s`, and its memory then, `resident_bytes`.
+
+    Raises UsageError if the bundle cannot be served on this machine.
+    """
+    started = time.monotonic()
+    with serving(bundle) as (_, ops):
+        ready_s = time.monotonic() - started
+        (resident,) = re.findall(r"^process_resident_memory_bytes (\S+)$", fetch(f"{ops}/metrics"), re.MULTILINE)
+    return {"ready_s": round(ready_s, 2), "resident_bytes": float(resident)}
 
 
 def process_at(port: int) -> str:

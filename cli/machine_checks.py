@@ -207,7 +207,8 @@ def _bundle(path: Path, loaded: Manifest | BundleError | OSError) -> Check:
     name = f"bundle {path}"
     if isinstance(loaded, Manifest):
         precisions = "+".join(variant.precision for variant in loaded.variants)
-        value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match"
+        value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match; "
+        value += f"needs up to {_mb(int(BYTES_PER_BUNDLE_BYTE * _bytes(loaded)))} of memory"
         return Check(name=name, status="ok", value=value)
     fix = loaded.fix if isinstance(loaded, BundleError) else "give the directory that `glossa export` wrote"
     return Check(name=name, status="fail", value=str(loaded).partition("; fix:")[0], fix=fix)

@@ -39,7 +39,7 @@ def copy(tmp_path):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             os.link(ROOT / name, tmp_path / name)
     environment = tmp_path / ".venv"
-    subprocess.run(["python", "-m", "venv", environment], check=True, capture_output=True)
+    subprocess.run(["python", "-m", "venv", "--without-pip", environment], check=True, capture_output=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     options = ("--no-index", "--no-deps", "--no-build-isolation", "--editable")

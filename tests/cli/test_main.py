@@ -9,7 +9,12 @@ from tests.cli.command import PAIRS, run
 
 
 def test_the_whole_path_from_training_to_a_served_bundle(trained, exported, test_set):
-    assert json.loads(run("verify", exported, "--checkpoint", trained, "--json"))["passed"]
+    report = json.loads(run("verify", exported, "--checkpoint", trained, "--json"))
+    assert report["passed"]
+    files = [path for path in exported.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    assert report["serving"]["bundle_bytes"] == sum(path.stat().st_size for path in files)
+    assert 0 < report["serving"]["ready_s"] < 60
+    assert report["serving"]["resident_bytes"] > 10e6
     in_torch = json.loads(run("eval", trained, "--data", test_set, "--json"))
     served = json.loads(run("eval", exported, "--data", test_set, "--json"))
     assert served["BLEU"] == in_torch["BLEU"]
