@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.case import Flag, case
 from bench.engine_overhead import SOURCE_TOKENS, export_random, processor
@@ -24,27 +25,28 @@ from service.decoding.search import advance, search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
+from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.sequence import Sequence
-from service.step import StepPlan
 
 LIMIT = 1.15
 
 
-class Timed(OnnxRunner):
-    """Notes the seconds of each turn's copies."""
+class TimedMemory(HostMemory):
+    """Notes the seconds of row copies."""
 
     copying_s = 0.0
 
-    def _copy(self, plan: StepPlan) -> None:
+    def copy_rows(self, *arguments: Any, **place: Any) -> None:
         began_s = time.perf_counter()
-        super()._copy(plan)
-        self.copying_s = time.perf_counter() - began_s
+        super().copy_rows(*arguments, **place)
+        self.copying_s += time.perf_counter() - began_s
 
 
 def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[float, float, float]]:
     """Seconds of every turn with all rows: the whole, in the graph, in copies."""
-    runner = Timed(model, model.runner(max_rows=1)._memory, max_rows=rows)
+    memory = TimedMemory()
+    runner = OnnxRunner(model, memory, max_rows=rows)
     settings = SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20)
     scheduler = Scheduler(settings, runner.limits, runner.layout)
     for request in requests:
@@ -54,10 +56,11 @@ def decode(model: OnnxModel, requests: list[Request], rows: int) -> list[tuple[f
         began_s = time.perf_counter()
         plan = scheduler.plan(0.0)
         if plan.live:
+            memory.copying_s = 0.0
             outputs = runner.run(plan.step)
             advance(scheduler.commit(plan), outputs)
             if plan.step.rows == rows and not plan.step.new_rows:
-                turns.append((time.perf_counter() - began_s, outputs.turn.step_s, runner.copying_s))
+                turns.append((time.perf_counter() - began_s, outputs.turn.step_s, memory.copying_s))
     return turns
 
 

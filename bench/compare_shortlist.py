@@ -30,7 +30,8 @@ from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Event, Finished, Request
-from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel
+from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
+from service.runtime.runner import OnnxModel
 from service.runtime.sessions import Precision
 
 ROWS, BATCH = 64, 64

@@ -94,9 +94,9 @@ class TimedSession:
     def io_binding(self) -> Any:
         return self._session.io_binding()
 
-    def run_with_iobinding(self, binding: Any) -> None:
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         began_s = time.perf_counter()
-        self._session.run_with_iobinding(binding)
+        self._session.run_with_iobinding(binding, options)
         self.seconds += time.perf_counter() - began_s
 
 

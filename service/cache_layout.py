@@ -1,7 +1,7 @@
-"""What the state of a row costs, and in which steps buffers grow: plain numbers, without buffers or sessions.
+"""What the caches of a row cost, and in which steps buffers grow: plain numbers, without buffers or sessions.
 
 What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, `shortlist` with the words that a row may choose among, and what has no growing axis has a fixed size.
+the source, `shortlist` with the row's shortlist; what has no growing axis has a fixed size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CAPACITIES = (8, 16, 24, 32, 48, 64)
 def capacity_for(length: int) -> int:
     """The capacity that holds `length` positions: 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, …
 
-    A roomy cache costs up to four times in attention on every step, growing copies once: hence steps this small.
+    Attention over a roomy cache costs up to four times as much in every step, growing copies once: hence small steps.
     """
     for capacity in CAPACITIES:
         if length <= capacity:
@@ -30,9 +30,9 @@ def capacity_for(length: int) -> int:
     return power * 3 // 4 if length <= power * 3 // 4 else power
 
 
-def shortlist_capacity_for(words: int) -> int:
-    """The same of a row's own words: 0, 64, 128, 192, 256, 384, 512, … Without any there is no room."""
-    return capacity_for(-(-words // WORD_MULTIPLE) * WORD_MULTIPLE) if words else 0
+def shortlist_capacity_for(length: int) -> int:
+    """The capacity that holds a shortlist of `length` tokens: 0, 64, 128, 192, 256, 384, 512, …"""
+    return capacity_for(-(-length // WORD_MULTIPLE) * WORD_MULTIPLE) if length else 0
 
 
 def row_capacity_for(rows: int, most: int) -> int:
@@ -41,7 +41,7 @@ def row_capacity_for(rows: int, most: int) -> int:
 
 
 class CacheShape(NamedTuple):
-    """So many rows, those with most of them with so many target and source positions, and words of their own."""
+    """Rows, and the most target positions, source positions and shortlist entries of any of them."""
 
     rows: int = 0
     target_len: int = 0
@@ -49,7 +49,7 @@ class CacheShape(NamedTuple):
     shortlist_len: int = 0
 
     def with_more(self, other: CacheShape) -> CacheShape:
-        """What both need side by side."""
+        """The shape that holds the rows of both."""
         return CacheShape(
             self.rows + other.rows,
             max(self.target_len, other.target_len),
@@ -60,8 +60,10 @@ class CacheShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """Bytes of state: per row and target position, per row and source position, per row, per row and place of what has
-    one place for several target positions: pairs of how many, and the bytes; and per row and word of its own."""
+    """Bytes of a row's caches: for each target position, source position and shortlist entry, and once.
+
+    stride_bytes: of states with one place for several target positions, as (positions, bytes of a place).
+    """
 
     target_bytes: int
     source_bytes: int = 0
@@ -71,6 +73,7 @@ class CacheLayout:
 
     @classmethod
     def of(cls, states: Iterable[StateSpec]) -> CacheLayout:
+        """The layout of a variant's states."""
         totals: dict[str, int] = {}
         strides: dict[int, int] = {}
         for spec in states:
@@ -84,12 +87,12 @@ class CacheLayout:
         return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words)
 
     def bytes_per(self, positions: int) -> int:
-        """Bytes of so many target positions of a row."""
+        """Bytes of so many target positions of one row."""
         strided = sum(size * -(-positions // stride) for stride, size in self.stride_bytes)
         return self.target_bytes * positions + strided
 
     def bytes_for(self, rows: int, target_len: int, source_len: int, shortlist_len: int = 0, *, max_rows: int) -> int:
-        """Bytes of the buffers that hold `rows` rows, the longest of these lengths: rectangles, with room to grow."""
+        """Bytes of the buffers for `rows` rows with the longest of these lengths: rectangles of rounded capacities."""
         target = self.bytes_per(capacity_for(target_len))
         source = self.source_bytes * capacity_for(source_len)
         own = self.shortlist_bytes * shortlist_capacity_for(shortlist_len)
@@ -98,7 +101,7 @@ class CacheLayout:
 
 @dataclass(frozen=True, slots=True)
 class CacheAxes:
-    """A state's axes before (`outer`) and behind (`inner`) the one that grows, if one does, and its bytes an item."""
+    """A state's axes before (`outer`) and after (`inner`) the one that grows, if one does, and the bytes of an item."""
 
     outer: int
     inner: int
@@ -107,6 +110,7 @@ class CacheAxes:
 
     @classmethod
     def of(cls, spec: StateSpec) -> CacheAxes:
+        """The axes of one state, the batch left out."""
         rest = spec.shape[1:]  # the first axis is the batch
         symbols = [place for place, size in enumerate(rest) if isinstance(size, str)]
         assert len(symbols) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"

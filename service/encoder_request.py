@@ -1,9 +1,9 @@
-"""What is asked of an encoder about one text (`EncoderRequest`), and what it says (`EncoderOutput`).
+"""Which encoder outputs are wanted of one text (`EncoderRequest`), and the outputs (`EncoderOutput`).
 
-A reading names outputs of `encode` by the names that a bundle gives them; which of them a model has is in its manifest,
-and checked by `service.edge.catalog`. Nothing here knows text, sessions or threads.
+A request refers to outputs of `encode` by their names in a bundle. Which of them a model has is in its manifest, and
+checked at the edge. This module knows no text, session or thread.
 
-Shapes: M width of a state, N places, V vocabulary, L labels, S positions of the text, its frame included.
+Shapes: M width of a state, N mask positions, V vocabulary, L labels, S positions of the text, special tokens included.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderRequest:
-    """pooling: how states become one vector: their mean, the first one, or what the model's pooler makes of that one.
-    mask_positions: positions of the text whose likeliest tokens are wanted, `top_k` of each.
+    """Encoder outputs wanted of one text.
+
+    pooling: how states become one vector: their mean, the first one, or the model's own pooler.
+    mask_positions: positions of the text whose most likely tokens are wanted, `top_k` of each.
+    labels, token_weights: whether the label logits, or the weights of all tokens, are wanted.
     """
 
     pooling: Pooling | None = None
@@ -38,7 +41,7 @@ class EncoderRequest:
 
     @property
     def outputs(self) -> frozenset[str]:
-        """What `encode` has to tell for it."""
+        """The outputs of `encode` that it needs."""
         wanted = {
             STATES: self.pooling in ("mean", "cls"),
             POOLED: self.pooling == "pooler",
@@ -51,7 +54,7 @@ class EncoderRequest:
 
 @dataclass(frozen=True, eq=False)
 class EncoderOutput:
-    """What was asked for, and None or nothing for the rest.
+    """The outputs that were asked for; None or empty for the rest.
 
     vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
     as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
@@ -64,24 +67,24 @@ class EncoderOutput:
 
     @property
     def is_finite(self) -> bool:
-        """False where a model's numbers have overflowed, or its weights are broken."""
+        """Whether no number is NaN or infinite, as after an overflow or with broken weights."""
         arrays = [array for array in (self.vector, self.label_logits, self.token_weights) if array is not None]
         logprobs = [logprob for filling in self.mask_predictions for _, logprob in filling]
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
 
 
 def vector_of(pooling: Pooling, states_SM: np.ndarray) -> np.ndarray:
-    """One vector, float32 (M,), of the states of a text without padding; any pooling but the model's own."""
+    """One vector, float32 (M,), of a text's states (S, M) without padding, by mean or first state."""
     vector_M: np.ndarray = states_SM[0] if pooling == "cls" else states_SM.astype(np.float32).mean(0)
     return vector_M.astype(np.float32)
 
 
-def likeliest(logprobs_NV: np.ndarray, top_k: int) -> tuple[tuple[tuple[int, float], ...], ...]:
+def most_likely(logprobs_NV: np.ndarray, top_k: int) -> tuple[tuple[tuple[int, float], ...], ...]:
     """See `EncoderOutput.mask_predictions`."""
-    return tuple(_likeliest(logprobs_V, min(top_k, len(logprobs_V))) for logprobs_V in logprobs_NV)
+    return tuple(_most_likely(logprobs_V, min(top_k, len(logprobs_V))) for logprobs_V in logprobs_NV)
 
 
-def _likeliest(logprobs_V: np.ndarray, top_k: int) -> tuple[tuple[int, float], ...]:
+def _most_likely(logprobs_V: np.ndarray, top_k: int) -> tuple[tuple[int, float], ...]:
     least = np.partition(logprobs_V, -top_k)[-top_k]
     ids = np.flatnonzero(~(logprobs_V < least)).tolist()  # with NaN, all of them
     best = sorted((-float(logprobs_V[token]), token) for token in ids)[:top_k]

@@ -25,7 +25,8 @@ from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
 from service.options import MAX_WIDTH
 from service.runtime.busy_engines import BusyEngines
-from service.runtime.runner import SINGLE_ENGINE_MIN_BYTES, OnnxModel, OnnxRunner
+from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
+from service.runtime.runner import OnnxModel, OnnxRunner
 from service.runtime.sessions import CPU, give_back_memory
 
 

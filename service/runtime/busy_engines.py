@@ -1,6 +1,6 @@
-"""Which of a server's engines have rows, so that one that has the processors to itself can use them all.
+"""Tracks which engines have live rows, so that a single busy engine may use all cores.
 
-It counts and decides nothing: how a step is computed is `service.runtime.runner`'s business.
+It makes no decision: `service.runtime.runner` chooses the sessions of a turn.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import threading
 
 
 class BusyEngines:
-    """Those that have work now. Shared by the runners of a server; every method from any thread."""
+    """The engines with work. Shared by the runners of a server; every method may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: set[object] = set()
 
-    def mark_busy(self, who: object) -> bool:
-        """`who` has work from now on, if it had none. Returns whether it is the only one."""
+    def mark_busy(self, engine: object) -> bool:
+        """Records that `engine` has work. Returns whether it is the only one."""
         with self._lock:
-            self._busy.add(who)
+            self._busy.add(engine)
             return len(self._busy) == 1
 
-    def mark_idle(self, who: object) -> None:
-        """`who` has no work for now; again: nothing happens."""
+    def mark_idle(self, engine: object) -> None:
+        """Records that `engine` has no work; idempotent."""
         with self._lock:
-            self._busy.discard(who)
+            self._busy.discard(engine)

@@ -1,7 +1,7 @@
-"""Large pages of memory for a server: its steps read all weights again and again, and 4 KiB pages cost them 5-10 %.
+"""Huge pages for a server: its steps read all weights again and again, and 4 KiB pages cost them 5-10 %.
 
-glibc takes large pages for what is allocated when a variable says so before the process begins. The `glossa` command
-therefore starts itself once more, in the same process: its number, standard streams, signals and exit status stay.
+glibc allocates huge pages when a variable asks for them before the process starts. The `glossa` command therefore
+executes itself once more: process id, standard streams, signals and exit status stay the same.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ SWITCH = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def take_huge_pages() -> None:
-    """Replaces the running program by itself with large pages; returns where that is not possible or has been done."""
+    """Executes the running program again with huge pages; returns where that is impossible or has been done."""
     if obstacle_to_huge_pages(os.environ) is None:
         with contextlib.suppress(OSError):  # a server on small pages is better than none
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, VARIABLE: TUNABLE})
 
 
 def has_huge_pages(environment: Mapping[str, str]) -> bool:
+    """Whether a process with this environment was started with huge pages."""
     return TUNABLE in environment.get(VARIABLE, "").split(":")
 
 
 def obstacle_to_huge_pages(
     environment: Mapping[str, str], root: Path = Path("/"), libc: str | None = None
 ) -> str | None:
-    """Why a process with this environment cannot be given large pages; None: it can. `libc`: as confstr names it."""
-    if VARIABLE in environment:  # whoever set it knows better, and a second start would find it again
+    """Why a process with this environment cannot get huge pages; None: it can. libc: as confstr names it."""
+    if VARIABLE in environment:  # a user's choice stands, and a second start would find it again
         return f"{VARIABLE} is set to {environment[VARIABLE]!r}"
     libc = _libc() if libc is None else libc
     name, _, version = libc.partition(" ")

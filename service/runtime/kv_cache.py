@@ -1,15 +1,15 @@
-"""Where the state of live rows lies: what a row costs, in which steps buffers grow, and the buffers.
+"""The buffers that hold the caches of live rows: how they are laid out, grown, copied and bound.
 
-What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
-the source, `shortlist` with the words that a row may choose among, and what has no growing axis has a fixed size.
-Nothing here knows an architecture, a session or a scheduler.
+What a row needs follows from the kinds of states in the manifest: `self_kv` grows with every token, `cross_kv` with the
+source, `shortlist` with the row's shortlist; what has no growing axis has a fixed size. This module knows no
+architecture, session or scheduler.
 
-A buffer changes its shape within its block of memory, line by line, and a block is taken for all that the live requests
-can come to need: pages that nobody has written cost nothing, while fresh ones cost several times what the copy does (at
-64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
+A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
+requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
+does (at 64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
 
 Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being what stands
-before and behind the growing axis; a line is what one (row, outer) holds.
+before and after the growing axis; a line is what one (row, outer) holds.
 """
 
 from __future__ import annotations
@@ -20,32 +20,39 @@ import numpy as np
 
 from export.bundle import StateKind, StateSpec, Variant
 from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
-from service.runtime.memory import Block, Memory
+from service.runtime.bindings import Arena, Place
+from service.runtime.memory import Block
 from service.step import Copy, PrefixBlock
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
-"""So few rows pay nothing for a roomy cache, but something for growing it, as bindings are made anew: 3 ms in a
-sentence of 30 tokens at 1.4 ms a step."""
+"""A roomy cache costs so few rows nothing, but growing it does, as bindings are made anew: 3 ms in a sentence of 30
+tokens at 1.4 ms a step."""
 
 
 class CacheBuffer:
-    """States of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: what is done with a row is
-    done in all of them at once."""
+    """S states of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: an operation on a row is
+    done in all of them."""
 
-    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
+    def __init__(self, specs: Sequence[StateSpec], arena: Arena) -> None:
         self.names = [spec.name for spec in specs]
-        self.spec, self.memory = specs[0], memory
+        self.spec, self.arena, self.memory = specs[0], arena, arena.memory
         self.axes = CacheAxes.of(self.spec)
         self.dtype: np.dtype[np.generic] = np.dtype(self.spec.dtype)
+        self.clear()
+
+    def clear(self) -> None:
+        """Drops all rows and their memory."""
         self.rows = self.capacity = 0
-        self.block: Block = memory.allocate(0)
+        self.block: Block = self.arena.allocate(0)
 
     @property
     def kind(self) -> StateKind:
+        """What the states grow with."""
         return self.spec.kind
 
     @property
     def count(self) -> int:
+        """Number of states."""
         return len(self.names)
 
     def shape(self, rows: int) -> tuple[int, ...]:
@@ -53,18 +60,24 @@ class CacheBuffer:
         return self.shape_for(rows, self.capacity)
 
     def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
-        """The same, had they room for `length` positions."""
+        """The same with room for `length` positions."""
         places = self.spec.places(length)
         return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
     def pitch_for(self, length: int) -> int:
-        """Bytes of one head of one row with `length` positions."""
+        """Bytes of one line with `length` positions."""
         return (self.spec.places(length) if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
 
     def addresses(self, row: int) -> Iterator[tuple[str, int]]:
-        """Each state's name, and where its row lies."""
+        """Each state's name and the address of a row."""
         first, stride = self.block.address + row * self._row_bytes, self._stride
         return ((name, first + place * stride) for place, name in enumerate(self.names))
+
+    def places(self, row: int, rows: int) -> Iterator[tuple[str, Place]]:
+        """Each state's name and where rows [row, row + rows) lie, for a binding: valid for one capacity."""
+        first, stride, shape = row * self._row_bytes, self._stride, self.shape(rows)
+        for place, name in enumerate(self.names):
+            yield name, self.arena.place(self.block, first + place * stride, self.dtype, shape)
 
     @property
     def _stride(self) -> int:
@@ -84,7 +97,7 @@ class CacheBuffer:
         return self.count * rows * self.axes.outer * self.pitch_for(capacity)
 
     def reshape(self, rows: int, capacity: int, *, live: int) -> None:
-        """The same memory, which must be large enough, in another shape, with what the first `live` rows hold."""
+        """Changes the shape within the same memory, which must be large enough, and keeps the first `live` rows."""
         assert self.size_for(rows, capacity) <= self.block.size, (rows, capacity)
         old_pitch, valid = self._pitch, min(capacity, self.capacity)
         self.rows, self.capacity = rows, capacity
@@ -93,8 +106,8 @@ class CacheBuffer:
             self._move_lines(live * self.axes.outer, old_pitch, self._pitch, width)
 
     def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
-        """Lines 0 .. `lines` of `width` bytes that stood `old` bytes apart stand `new` bytes apart. As many at a time
-        as find a place that none of them comes from; the first few, which find none, go through another block."""
+        """Moves lines 0 .. `lines` of `width` bytes from a pitch of `old` bytes to one of `new` bytes. A copy moves as
+        many lines as do not overlap their targets; the first few, of which none do, go through another block."""
         few, own = min(lines, -(-max(old, new) // abs(new - old))), (self.block, self._stride)
         if new > old:  # from the last one on, because each moves to where later ones were
             stop = lines
@@ -128,10 +141,10 @@ class CacheBuffer:
         )
 
     def resize(self, rows: int, capacity: int, *, live: int, size: int = 0) -> None:
-        """New memory for (rows, capacity), of at least `size` bytes, with what the first `live` rows hold, as far as it
-        has a place there."""
+        """Allocates memory for (rows, capacity), of at least `size` bytes, and keeps the first `live` rows as far as
+        they fit."""
         old, old_pitch, valid = (self.block, self._stride), self._pitch, min(capacity, self.capacity)
-        self.block = self.memory.allocate(max(size, self.size_for(rows, capacity)))
+        self.block = self.arena.allocate(max(size, self.size_for(rows, capacity)))
         self.rows, self.capacity = rows, capacity
         if live:
             new = self.block, self._stride
@@ -139,7 +152,7 @@ class CacheBuffer:
 
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
-        and those that share a place with the first; all of it if nothing grows. No row may be both."""
+        strided ones by whole places, fixed-size states as a whole. No row may be both source and target."""
         stride, pitch, unit = self.spec.stride, self._pitch, self.pitch_for(1)  # of what does not grow, the same
         if not self.axes.grows:
             found = [(source, target, 0, 1) for source, target, _, _ in copies]
@@ -172,8 +185,8 @@ class CacheBuffer:
         )
 
     def scratch_size(self, rows: int, length: int) -> int:
-        """Bytes of one state of `rows` rows that have room for `length` positions, as `take` and `give` know them: the
-        states follow each other."""
+        """Bytes of one state of `rows` rows with room for `length` positions, as `take` and `give` lay them out: state
+        after state."""
         return rows * self.axes.outer * self.pitch_for(length)
 
     def take(self, block: Block, row: int, *, first: int, count: int, valid: int, rows: int, length: int) -> None:
@@ -195,7 +208,7 @@ class CacheBuffer:
         )
 
     def give(self, block: Block, row: int, length: int) -> None:
-        """Copies `length` positions of row `row` to `block`, as the only row there, with room for no more."""
+        """Copies `length` positions of row `row` to `block`, as its only row."""
         pitch = self.pitch_for(length)
         self.memory.copy(
             block,
@@ -213,37 +226,52 @@ class CacheBuffer:
 
 
 _Strided = tuple[Block, int]
-"""A block, and how many bytes lie between its states."""
+"""A block, and the bytes from one of its states to the next."""
 
 
-def _buffers(specs: Iterable[StateSpec], memory: Memory) -> list[CacheBuffer]:
-    """Buffers of these states: one for all that are alike."""
+def _buffers(specs: Iterable[StateSpec], arena: Arena) -> list[CacheBuffer]:
+    """Buffers of these states: one for all of the same kind, type and shape."""
     alike: dict[tuple[object, ...], list[StateSpec]] = {}
     for spec in specs:
         alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
-    return [CacheBuffer(group, memory) for group in alike.values()]
+    return [CacheBuffer(group, arena) for group in alike.values()]
 
 
 class CacheBuffers:
-    """All states of an engine's rows, resized together."""
+    """The caches of an engine's rows, resized together.
 
-    def __init__(self, specs: Sequence[StateSpec], memory: Memory, *, max_rows: int) -> None:
-        self.buffers = _buffers(specs, memory)
-        self.max_rows = max_rows
+    capacities: positions that each row has room for, by kind of state.
+    """
+
+    def __init__(self, specs: Sequence[StateSpec], arena: Arena, *, max_rows: int) -> None:
+        self.arena, self.max_rows = arena, max_rows
+        self.buffers = _buffers(specs, arena)
         self.rows = 0
         self.capacities: dict[StateKind, int] = {}
 
+    @property
+    def size(self) -> int:
+        """Bytes allocated."""
+        return sum(buffer.block.size for buffer in self.buffers)
+
+    def clear(self) -> None:
+        """Drops all rows and their memory."""
+        self.rows, self.capacities = 0, {}
+        for buffer in self.buffers:
+            buffer.clear()
+
     def of_kind(self, kind: StateKind) -> list[CacheBuffer]:
+        """The buffers of one kind of state."""
         return [buffer for buffer in self.buffers if buffer.kind == kind]
 
-    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: CacheShape | None = None) -> bool:
-        """Makes room for `rows` rows of `lengths` positions, keeps the first `live`. True: addresses changed.
+    def ensure(self, rows: int, *, live: int, lengths: dict[StateKind, int], most: CacheShape | None = None) -> None:
+        """Makes room for `rows` rows of `lengths` positions and keeps the first `live`.
 
         With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
-        is needed. Few rows take at once what they can come to need, within reason. All this in the memory they have,
-        unless it is too little or more than four times too much. New memory is for `most`, what rows can come to need,
-        and for no more than CacheLayout.bytes_for says of that: what is reserved at admission is enough. (While a state
-        is copied, its old and its new block exist side by side.)
+        is needed. Few rows get what they can come to need from the start, up to FEW_ROWS_CAPACITY. The shape changes
+        within the memory there is, unless that is too little or more than four times too much. New memory is allocated
+        for `most`, what rows can come to need, and never more than CacheLayout.bytes_for(most): what admission reserved
+        is enough. (While a buffer is resized, its old and its new block exist side by side.)
         """
         room = row_capacity_for(rows, self.max_rows)
         most = most or CacheShape()
@@ -251,10 +279,8 @@ class CacheBuffers:
         if room <= FEW_ROWS:
             roomy = capacity_for(min(most.target_len, FEW_ROWS_CAPACITY))
             wanted["self_kv"] = max(wanted.get("self_kv", 0), roomy)
-        if live and self._suits(room, wanted):
-            return False
-        if (room, wanted) == (self.rows, self.capacities):
-            return False
+        if (live and self._suits(room, wanted)) or (room, wanted) == (self.rows, self.capacities):
+            return
         most_rows = row_capacity_for(max(rows, most.rows), self.max_rows)
         longest: dict[str, int] = {
             "self_kv": most.target_len,
@@ -268,30 +294,26 @@ class CacheBuffers:
         ]
         fits = all(buffer.size_for(room, capacity) <= buffer.block.size for buffer, capacity in shapes)
         self.rows, self.capacities = room, wanted
-        if fits and sum(buffer.block.size for buffer in self.buffers) <= 4 * sum(sizes):
-            for buffer, capacity in shapes:
-                buffer.reshape(room, capacity, live=live)
-            return False
-        # All of them: a block that was taken for other needs may be larger than what is reserved for it now.
+        keeps_all = fits and self.size <= 4 * sum(sizes)
+        # If one is resized, all are: a block that other requests needed may exceed what is reserved for it now.
         for (buffer, capacity), size in zip(shapes, sizes, strict=True):
-            if size == buffer.block.size:
+            if keeps_all or size == buffer.block.size:
                 buffer.reshape(room, capacity, live=live)
             else:
                 buffer.resize(room, capacity, live=live, size=size)
-        return True
 
     def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
-        """Large enough, and not twice as large as needed; a few rows come and go without that."""
+        """Large enough, and not twice as large as needed; the last eight rows are never given back."""
         held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
         rows_suit = room <= self.rows < max(9, 2 * room)
         return rows_suit and all(size <= have < 2 * size or size == have for have, size in held)
 
     def copy(self, copies: Sequence[Copy]) -> None:
-        """Makes rows copies of other ones. A copy never reads what another one writes."""
+        """Copies rows over others. No copy reads what another one writes."""
         own = [(copy.source, copy.target, copy.start, copy.stop) for copy in copies]
-        strangers = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
-        words = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
-        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": strangers, "shortlist": words}
+        sources = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
+        shortlists = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
+        by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": sources, "shortlist": shortlists}
         for buffer in self.buffers:
             if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
                 buffer.copy(wanted)
@@ -302,31 +324,31 @@ def _capacity(kind: StateKind, length: int) -> int:
 
 
 class PrefixStore:
-    """Blocks of `self_kv` that were copied out of rows, one in each of some slots."""
+    """Blocks of prompt positions that the prefix cache keeps: `self_kv` copied out of rows, one block a slot."""
 
-    def __init__(self, specs: Sequence[StateSpec], memory: Memory) -> None:
-        self.buffers = _buffers([spec for spec in specs if spec.kind == "self_kv"], memory)
+    def __init__(self, specs: Sequence[StateSpec], arena: Arena) -> None:
+        self.buffers = _buffers([spec for spec in specs if spec.kind == "self_kv"], arena)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes allocated."""
         return sum(buffer.block.size for buffer in self.buffers)
 
-    def save(self, rows: CacheBuffers, keep: PrefixBlock, *, slots: int) -> None:
-        """Copies a block of a row into its slot. Memory for all `slots` is taken once; it costs what is written."""
+    def store(self, rows: CacheBuffers, block: PrefixBlock, *, slots: int) -> None:
+        """Copies a block of a row into its slot. Memory for all `slots` is allocated once; unwritten pages are free."""
         for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
-            if (kept.rows, kept.capacity) != (slots, keep.count):
-                kept.resize(slots, keep.count, live=0)
-            buffer.copy_to(kept, keep.row, keep.slot, source_start=keep.start, target_start=0, count=keep.count)
+            if (kept.rows, kept.capacity) != (slots, block.count):
+                kept.resize(slots, block.count, live=0)
+            buffer.copy_to(kept, block.row, block.slot, source_start=block.start, target_start=0, count=block.count)
 
-    def load(self, rows: CacheBuffers, keep: PrefixBlock) -> None:
-        """Copies a kept block into its row."""
+    def load(self, rows: CacheBuffers, block: PrefixBlock) -> None:
+        """Copies a stored block into its row."""
         for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
-            kept.copy_to(buffer, keep.slot, keep.row, source_start=0, target_start=keep.start, count=keep.count)
+            kept.copy_to(buffer, block.slot, block.row, source_start=0, target_start=block.start, count=block.count)
 
 
 def outputs_by_state(variant: Variant) -> dict[str, list[str]]:
-    """The outputs of `decode` that are to be bound to the memory of each state, by its name."""
+    """The outputs of `decode` that are bound to the memory of each state, by state name."""
     found: dict[str, list[str]] = {state.name: [] for state in variant.states}
     for output in variant.graphs["decode"].outputs if found else ():
         _, dot, name = output.partition(".")

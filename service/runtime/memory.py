@@ -1,7 +1,7 @@
-"""Memory that holds state, behind one small seam: allocate a block, copy rectangles of bytes, read and write values.
+"""Memory of a device, behind one small seam: allocate a block, copy rectangles of bytes, read and write values.
 
-`HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. Nothing
-here knows what the bytes mean.
+`HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. This
+module does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3  # cudaMemcpyKind
 
 
 class Block(Protocol):
-    """A contiguous piece of memory, freed with its last reference."""
+    """A contiguous piece of memory, freed with its last reference. size: bytes."""
 
     @property
     def address(self) -> int: ...
@@ -32,7 +32,7 @@ class Block(Protocol):
 
 
 RowCopy = tuple[int, int, int, int]
-"""Source row, target row, and which units of each line: start and stop."""
+"""Source row, target row, and the units of each line: start and stop."""
 
 
 class Memory(Protocol):
@@ -60,7 +60,7 @@ class Memory(Protocol):
         source_stride: int = 0,
     ) -> None:
         """Copies `count` rectangles, which start `stride` bytes apart, of `height` lines of `width` bytes, which start
-        `pitch` bytes apart. Source and target do not overlap."""
+        `pitch` bytes apart. Source and target must not overlap."""
         ...
 
     def copy_rows(
@@ -74,20 +74,20 @@ class Memory(Protocol):
         count: int,
         stride: int,
     ) -> None:
-        """Copies within `count` parts of a block, which start `stride` bytes apart and hold rows of so many lines of
-        `pitch` bytes, a multiple of `unit`. No row is both a source and a target."""
+        """Copies rows within `count` parts of a block, which start `stride` bytes apart. A row is `lines` lines of
+        `pitch` bytes, a multiple of `unit`. No row may be both a source and a target."""
         ...
 
     def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """The values from byte `offset` of a block on, in main memory: a view where that is possible."""
+        """An array in main memory of the values at byte `offset` of a block: a view where that is possible."""
         ...
 
     def write(self, block: Block, values: np.ndarray) -> None:
-        """Copies an array in main memory to the beginning of a block."""
+        """Copies an array in main memory to the start of a block."""
         ...
 
     def settle(self) -> None:
-        """Returns when all copies are done, as far as any other stream of the device can see."""
+        """Waits until all copies are visible to every stream of the device."""
         ...
 
 
@@ -147,7 +147,7 @@ class HostMemory:
         row = lines * pitch
         if not row:
             return
-        # In units, of which few are copied at once: for many numpy lets other threads run, who then keep Python's lock.
+        # In units, few a copy: for many numpy releases the GIL, and waits for the thread that takes it.
         shape, strides = (stride // row, count, lines, pitch // unit), (row, stride, pitch, unit)
         rows_RCLU = _view(block, 0, shape, strides, np.dtype((np.void, unit)))
         for source, target, start, stop in copies:
@@ -196,7 +196,7 @@ class CudaMemory:
 
     @classmethod
     def of_process(cls) -> CudaMemory:
-        """On the library that ONNX Runtime's provider loaded: a second copy would have a context of its own."""
+        """Memory on the CUDA library that ONNX Runtime has loaded: a second copy would have another context."""
         for name in CUDA_RUNTIMES:
             try:
                 return cls(ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD))

@@ -1,7 +1,6 @@
 """ONNX Runtime sessions of a bundle: which graphs, on which provider, under which settings.
 
-The only module of the service that knows ONNX Runtime. What is computed with the sessions is `service.runtime.runner`'s
-business.
+The only module of the service that imports ONNX Runtime. What the sessions compute is up to `service.runtime.runner`.
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
 
 SINGLE_ENGINE_ROLES = ("decode", "encode")
-"""The first one there is. Not the encoder beside a decoder: it runs once, and its second copy costs 35 MB of memory to
-save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two Zen 4 cores)."""
+"""The first of these graphs that a model has gets a second session. Not the encoder beside a decoder: it runs once, and
+its second copy costs 35 MB to save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two Zen 4
+cores)."""
 
 SPIN_US = 1000
-"""How long a thread of a step looks for more work before it sleeps. Without that every product begins with a wake-up: a
+"""How long an intra-op thread spins before it sleeps. Without spinning every matrix product starts with a wake-up: a
 step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
-2.7 with 20 to 5,000 microseconds. What lies between two steps must not be longer: on two Zen 3 cores 100 microseconds
+2.7 with 20 to 5,000 microseconds. The gap between two steps must not be longer: on two Zen 3 cores 100 microseconds
 make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 instead of 12."""
 
 LAZY_ROLES = ("attend",)
-"""Opened when somebody first asks for what they compute: `OnnxModel.open_attend`."""
+"""Opened on first use: `ModelSessions.open_attend`."""
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
@@ -52,9 +52,10 @@ Open = Callable[[Path, list[Any]], Any]
 
 @dataclass(frozen=True)
 class ExecutionChoice:
-    """Where a model runs. `fallback`: something better was asked for; `reason` then says why not, and the fix.
+    """Where a model runs.
 
-    captures: steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
+    fallback: the requested device does not work; reason: why, and the fix.
+    captures: decode steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
     """
 
     provider: str
@@ -76,14 +77,14 @@ def open_sessions(
 ) -> tuple[ExecutionChoice, Sessions]:
     """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-    precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. One that is named is
-    served from the CPU, as CUDA computes in fp16 only.
+    precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. An explicit one
+    implies the CPU, as CUDA computes in fp16 only.
     available, open_graph: the installed providers and how a graph becomes a session, for tests.
     """
     open_graph = open_graph or open_session
     available = available_providers() if available is None else available
     obstacle = ""
-    # An onnxruntime built for CPUs alone was chosen by whoever installed it: `auto` then falls back from nothing.
+    # With an onnxruntime built for the CPU only, `auto` means the CPU and is no fallback.
     if device == "cuda" and precision != "auto":
         raise StartupError(
             f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
@@ -104,11 +105,11 @@ def open_sessions(
 
 
 def open_single_engine_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
-    """The graph of a step, or of an encoder alone, again, run on `threads` threads: for an engine that has the
-    processors to itself.
+    """A second session of the decoder, or of an encoder without one, with `threads` intra-op threads: for a single busy
+    engine.
 
-    Raises StartupError. The session packs its own copy of the weights. Products divide their columns among threads and
-    never a sum, so the bits are the same.
+    Raises StartupError. The session packs its own copy of the weights. Matrix products divide their columns among
+    threads and never a sum, so the results are bit-identical.
     """
     graphs = manifest.variant(choice.precision).graphs
     config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(SPIN_US)}
@@ -124,18 +125,18 @@ def open_single_engine_sessions(path: Path, manifest: Manifest, choice: Executio
 
 
 def single_engine_role(graphs: Container[str]) -> str:
-    """The graph that is worth a second session."""
+    """The role of the graph that gets a second session."""
     return next(role for role in SINGLE_ENGINE_ROLES if role in graphs)
 
 
 def available_providers() -> list[str]:
-    """The execution providers this ONNX Runtime was built with, best first; whether they work is another question."""
+    """The execution providers that this ONNX Runtime was built with, best first; they need not work here."""
     names: list[str] = ort.get_available_providers()
     return names
 
 
 def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
-    """What a session is told that is to run on `provider`. captures: as CUDA graphs, with `run_options` in each run."""
+    """The providers argument of a session that runs on `provider`. captures: with CUDA graphs; see `run_options`."""
     if provider != CUDA:
         return [CPU]
     # kSameAsRequested: the arena grows by what is asked for instead of doubling.
@@ -144,8 +145,8 @@ def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
 
 
 def run_options(graph_id: int | None) -> Any:
-    """Of a session that captures. With an id: the first run is captured, and each later one is that one, launched
-    again; None: an ordinary run."""
+    """Run options of a session that captures CUDA graphs. With an id the first run is captured and later ones replay
+    it; None: an ordinary run."""
     options = ort.RunOptions()
     options.add_run_config_entry("gpu_graph_id", "-1" if graph_id is None else str(graph_id))
     return options
@@ -154,7 +155,7 @@ def run_options(graph_id: int | None) -> Any:
 def open_session(
     file: Path, providers: list[Any], *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
 ) -> Any:
-    """A session under the settings the bundle was verified with, but for those of `config`."""
+    """A session under the settings that the bundle was verified with; `config` overrides them."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
@@ -163,14 +164,14 @@ def open_session(
     for key, value in {**SESSION_CONFIG, **(config or {})}.items():
         options.add_session_config_entry(key, value)
     session = ort.InferenceSession(str(file), options, providers=providers)
-    session.disable_fallback()  # a failed run must fail, not be repeated on another provider behind our back
+    session.disable_fallback()  # a failed run must raise, not be repeated on another provider
     return session
 
 
 def _open_cuda(
     path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
 ) -> tuple[str, Sessions, bool] | str:
-    """Precision, sessions on CUDA and whether `decode` can be captured, or what is in the way and how to fix it."""
+    """Precision, sessions on CUDA and whether `decode` can be captured; or what prevents it and how to fix that."""
     if CUDA not in available:
         return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
     precision = _precision(manifest, CUDA_PRECISIONS)
@@ -185,7 +186,7 @@ def _open_cuda(
         sessions |= _open_all(path, manifest.variant(precision), providers_of(CUDA), open_graph, opened=sessions)
     except Exception as error:
         return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
-    # A provider whose libraries are missing is skipped with no more than a log line: the session says what it got.
+    # A provider whose libraries are missing is skipped with a log line: ask the session which one it has.
     if any(session.get_providers()[0] != CUDA for session in sessions.values()):
         return (
             "the CUDA provider is installed but did not load; "
@@ -197,7 +198,7 @@ def _open_cuda(
 
 
 def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:
-    """`decode`, ready to be captured; or why not, as when a node of it has no CUDA kernel."""
+    """`decode` with CUDA graphs enabled; or why not, for example because a node has no CUDA kernel."""
     graph = variant.graphs.get("decode")
     if graph is None:
         return {}, "there is no decoder"
@@ -226,7 +227,7 @@ def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Ope
 
 
 def give_back_memory() -> None:
-    """Returns to the system what reading the graphs took: 40 % of the weights that stay. Only glibc has to be asked."""
+    """Returns the memory that loading took, 40 % of the weights, to the system. Only glibc has to be asked."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -235,7 +236,7 @@ def give_back_memory() -> None:
 def _open_all(
     path: Path, variant: Variant, providers: list[Any], open_graph: Open, *, opened: Container[str] = ()
 ) -> Sessions:
-    """All graphs that are needed at once, but for those that are `opened` already."""
+    """Sessions of all graphs but those that are `opened` already or opened on first use."""
     return {
         role: open_graph(path / graph.file, providers)
         for role, graph in variant.graphs.items()

@@ -1,61 +1,63 @@
-"""Where `decode` writes what it says of each row, what `logprobs` makes of that, and how a search reads it.
+"""Where `decode` writes logits and `logprobs` its results, and how a turn reads them.
 
-All of it stays where the graphs compute, in main memory or on a device. A turn in which nobody wants log-probabilities
-is not ranked, if the logits can be read in place: the likeliest token of each row is found there. Otherwise the best
-tokens of each row come to the host in every step, and a distribution when somebody asks for it. Nothing here knows a
-session: a binding is whatever has `bind_output`.
+All of it stays in the memory of the graphs, main memory or a device's. Where no row is scored and logits are in main
+memory, the most likely token of each row is found there. Otherwise the best tokens of each row come to the host in
+every step, and a distribution on demand.
 
-A step has one line a row; the tokens of drafts have theirs behind them, draft by draft.
+Outputs stand in lines: one for each row of the step, then one for each draft token or extra step.
 
 Shapes: L lines, V vocabulary, K best tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from export.bundle import AttentionKind
-from service.runtime.memory import Block, Memory
+from service.runtime.bindings import Arena, Binding, BindingCache, Place
+from service.runtime.memory import Block
 from service.step import Scored
 
 FEW_LINES = 8
-"""They are looked at one by one. Behind a step that read many megabytes of weights no instruction is in a cache any
-more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
+"""So few lines are searched one by one. After a step that read many megabytes of weights no instruction is in a cache
+any more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
 RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
 DTYPES = {"logits": FLOAT, "states": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
 
-See = Callable[[Sequence[int], Sequence[int], Sequence[AttentionKind]], dict[AttentionKind, np.ndarray]]
-
 
 def top_k_for(wanted: int) -> int:
-    """How many best tokens the graph is asked for: a step above `wanted`, so that bindings last."""
+    """How many best tokens the graph returns for at least `wanted`: a step above, so that bindings last."""
     return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
 
 
 class OutputBlocks:
-    """Outputs of graphs by name, each a block of memory with lines of one width."""
+    """Graph outputs by name, each a block of memory with lines of one width."""
 
-    def __init__(self, memory: Memory, widths: dict[str, int]) -> None:
-        self._memory, self._widths = memory, widths
-        self._blocks: dict[str, Block] = {name: memory.allocate(0) for name in widths}
+    def __init__(self, arena: Arena, widths: dict[str, int]) -> None:
+        self._arena, self._memory, self._widths = arena, arena.memory, widths
+        self._blocks: dict[str, Block] = {name: arena.allocate(0) for name in widths}
 
     @property
     def size(self) -> int:
         """Bytes of all outputs."""
         return sum(block.size for block in list(self._blocks.values()))
 
-    def _place(self, name: str, first: int, lines: int) -> tuple[Any, ...]:
-        """Where some lines lie, as a binding is told."""
+    def _hold(self, name: str, lines: int, width: int) -> None:
+        """Makes a block large enough for so many lines."""
+        size = lines * width * DTYPES[name].itemsize
+        if self._blocks[name].size < size:
+            self._blocks[name] = self._arena.allocate(size)
+
+    def _place(self, name: str, first: int, lines: int) -> Place:
         width, dtype = self._widths[name], DTYPES[name]
         shape = (lines,) if name == "normaliser" else (lines, width)
-        address = self._blocks[name].address + first * width * dtype.itemsize
-        return self._memory.device, 0, dtype, shape, address
+        return self._arena.place(self._blocks[name], first * width * dtype.itemsize, dtype, shape)
 
     def _read(self, name: str, first: int, lines: int) -> np.ndarray:
         width, dtype = self._widths[name], DTYPES[name]
@@ -63,75 +65,84 @@ class OutputBlocks:
 
 
 class LogitsBlocks(OutputBlocks):
-    """The outputs of `decode` and `logprobs` of one turn of an engine. `top_k`: int64 (1,), K as the graph takes
-    it. `is_ranked`: this turn's lines are, or will be."""
+    """The outputs of `decode` and `logprobs` for all lines of a turn.
 
-    def __init__(self, memory: Memory, vocab_size: int) -> None:
+    top_k: int64 (1,), K as the graph takes it; 0: the best token is found in the logits. is_ranked: whether the lines
+    of this turn have log-probabilities, or will have them.
+    """
+
+    def __init__(self, arena: Arena, vocab_size: int, session: Any = None) -> None:
+        """session: of the graph `logprobs`."""
         widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
-        super().__init__(memory, widths)
+        super().__init__(arena, widths)
         self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
+        self._session, self._rankings = session, BindingCache[Binding](arena)
 
     def must_rank(self, *, is_scored: bool) -> bool:
-        """Whether the lines of a turn in which log-probabilities are wanted, or not, are ranked."""
+        """Whether a turn needs the graph `logprobs`."""
         return is_scored or self._memory.device != "cpu"
 
-    def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> bool:
-        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. True:
-        addresses or shapes changed."""
+    def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> None:
+        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each."""
         is_device = self._memory.device != "cpu"
         self.is_ranked = self.must_rank(is_scored=is_scored)
-        changed = self._allocate("logits", lines)
-        if changed and not is_device:
+        if self._grow("logits", lines) and not is_device:
             self._first_V = list(self._read("logits", 0, min(lines, FEW_LINES)))
         if not self.is_ranked:
-            return changed
+            return
         # One token is found faster here than by TopK in the graph, if the logits are in main memory.
         top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k), self._widths["logits"])
         if top_k != self.top_k[0]:
             self.top_k[0] = self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
             self._lines |= {"top_ids": 0, "top_logprobs": 0}
-            changed = True
         for name in RANKED:
-            changed |= self._allocate(name, lines)
-        return changed
+            self._grow(name, lines)
 
-    def _allocate(self, name: str, lines: int) -> bool:
+    def _grow(self, name: str, lines: int) -> bool:
         """Makes room for so many lines of one output. True: there was too little."""
         if lines <= self._lines[name]:
             return False
-        if self._blocks[name].size < (size := lines * self._widths[name] * DTYPES[name].itemsize):
-            self._blocks[name] = self._memory.allocate(size)
-        self._lines[name] = lines  # not before there is room: it may be refused
+        self._hold(name, lines, self._widths[name])
+        self._lines[name] = lines  # not before there is room: the allocation may fail
         return True
 
-    def bind(self, binding: Any, first: int, lines: int) -> None:
+    def bind(self, binding: Binding, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
-        binding.bind_output("logits", *self._place("logits", first, lines))
+        binding.write("logits", self._place("logits", first, lines))
 
-    def bind_ranking(self, binding: Any, first: int, lines: int) -> None:
-        """Lets `logprobs` read the logits of these lines, and write what it makes of them."""
-        binding.bind_input("logits", *self._place("logits", first, lines))
-        binding.bind_input("top_k", "cpu", 0, self.top_k.dtype, self.top_k.shape, self.top_k.ctypes.data)
+    def rank(self, first: int, lines: int) -> None:
+        """Computes log-probabilities and best tokens of lines [first, first + lines) from their logits."""
+        key = first, lines, int(self.top_k[0])
+        binding = self._rankings.get(key)
+        if binding is None:
+            binding = self._rankings.add(key, Binding(self._session))
+            self.bind_ranking(binding, first, lines)
+        binding.run()
+
+    def bind_ranking(self, binding: Binding, first: int, lines: int) -> None:
+        """Lets `logprobs` read the logits of these lines and write its results. Valid for one value of `top_k`."""
+        binding.read("logits", self._place("logits", first, lines))
+        binding.read_array("top_k", self.top_k)
         for name in RANKED:
-            binding.bind_output(name, *self._place(name, first, lines))
+            binding.write(name, self._place(name, first, lines))
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Ids and log-probabilities of the best tokens of each of the first lines, as many as were asked for; of lines
-        that are not ranked the best one and its logit."""
+        """Ids and log-probabilities of the best tokens of each of the first lines; of lines that are not ranked the
+        best token and its logit."""
         if self.is_ranked and self.top_k[0]:
             return self._read("top_ids", 0, lines).tolist(), self._read("top_logprobs", 0, lines).tolist()
         if lines <= len(self._first_V):
             ids = [int(logits_V.argmax()) for logits_V in self._first_V[:lines]]
-            told = self._read("logprobs", 0, lines) if self.is_ranked else self._first_V
-            return [[token] for token in ids], [[told[line].item(token)] for line, token in enumerate(ids)]
+            scores = self._read("logprobs", 0, lines) if self.is_ranked else self._first_V
+            return [[token] for token in ids], [[scores[line].item(token)] for line, token in enumerate(ids)]
         logits_LV = self._read("logits", 0, lines)
         ids_L, scores_LV = logits_LV.argmax(1), self._read("logprobs", 0, lines) if self.is_ranked else logits_LV
         return ids_L[:, None].tolist(), scores_LV[np.arange(lines), ids_L][:, None].tolist()
 
-    def likeliest(self, line: int) -> Scored:
+    def most_likely(self, line: int) -> Scored:
         """The best token of one line, and its logit, or its log-probability where the graph found it."""
         if self.is_ranked and self.top_k[0]:
             return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
@@ -140,12 +151,13 @@ class LogitsBlocks(OutputBlocks):
         return token, logits_V.item(token)
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
-        """float32 (V,), in main memory."""
+        """The distribution of a ranked line, float32 (V,), in main memory."""
         assert self.is_ranked, "no row asked for log-probabilities in this turn"
         row_V: np.ndarray = self._read("logprobs", line, 1)[0]
         return row_V
 
     def logsumexp(self, row: int, line: int) -> float:
+        """Log-sum-exp of the logits of a ranked line."""
         assert self.is_ranked, "no row asked for log-probabilities in this turn"
         return float(self._read("normaliser", line, 1)[0, 0])
 

@@ -1,9 +1,9 @@
 import pytest
 
 from service.edge.metrics import Metrics
+from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.model_loader import open_model
-from service.step import StepPlan
 from tests.edge import settings
 
 
@@ -19,8 +19,8 @@ def test_the_golden_answer_is_repeated_in_every_session(
     asked = []
 
     def noting(runner, manifest, precision):
-        asked.append(runner._computing_for(StepPlan(rows=1)) is runner._lone)
-        runner.reset()
+        check_golden_decode(runner, manifest, precision)
+        asked.append(runner.is_single_engine)
 
     monkeypatch.setattr("service.model_loader.check_golden_decode", noting)
     wanted = settings(
@@ -41,7 +41,7 @@ def test_a_small_model_has_one_thread_unless_more_are_asked_for(
     opened = []
     monkeypatch.setattr("service.model_loader.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.model_loader.SINGLE_ENGINE_MIN_BYTES", least)
-    monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner._model))
+    monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner.model))
     wanted = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=asked, device="cpu")
     open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
     assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {

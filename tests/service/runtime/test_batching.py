@@ -6,14 +6,14 @@ import pytest
 from service.encoder_request import PLACES, POOLED, STATES, EncoderRequest
 from service.runtime.batching import (
     ENCODER_TOKENS,
+    MAX_PREFILL_BATCH,
     PADDING_SHARE,
     PADDING_TOKENS,
-    READ_BATCH,
-    blocks_together,
     contiguous_runs,
     encoder_outputs_by_row,
     mask_positions,
     pad,
+    prefill_batches,
     source_batches,
     source_width,
 )
@@ -46,14 +46,17 @@ def test_a_source_longer_than_a_batch_is_read_alone():
 
 def test_first_blocks_of_neighbours_with_one_padded_length_are_read_together():
     blocks = [first(0, 3), first(1, 16), first(2, 17), first(4, 20), first(5, 18)]
-    assert [[block.row for block in some] for some in blocks_together(blocks)] == [[0, 1], [2], [4, 5]]
-    assert [len(some) for some in blocks_together([first(row, 4) for row in range(READ_BATCH + 1)])] == [READ_BATCH, 1]
+    assert [[block.row for block in some] for some in prefill_batches(blocks)] == [[0, 1], [2], [4, 5]]
+    assert [len(some) for some in prefill_batches([first(row, 4) for row in range(MAX_PREFILL_BATCH + 1)])] == [
+        MAX_PREFILL_BATCH,
+        1,
+    ]
 
 
 def test_a_block_with_a_past_is_read_alone():
     later = [PrefillChunk(row, 16, (5,) * 4) for row in range(2)]
-    assert [len(some) for some in blocks_together([first(0, 4), *later])] == [1, 1, 1]
-    assert list(blocks_together([])) == []
+    assert [len(some) for some in prefill_batches([first(0, 4), *later])] == [1, 1, 1]
+    assert list(prefill_batches([])) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When a server starts itself again for large pages, and that it does so once and as itself."""
+"""When a server starts itself again for huge pages, and that it does so once and as itself."""
 
 import json
 import os
@@ -58,11 +58,12 @@ def test_the_program_starts_again_once_with_its_arguments_number_input_and_statu
     program.write_text(
         textwrap.dedent("""
             import json, os, sys
-            from service import pages
-            pages.obstacle_to_huge_pages = lambda environment: "set" if pages.VARIABLE in environment else None
+            from service.runtime import huge_pages
+            has_run = huge_pages.VARIABLE in os.environ
+            huge_pages.obstacle_to_huge_pages = lambda environment: "set" if has_run else None
             with open(sys.argv[1], "a") as starts:
-                print(json.dumps([os.getpid(), os.environ.get(pages.VARIABLE), sys.argv[2:]]), file=starts)
-            pages.take_huge_pages()
+                print(json.dumps([os.getpid(), os.environ.get(huge_pages.VARIABLE), sys.argv[2:]]), file=starts)
+            huge_pages.take_huge_pages()
             print(sys.stdin.read(), sys.flags.dev_mode)
             sys.exit(7)
         """)

@@ -7,6 +7,7 @@ import pytest
 
 from export.bundle import StateKind, StateSpec
 from service.cache_layout import CacheLayout, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
+from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers
 from service.runtime.memory import CudaMemory, HostMemory
 from service.step import Copy
@@ -44,6 +45,13 @@ def first_address(buffer):
     return next(buffer.addresses(0))[1]
 
 
+def moved(states, *sizes, **more):
+    """Makes room; returns whether bindings to the buffers became invalid."""
+    before = states.arena.generation
+    states.ensure(*sizes, **more)
+    return states.arena.generation != before
+
+
 def test_capacities_grow_in_small_steps():
     steps = sorted({capacity_for(length) for length in range(1, 300)})
     assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
@@ -74,7 +82,7 @@ def test_words_take_room_only_where_a_row_has_its_own():
 
 
 def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
-    states = CacheBuffers([SELF, WORDS], HostMemory(), max_rows=4)
+    states = CacheBuffers([SELF, WORDS], Arena(HostMemory()), max_rows=4)
     lengths: dict[StateKind, int] = {"self_kv": 8, "shortlist": 70}
     states.ensure(3, live=0, lengths=lengths)
     (buffer,) = states.of_kind("shortlist")
@@ -85,11 +93,11 @@ def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
     assert (values[0] == 0).all()
     assert (values[1, :, :70] == 2).all()
     assert (values[1, :, 70:] == 1).all()
-    assert not states.ensure(3, live=3, lengths=lengths | {"shortlist": 65})
+    assert not moved(states, 3, live=3, lengths=lengths | {"shortlist": 65})
     assert states.capacities["shortlist"] == 128
     states.ensure(3, live=3, lengths=lengths | {"shortlist": 0})
     assert buffer.shape(3) == (3, 6, 0)
-    assert not states.ensure(3, live=3, lengths=lengths | {"shortlist": 0}), "nothing to be done"
+    assert not moved(states, 3, live=3, lengths=lengths | {"shortlist": 0}), "nothing to be done"
 
 
 def test_what_has_one_place_for_several_positions_is_counted_by_places():
@@ -100,7 +108,7 @@ def test_what_has_one_place_for_several_positions_is_counted_by_places():
 
 
 def test_places_of_several_positions_grow_and_are_copied_whole():
-    buffer = CacheBuffer([STRIDED], HostMemory())
+    buffer = CacheBuffer([STRIDED], Arena(HostMemory()))
     buffer.resize(2, 8, live=0)
     assert buffer.shape(2) == (2, 2, 3, 4)
     array(buffer)[:] = np.arange(48).reshape(2, 2, 3, 4)
@@ -117,7 +125,7 @@ def test_places_of_several_positions_grow_and_are_copied_whole():
 @pytest.mark.parametrize("spec", [SELF, CROSS, RECURRENT], ids=["self", "cross", "recurrent"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_resizing_keeps_live_rows(make, spec, count):
-    buffer = CacheBuffer([spec] * count, make())
+    buffer = CacheBuffer([spec] * count, Arena(make()))
     buffer.resize(3, 8, live=0)
     fill(buffer)
     before = stacked(buffer, 2)
@@ -135,7 +143,7 @@ def test_resizing_keeps_live_rows(make, spec, count):
 @pytest.mark.parametrize("live", [0, 1, 5, 40])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
-    buffer = CacheBuffer([spec] * count, make())
+    buffer = CacheBuffer([spec] * count, Arena(make()))
     buffer.resize(40, 8, live=0, size=buffer.size_for(64, 128))
     addresses = list(buffer.addresses(0))
     fill(buffer)
@@ -152,7 +160,7 @@ def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
 
 @memories
 def test_a_copy_touches_the_positions_that_it_names(make):
-    buffer = CacheBuffer([SELF], make())
+    buffer = CacheBuffer([SELF], Arena(make()))
     buffer.resize(3, 8, live=0)
     array(buffer)[:] = np.arange(3)[:, None, None, None]
     buffer.copy([(2, 0, 3, 5)])
@@ -165,7 +173,7 @@ def test_a_copy_touches_the_positions_that_it_names(make):
 @memories
 def test_taking_the_rows_of_another_block(make):
     device = make()
-    buffer = CacheBuffer([CROSS], device)
+    buffer = CacheBuffer([CROSS], Arena(device))
     buffer.resize(4, 16, live=0)
     array(buffer)[:] = 0
     block = device.allocate(3 * 2 * 8 * 4 * 2)
@@ -181,7 +189,7 @@ def test_taking_the_rows_of_another_block(make):
 @pytest.mark.parametrize("spec", [SELF, CROSS, STRIDED], ids=["self", "cross", "strided"])
 def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
     device = make()
-    buffer, other = CacheBuffer([spec] * 3, device), CacheBuffer([spec] * 3, device)
+    buffer, other = CacheBuffer([spec] * 3, Arena(device)), CacheBuffer([spec] * 3, Arena(device))
     for one, rows, capacity in ((buffer, 5, 24), (other, 4, 9)):
         one.resize(rows, capacity, live=0, size=one.size_for(6, 30))
         fill(one, seed=capacity)
@@ -205,7 +213,7 @@ def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
 
 def test_states_share_a_buffer_exactly_when_they_are_alike():
     twins = [SELF, CROSS, STRIDED, RECURRENT, dataclasses.replace(SELF, name="self_value.0")]
-    states = CacheBuffers(twins, HostMemory(), max_rows=4)
+    states = CacheBuffers(twins, Arena(HostMemory()), max_rows=4)
     assert [buffer.names for buffer in states.buffers] == [
         ["self_key.0", "self_value.0"], ["cross_key.0"], ["self_key.1"], ["memory.0"]
     ]  # fmt: skip
@@ -217,7 +225,7 @@ def test_states_share_a_buffer_exactly_when_they_are_alike():
 @memories
 def test_giving_a_row_to_another_block(make):
     device = make()
-    buffer = CacheBuffer([CROSS], device)
+    buffer = CacheBuffer([CROSS], Arena(device))
     buffer.resize(2, 16, live=0)
     array(buffer)[:] = np.arange(array(buffer).size).reshape(array(buffer).shape)
     block = device.allocate(2 * 5 * 4 * 2)
@@ -227,7 +235,7 @@ def test_giving_a_row_to_another_block(make):
 
 @memories
 def test_copies_of_rows_bring_what_each_of_them_lacks(make):
-    states = CacheBuffers([SELF, CROSS, RECURRENT], make(), max_rows=16)
+    states = CacheBuffers([SELF, CROSS, RECURRENT], Arena(make()), max_rows=16)
     states.ensure(12, live=0, lengths={"self_kv": 40, "cross_kv": 8})
     own, cross, whole = (array(buffer) for buffer in states.buffers)
     for values in (own, cross, whole):
@@ -253,7 +261,7 @@ def test_copies_of_rows_bring_what_each_of_them_lacks(make):
 
 @memories
 def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
-    buffer = CacheBuffer([RECURRENT], make())
+    buffer = CacheBuffer([RECURRENT], Arena(make()))
     buffer.resize(3, 1, live=0)
     values = array(buffer)
     values[:] = np.arange(values.size).reshape(values.shape)
@@ -262,7 +270,7 @@ def test_a_copy_of_a_state_that_does_not_grow_is_whole(make):
 
 
 def test_cross_attention_is_copied_only_into_rows_of_another_source():
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=4)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=4)
     states.ensure(3, live=0, lengths={"self_kv": 8, "cross_kv": 8})
     own, cross = (array(buffer) for buffer in states.buffers)
     own[:], cross[:] = np.arange(4)[:, None, None, None], np.arange(4)[:, None, None, None]
@@ -275,19 +283,19 @@ def test_cross_attention_is_copied_only_into_rows_of_another_source():
 
 
 def test_addresses_and_shapes_are_those_of_the_rows():
-    buffer = CacheBuffer([SELF], HostMemory())
+    buffer = CacheBuffer([SELF], Arena(HostMemory()))
     buffer.resize(4, 8, live=0)
     assert buffer.shape(3) == (3, 2, 8, 4)
     assert dict(buffer.addresses(2))[SELF.name] - first_address(buffer) == array(buffer, 2).nbytes
 
 
 def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=32)
 
     def ensure(rows, target, source, live=1):
         before = [first_address(buffer) for buffer in states.buffers]
-        moved = states.ensure(rows, live=live, lengths={"self_kv": target, "cross_kv": source})
-        assert moved or before == [first_address(buffer) for buffer in states.buffers]
+        has_moved = moved(states, rows, live=live, lengths={"self_kv": target, "cross_kv": source})
+        assert has_moved or before == [first_address(buffer) for buffer in states.buffers]
         return states.rows, states.capacities["self_kv"], states.capacities["cross_kv"]
 
     assert ensure(5, 1, 10, live=0) == (8, 8, 16)
@@ -302,19 +310,19 @@ def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
 
 
 def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
-    states = CacheBuffers([SELF], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF], Arena(HostMemory()), max_rows=32)
     states.ensure(8, live=0, lengths={"self_kv": 64})
     address = first_address(states.buffers[0])
-    assert not states.ensure(4, live=0, lengths={"self_kv": 32})
+    assert not moved(states, 4, live=0, lengths={"self_kv": 32})
     assert first_address(states.buffers[0]) == address
     assert states.buffers[0].shape(4) == (4, 2, 32, 4)
-    assert not states.ensure(4, live=0, lengths={"self_kv": 32})
+    assert not moved(states, 4, live=0, lengths={"self_kv": 32})
     states.ensure(1, live=0, lengths={"self_kv": 8})
     assert states.buffers[0].block.size == states.buffers[0].size_for(1, 8)
 
 
 def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=32)
     states.ensure(8, live=0, lengths={"self_kv": 256, "cross_kv": 16})
     states.ensure(5, live=0, lengths={"self_kv": 64, "cross_kv": 16})  # the block for 256 positions stays
     states.ensure(6, live=5, lengths={"self_kv": 64, "cross_kv": 192})
@@ -323,7 +331,7 @@ def test_memory_kept_while_idle_does_not_outlive_the_next_growth():
 
 
 def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=32)
     most = CacheShape(rows=20, target_len=60, source_len=30)
     states.ensure(5, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
     assert [buffer.block.size for buffer in states.buffers] == [
@@ -332,25 +340,25 @@ def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
     assert states.buffers[0].shape(1) == (1, 2, 8, 4), "a roomy cache is slow"
     addresses = [first_address(buffer) for buffer in states.buffers]
     for rows, longest in ((20, 1), (20, 60), (3, 20)):
-        assert not states.ensure(rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
+        assert not moved(states, rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
         assert states.capacities == {"self_kv": 64 if rows == 3 else capacity_for(longest), "cross_kv": 32}
         assert [first_address(buffer) for buffer in states.buffers] == addresses
 
 
 @pytest.mark.parametrize(("needed", "capacity"), [(12, 16), (60, 64), (200, 64)])
 def test_few_rows_have_room_for_what_they_need_from_the_start(needed, capacity):
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=32)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=32)
     most = CacheShape(rows=2, target_len=needed, source_len=10)
-    assert states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
+    assert moved(states, 2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most)
     assert states.capacities == {"self_kv": capacity, "cross_kv": 16}
     for longest in range(2, min(needed, capacity) + 1):
-        assert not states.ensure(2, live=2, lengths={"self_kv": longest, "cross_kv": 10}, most=most)
-    assert not states.ensure(2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most), "the next ones are at home"
+        assert not moved(states, 2, live=2, lengths={"self_kv": longest, "cross_kv": 10}, most=most)
+    assert not moved(states, 2, live=0, lengths={"self_kv": 1, "cross_kv": 10}, most=most), "the next ones are at home"
 
 
 def test_growing_and_moving_at_random_never_loses_a_value():
     rng = np.random.default_rng(5)
-    states = CacheBuffers([SELF, CROSS], HostMemory(), max_rows=20)
+    states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=20)
     truth: list[Any] = []  # one row's (self, cross) values, by row
     for _ in range(400):
         if truth and rng.random() < 0.4:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from export.bundle import StateSpec
+from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffers
 from service.runtime.memory import HostMemory
 from service.runtime.row_shortlist import RowShortlist
@@ -35,23 +36,30 @@ def memory():
 
 @pytest.fixture
 def own(memory):
-    states = CacheBuffers(STATES, memory, max_rows=64)
-    return RowShortlist(None, None, memory, RowInputs(memory, 64), states, WORDS)
+    arena = Arena(memory)
+    caches = CacheBuffers(STATES, arena, max_rows=64)
+    return RowShortlist(None, None, arena, RowInputs(arena, 64), caches, WORDS)
 
 
-def test_what_decode_writes_to_moves_only_when_there_are_more_lines(own):
-    def ensure(lines, top_k, words):
-        own.states.ensure(2, live=0, lengths={"shortlist": words})
-        return own.ensure(lines, top_k)
+def test_bindings_become_invalid_only_when_more_or_longer_lines_are_needed(own):
+    arena = own.caches.arena
 
-    assert ensure(4, 2, 0)
-    assert [ensure(4, 2, 70), ensure(3, 2, 0), ensure(4, 40, 70), ensure(2, 2, 10)] == [False] * 4
-    assert ensure(5, 2, 10)
+    def moved(lines, top_k, length):
+        own.caches.ensure(2, live=0, lengths={"shortlist": length})
+        before = arena.generation
+        own.ensure(lines, top_k)
+        return arena.generation != before
+
+    assert moved(4, 2, 0)
+    assert moved(4, 2, 70)
+    assert [moved(3, 2, 0), moved(4, 2, 70), moved(2, 2, 10)] == [False] * 3
+    assert moved(4, 40, 70)
+    assert moved(5, 2, 10)
 
 
 def test_room_that_was_refused_is_asked_for_again(own, memory):
-    outputs = LogitsBlocks(memory, WORDS)
-    own.states.ensure(2, live=0, lengths={"shortlist": 70})
+    outputs = LogitsBlocks(Arena(memory), WORDS)
+    own.caches.ensure(2, live=0, lengths={"shortlist": 70})
     own.ensure(2, 2)
     outputs.ensure(2, 4)
     memory.is_out = True
@@ -60,14 +68,14 @@ def test_room_that_was_refused_is_asked_for_again(own, memory):
             with pytest.raises(MemoryError):
                 ensure(64, 4)
     memory.is_out = False
-    assert own.ensure(64, 4)
-    assert outputs.ensure(64, 4)
+    own.ensure(64, 4)
+    outputs.ensure(64, 4)
     assert own.size >= 64 * 4 * (WIDTH + 128 + 1)
     assert outputs.size >= 64 * 4 * 2 * WORDS
 
 
 def test_of_few_words_the_best_are_few(own):
-    own.states.ensure(2, live=0, lengths={"shortlist": 5})
+    own.caches.ensure(2, live=0, lengths={"shortlist": 5})
     own.ensure(2, 8)
     block = own._blocks["top_logprobs"]
     block.bytes[: 2 * 8 * 4] = np.array([[-1, -2, *[-np.inf] * 6], [-3] * 8], np.float32).view(np.uint8).ravel()

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.runtime.bindings import Arena, Binding
 from service.runtime.memory import CudaMemory, HostMemory
 from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, RunnerOutputs, top_k_for
 from tests.fakes import FakeCuda
@@ -11,11 +12,14 @@ from tests.fakes import FakeCuda
 WORDS = 40
 
 
-class Binding:
+class FakeSession:
     """Remembers what was bound."""
 
     def __init__(self):
         self.bound: dict[str, Any] = {}
+
+    def io_binding(self):
+        return self
 
     def bind_output(self, name, device, device_id, dtype, shape, address):
         self.bound[name] = device, np.dtype(dtype), tuple(shape), address
@@ -25,7 +29,7 @@ class Binding:
 
 def filled(memory, rows, top_k, *, is_scored=True):
     """Buffers as the graphs would leave them, the logits in them, and their log-probabilities."""
-    outputs = LogitsBlocks(memory, WORDS)
+    outputs = LogitsBlocks(Arena(memory), WORDS)
     outputs.ensure(rows, top_k, is_scored=is_scored)
     logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
     logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
@@ -43,13 +47,14 @@ def filled(memory, rows, top_k, *, is_scored=True):
 
 def bound(outputs, first, lines):
     """Where both graphs write."""
-    binding = Binding()
+    session = FakeSession()
+    binding = Binding(session)
     outputs.bind_ranking(binding, first, lines)
-    assert binding.bound.pop("top_k")[0] == "cpu"
-    read = binding.bound.pop("logits")
+    assert session.bound.pop("top_k")[0] == "cpu"
+    read = session.bound.pop("logits")
     outputs.bind(binding, first, lines)
-    assert binding.bound["logits"] == read
-    return binding.bound
+    assert session.bound["logits"] == read
+    return session.bound
 
 
 class NoPasses:
@@ -94,7 +99,7 @@ def test_of_equal_tokens_the_lowest_id_is_the_best():
     logits_1V = outputs._read("logits", 0, 1)
     logits_1V[:] = 0.0
     assert outputs.best(1)[0] == [[0]]
-    assert outputs.likeliest(0)[0] == 0
+    assert outputs.most_likely(0)[0] == 0
 
 
 @pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
@@ -102,8 +107,8 @@ def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
     outputs, logits_RV, _ = filled(HostMemory(), rows, 1, is_scored=False)
     assert outputs.best(rows)[0] == [[token] for token in logits_RV.argmax(1)]
     assert outputs.best(rows)[1] == [[logit] for logit in logits_RV.max(1)]
-    likeliest = [outputs.likeliest(row) for row in range(rows)]
-    assert likeliest == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
+    best = [outputs.most_likely(row) for row in range(rows)]
+    assert best == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
     for ask in (outputs.logprobs, outputs.logsumexp):
         with pytest.raises(AssertionError, match="no row asked for log-probabilities"):
             ask(0, 0)
@@ -119,33 +124,60 @@ def test_what_is_no_number_is_told_without_scores_too(rows):
 def test_on_a_device_rows_are_ranked_whoever_wants_it():
     outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
     top_ids, top_logprobs = outputs.best(3)
-    likeliest = [outputs.likeliest(row) for row in range(3)]
-    assert [(ids[0], scores[0]) for ids, scores in zip(top_ids, top_logprobs, strict=True)] == likeliest
+    best = [outputs.most_likely(row) for row in range(3)]
+    assert [(ids[0], scores[0]) for ids, scores in zip(top_ids, top_logprobs, strict=True)] == best
     assert [best[0] for best in top_logprobs] == logprobs_RV.max(1).tolist()
 
 
+def moved(outputs, arena, *sizes, **more):
+    """Makes room; returns whether bindings to the outputs became invalid."""
+    before = arena.generation
+    outputs.ensure(*sizes, **more)
+    return arena.generation != before
+
+
 def test_turns_with_and_without_scores_keep_each_others_bindings():
-    outputs = LogitsBlocks(HostMemory(), WORDS)
-    assert outputs.ensure(4, 1, is_scored=False)
+    outputs = LogitsBlocks(arena := Arena(HostMemory()), WORDS)
+    assert moved(outputs, arena, 4, 1, is_scored=False)
     plain = outputs.size
     assert plain == 4 * WORDS * 4, "no room for what nobody wants"
-    assert outputs.ensure(4, 8)
+    assert moved(outputs, arena, 4, 8)
     assert outputs.size > 2 * plain
     for is_scored in (False, True, False):
-        assert not outputs.ensure(4, 8 if is_scored else 1, is_scored=is_scored)
+        assert not moved(outputs, arena, 4, 8 if is_scored else 1, is_scored=is_scored)
 
 
-def test_bindings_stay_valid_until_shapes_change():
-    outputs = LogitsBlocks(HostMemory(), WORDS)
-    assert outputs.ensure(4, 8)
-    assert not outputs.ensure(4, 6)
-    assert not outputs.ensure(2, 8)
-    assert outputs.ensure(2, 1)
-    assert outputs.ensure(8, 1)
+def test_bindings_stay_valid_until_there_is_too_little_room():
+    outputs = LogitsBlocks(arena := Arena(HostMemory()), WORDS)
+    assert moved(outputs, arena, 4, 8)
+    assert not moved(outputs, arena, 4, 6)
+    assert not moved(outputs, arena, 2, 8)
+    assert not moved(outputs, arena, 2, 1)
+    assert moved(outputs, arena, 8, 1)
+
+
+def test_lines_are_ranked_by_bindings_of_their_number_and_top_k():
+    class Session(FakeSession):
+        made = 0
+
+        def io_binding(self):
+            self.made += 1
+            return self
+
+        def run_with_iobinding(self, binding, options):
+            runs.append(self.bound["top_ids"][2])
+
+    session, runs = Session(), []
+    outputs = LogitsBlocks(Arena(HostMemory()), WORDS, session)
+    for top_k in (8, 4, 8):
+        outputs.ensure(4, top_k)
+        outputs.rank(0, 4)
+        outputs.rank(0, 4)
+    assert session.made == 2
 
 
 def test_rows_are_bound_where_they_lie():
-    outputs = LogitsBlocks(HostMemory(), WORDS)
+    outputs = LogitsBlocks(Arena(HostMemory()), WORDS)
     outputs.ensure(4, 8)
     whole, part = bound(outputs, 0, 4), bound(outputs, 1, 2)
     for name in ("logits", "logprobs"):

@@ -1,0 +1,181 @@
+"""The decoder's passes over the rows of an engine: prefill chunks, decode steps, drafts.
+
+Which tokens go into which rows is decided by the plan (`service.step`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from service.runtime.batching import pad
+from service.runtime.bindings import B, Binding, BindingCache
+from service.runtime.kv_cache import CacheBuffers, outputs_by_state
+from service.runtime.model_sessions import ModelSessions
+from service.runtime.row_shortlist import RowShortlist
+from service.runtime.sessions import run_options
+from service.runtime.step_inputs import RowInputs
+from service.runtime.step_outputs import LogitsBlocks
+from service.step import Draft, PrefillChunk, Scored, StepPlan, padded
+
+STEPS_UNTIL_CAPTURE, MAX_GRAPHS = 8, 64
+"""A step is captured as a CUDA graph after so many runs with the same rows and capacities; a runner captures no more
+than MAX_GRAPHS, because ONNX Runtime frees none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBuffers:
+    """What the passes of an engine read and write, by row or line."""
+
+    caches: CacheBuffers
+    inputs: RowInputs
+    logits: LogitsBlocks
+    shortlist: RowShortlist | None
+
+
+class StepBinding(Binding):
+    """A decode step of the first rows. runs: how many there were, where steps are captured; options: once this one is
+    captured."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self.runs, self.options = 0, None
+
+
+class Decoder:
+    """The passes of one `decode` session for the rows of an engine. One thread uses it."""
+
+    def __init__(self, model: ModelSessions, session: Any, buffers: RowBuffers) -> None:
+        self._model, self._session, self._buffers = model, session, buffers
+        self._caches, self._inputs = buffers.caches, buffers.inputs
+        self._arena = buffers.caches.arena
+        self._names = frozenset(model.variant.graphs["decode"].inputs)
+        self._outputs_of = outputs_by_state(model.variant)
+        self._eos_ids = model.manifest.tokens.ends
+        self._steps: BindingCache[StepBinding] = BindingCache(self._arena)
+        self._total_length = np.zeros((), np.int32)
+        self._uncaptured = run_options(None) if model.choice.captures else None
+        self._graphs = 0  # steps that were captured
+
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
+        """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
+        padding is cached after the end of a row, where the next input overwrites it."""
+        first, width = chunks[0], padded(len(chunks[0].tokens))
+        # The operator takes a chunk with a past to be as long as it is wide: its padding counts.
+        ends = [len(chunk.tokens) if chunk.start == 0 else chunk.start + width for chunk in chunks]
+        binding = self._bind(Binding(self._session), first.row, len(chunks), lines=(0, 0))
+        self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
+        self._feed(binding, "starts", np.array([chunk.start for chunk in chunks], np.int64))
+        self._feed(binding, "lengths", np.array(ends, np.int32))
+        total = self._caches.capacities["self_kv"] if first.start else width
+        self._feed(binding, "total_length", np.array(total, np.int32))
+        source_lengths = self._inputs["source_lengths"]
+        self._feed(binding, "source_lengths", source_lengths[first.row : first.row + len(chunks)])
+        self._feed(binding, "positions", np.zeros((0, 2), np.int64))  # no logits
+        binding.run(self._uncaptured)
+
+    def verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
+        """Computes the logits after each token of each draft, into lines from `line` on; one draft at a time, because
+        the operator takes no others. Returns the seconds of each."""
+        seconds = []
+        for draft in drafts:
+            started_s, count = time.perf_counter(), len(draft.tokens)
+            binding = self._bind(Binding(self._session), draft.row, 1, lines=(line, count))
+            self._feed(binding, "tokens", np.array([draft.tokens], np.int64))
+            self._feed(binding, "starts", np.array([draft.start], np.int64))
+            self._feed(binding, "lengths", np.array([draft.start + count], np.int32))
+            self._feed(binding, "total_length", np.array(self._caches.capacities["self_kv"], np.int32))
+            self._feed(binding, "positions", np.stack([np.zeros(count, np.int64), np.arange(count)], 1))
+            binding.run(self._uncaptured)
+            line += count
+            seconds.append(time.perf_counter() - started_s)
+        return seconds
+
+    def step(self, plan: StepPlan) -> list[Scored]:
+        """One decode step of all rows, and the extra greedy steps of a single row. Returns the inputs of the latter,
+        with their scores. If the turn is ranked, each step writes a line of its own."""
+        rows, inputs, logits = len(plan.tokens), self._inputs, self._buffers.logits
+        inputs["tokens"][:rows, 0] = plan.tokens
+        inputs["starts"][:rows] = plan.starts
+        inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
+        self._total_length[...] = self._caches.capacities["self_kv"]
+        self._arena.memory.settle()
+        until_s = time.perf_counter() + plan.extra_greedy_s
+        asked, shortlist = logits_rows(plan), self._buffers.shortlist if plan.shortlist_rows else None
+        binding = self._step(rows, 0, asked)
+        self._run(binding)
+        extra: list[Scored] = []
+        line = 0
+        if shortlist is not None:
+            shortlist.rank(rows, line)
+        while len(extra) < plan.extra_greedy_steps and time.perf_counter() < until_s:
+            if shortlist is None and self._arena.memory.device != "cpu":
+                logits.rank(line, rows)
+            token, score = logits.most_likely(line) if shortlist is None else shortlist.most_likely(line)
+            if token in self._eos_ids:
+                break
+            extra.append((token, score))
+            if logits.is_ranked:
+                line += 1
+                binding = self._step(rows, line, asked)
+            start = plan.starts[0] + len(extra)
+            inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
+            self._run(binding)
+            if shortlist is not None:
+                shortlist.rank(rows, line)
+        return extra
+
+    def _step(self, rows: int, line: int, asked: int) -> StepBinding:
+        """A binding for a step of the first rows that writes logits of `asked` of them to lines from `line` on."""
+        capacities = self._caches.capacities
+        key = rows, line, asked, capacities.get("self_kv", 0), capacities.get("cross_kv", 0)
+        binding = self._steps.get(key)
+        if binding is None:
+            binding = self._bind(StepBinding(self._session), 0, rows, lines=(line, asked))
+            self._steps.add(key, binding)
+            self._inputs.bind(binding, rows, self._names, asked=asked)
+            self._feed(binding, "total_length", self._total_length)
+        return binding
+
+    def _run(self, binding: StepBinding) -> None:
+        """Runs a step with the inputs of its rows."""
+        self._inputs.write()
+        if self._uncaptured is not None:
+            self._count(binding)
+        binding.run(binding.options or self._uncaptured)
+
+    def _count(self, binding: StepBinding) -> None:
+        """Has a step captured that recurs: what it binds stays in place, and what it reads of main memory stays the
+        same, the capacity."""
+        binding.runs += 1
+        if binding.runs == STEPS_UNTIL_CAPTURE and self._graphs < MAX_GRAPHS:
+            self._graphs += 1
+            binding.options = run_options(next(self._model.graph_ids))
+
+    def _bind(self, binding: B, first: int, rows: int, *, lines: tuple[int, int]) -> B:
+        """Binds the caches of rows [first, first + rows) and the outputs. lines: the first one, and how many."""
+        for buffer in self._caches.buffers:
+            if buffer.kind == "shortlist":
+                continue
+            for name, place in buffer.places(first, rows):
+                binding.read(name if buffer.kind == "cross_kv" else f"past.{name}", place)
+                for output in self._outputs_of[name]:
+                    binding.write(output, place)
+        self._buffers.logits.bind(binding, *lines)
+        if self._buffers.shortlist is not None:
+            self._buffers.shortlist.bind_states(binding, rows)
+        return binding
+
+    def _feed(self, binding: Binding, name: str, array: np.ndarray) -> None:
+        """Binds an array in main memory, if `decode` has this input; other devices copy it now."""
+        if name in self._names:
+            binding.read_array(name, array)
+
+
+def logits_rows(plan: StepPlan) -> int:
+    """Rows whose logits are wanted: all, unless each has a shortlist."""
+    return 0 if len(plan.shortlist_rows) == plan.rows else plan.rows

@@ -1,0 +1,122 @@
+"""The encoder's passes: sources of new rows, in batches, into the cross-attention caches of their rows.
+
+Which sources share a batch is decided in `service.runtime.batching`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from service.encoder_request import EncoderOutput
+from service.runtime.batching import contiguous_runs, encoder_outputs_by_row, mask_positions, pad, source_width
+from service.runtime.bindings import Arena, Binding, BindingCache, Place
+from service.runtime.kv_cache import CacheBuffer
+from service.runtime.memory import Block
+from service.runtime.step_inputs import RowInputs
+from service.step import NewRow
+
+
+class Scratch:
+    """Memory for cross keys and values without padding between rows: the encoder writes there, because the caches of
+    rows have another pitch. It is kept, so that few runs allocate.
+
+    buffers: the cross-attention caches.
+    """
+
+    def __init__(self, arena: Arena, buffers: Sequence[CacheBuffer]) -> None:
+        self.arena, self.buffers = arena, buffers
+        self._blocks: dict[str, Block] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes allocated. From any thread."""
+        return sum(block.size for block in list(self._blocks.values()))
+
+    def block(self, buffer: CacheBuffer, rows: int, length: int) -> Block:
+        """A block with room for the states of `buffer`: `rows` rows of `length` positions."""
+        name, size = buffer.names[0], buffer.count * buffer.scratch_size(rows, length)
+        block = self._blocks.get(name)
+        if block is None or block.size < size:
+            block = self._blocks[name] = self.arena.allocate(1 << (size - 1).bit_length())
+        return block
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Makes room for the states of `rows` rows of `length` positions."""
+        for buffer in self.buffers:
+            self.block(buffer, rows, length)
+
+    def places(self, rows: int, length: int) -> Iterator[tuple[str, Place]]:
+        """Each state's name and where it lies in its block, for a binding."""
+        for buffer in self.buffers:
+            block, size = self.block(buffer, rows, length), buffer.scratch_size(rows, length)
+            shape = buffer.shape_for(rows, length)
+            for place, name in enumerate(buffer.names):
+                yield name, self.arena.place(block, place * size, buffer.dtype, shape)
+
+
+class EncoderBinding(Binding):
+    """A run over `count` sources of one width: arrays that are filled anew each time and bound once."""
+
+    def __init__(self, session: Any, count: int, width: int, positions: np.ndarray | None = None) -> None:
+        """positions: the mask positions whose predictions are wanted; None: the graph has none."""
+        super().__init__(session)
+        self.source, self.lengths = np.zeros((count, width), np.int64), np.zeros(count, np.int32)
+        if positions is not None:
+            self.read_array("places", positions)
+        self.bind_sources()
+
+    def bind_sources(self) -> None:
+        """Binds the arrays; devices copy what they hold now."""
+        self.read_array("source", self.source)
+        self.read_array("source_lengths", self.lengths)
+
+
+class Encoder:
+    """The passes of one `encode` session for the rows of an engine. One thread uses it."""
+
+    def __init__(self, session: Any, scratch: Scratch, rows: RowInputs, *, has_mask_positions: bool) -> None:
+        self._session, self._scratch, self._has_mask_positions = session, scratch, has_mask_positions
+        self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
+        self._bindings: BindingCache[EncoderBinding] = BindingCache(scratch.arena)
+
+    def encode(self, new_rows: Sequence[NewRow]) -> dict[int, EncoderOutput]:
+        """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the outputs that were
+        asked for, by row."""
+        width, count = source_width(new_rows[-1]), len(new_rows)
+        wanted = sorted({name for new in new_rows if new.encoder_request for name in new.encoder_request.outputs})
+        positions = mask_positions(new_rows, width) if self._has_mask_positions else None
+        binding = self._binding(count, width, wanted, positions)
+        rows = [new.row for new in new_rows]
+        binding.source[:] = pad([new.source for new in new_rows], width)
+        binding.lengths[:] = self._source_lengths[rows] = [len(new.source) for new in new_rows]
+        if self._memory.device != "cpu":
+            binding.bind_sources()
+        binding.run()
+        outputs = binding.io.get_outputs()[-len(wanted) :] if wanted else ()
+        found = encoder_outputs_by_row(new_rows, dict(zip(wanted, (one.numpy() for one in outputs), strict=True)))
+        for first, stop in contiguous_runs(rows):
+            valid = len(new_rows[stop - 1].source)
+            for buffer in self._scratch.buffers:
+                block = self._scratch.block(buffer, count, width)
+                place = {"first": first, "count": stop - first, "valid": valid, "rows": count, "length": width}
+                buffer.take(block, rows[first], **place)
+        self._memory.settle()
+        return found
+
+    def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> EncoderBinding:
+        """A binding for `count` sources of one width; kept if no more than the caches is asked for."""
+        self._scratch.reserve(count, width)  # may allocate, and so comes first
+        is_plain = not wanted and positions is None
+        binding = self._bindings.get((count, width)) if is_plain else None
+        if binding is None:
+            binding = EncoderBinding(self._session, count, width, positions)
+            for name, place in self._scratch.places(count, width):
+                binding.write(name, place)
+            for name in wanted:
+                binding.io.bind_output(name, "cpu")
+            if is_plain:
+                self._bindings.add((count, width), binding)
+        return binding

@@ -1,0 +1,172 @@
+"""The sessions of one bundle, shared by all engines of a model. Rows, buffers and bindings are a runner's own.
+
+Threads and locks. Engines run the sessions concurrently; ONNX Runtime allows that. Two sessions may be opened while
+engines run:
+
+- `single_engine_sessions`, a second copy of the decoder for a single busy engine. Engines count their steps without a
+  lock, so that the count is approximate. The first one to reach SINGLE_ENGINE_STEPS takes the opener under `_claim`,
+  which nobody holds for longer than that, and starts the thread `single-engine-sessions`. That thread opens the session
+  and assigns the attribute; until then engines find it empty and use the shared sessions. None of them ever waits.
+- the attention session, opened on first use by the thread that asks, under `_attention`: whoever asks meanwhile waits.
+
+`BusyEngines` has a lock of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from export.bundle import BundleError, Manifest, Variant, verify_files
+from service.cache_layout import CacheLayout
+from service.errors import StartupError
+from service.runtime.busy_engines import BusyEngines
+from service.runtime.sessions import (
+    CPU,
+    Device,
+    ExecutionChoice,
+    Open,
+    Precision,
+    Sessions,
+    open_session,
+    open_sessions,
+    open_single_engine_sessions,
+    providers_of,
+    single_engine_role,
+)
+
+SINGLE_ENGINE_MIN_BYTES = 1 << 24
+"""Smallest decoder weights for which several threads pay, unless threads are asked for. A step of a smaller one waits
+longer for its threads than it computes: one sentence at a time, static int8 on two Zen 4 cores, two threads instead of
+one make 131 sentences/s of 159 with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
+
+SINGLE_ENGINE_STEPS = 128
+"""Steps of a single busy engine after which a model is worth a second copy of its decoder's weights."""
+
+log = logging.getLogger(__name__)
+
+
+class ModelSessions:
+    """The sessions of one bundle. None of them is ever replaced.
+
+    sessions, single_engine_sessions: by role; the latter are used in place of the former by a single busy engine.
+    busy_engines: shared by all engines that use the same cores. graph_ids: of captured CUDA graphs, unique in a model.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        choice: ExecutionChoice,
+        sessions: Sessions,
+        *,
+        single_engine_sessions: Sessions | None = None,
+        busy_engines: BusyEngines | None = None,
+    ) -> None:
+        self.manifest, self.choice, self.sessions = manifest, choice, sessions
+        self.single_engine_sessions: Sessions = single_engine_sessions or {}
+        self.busy_engines = busy_engines or BusyEngines()
+        self.graph_ids = itertools.count(1)
+        self.variant: Variant = manifest.variant(choice.precision)
+        self.layout = CacheLayout.of(self.variant.states)
+        self._claim, self._attention = threading.Lock(), threading.Lock()
+        self._open_late: Callable[[], Sessions] | None = None
+        self._single_engine_steps = 0
+        self._open_attention: Callable[[], Any] | None = None
+        self._attention_session: Any = None
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        manifest: Manifest,
+        *,
+        device: Device = "auto",
+        precision: Precision = "auto",
+        single_engine_threads: int = 1,
+        single_engine_min_bytes: int = 0,
+        single_engine_eagerly: bool = True,
+        busy_engines: BusyEngines | None = None,
+        available: Sequence[str] | None = None,
+        open_graph: Open | None = None,
+    ) -> Self:
+        """Opens the graphs of a bundle whose files were verified. Raises StartupError.
+
+        single_engine_threads: intra-op threads of a decode step, or of an encoder without decoder, while no other
+            runner of `busy_engines` has rows; more than 1 load the weights of that graph a second time.
+        single_engine_min_bytes: smallest graph for which that is done. single_engine_eagerly: now, not on demand.
+        available, open_graph: the installed providers and how a graph becomes a session, for tests.
+        """
+        choice, sessions = open_sessions(
+            path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
+        )
+        model = cls(manifest, choice, sessions, busy_engines=busy_engines)
+        if "attend" in model.variant.graphs:
+            file = path / model.variant.graphs["attend"].file
+            model._open_attention = partial(open_graph or open_session, file, providers_of(choice.provider))
+        is_large = model.bytes_of(single_engine_role(model.variant.graphs)) >= single_engine_min_bytes
+        if choice.provider == CPU and single_engine_threads > 1 and is_large:
+            if single_engine_eagerly:
+                threads = single_engine_threads
+                model.single_engine_sessions = open_single_engine_sessions(path, manifest, choice, threads=threads)
+            else:
+                model._open_late = partial(_verify_and_open, path, manifest, choice, threads=single_engine_threads)
+        return model
+
+    @property
+    def has_single_engine_mode(self) -> bool:
+        """Whether a single busy engine computes on several threads, now or after SINGLE_ENGINE_STEPS."""
+        return bool(self.single_engine_sessions) or self._open_late is not None
+
+    def sessions_for_single_engine(self, steps: int) -> Sessions:
+        """The sessions for `steps` more decode steps of a single busy engine; {}: the shared ones. They are opened in
+        the background after SINGLE_ENGINE_STEPS, so that a server that is always busy never pays for them."""
+        if self._open_late is not None:
+            self._single_engine_steps += steps
+            if self._single_engine_steps >= SINGLE_ENGINE_STEPS:
+                with self._claim:
+                    opener, self._open_late = self._open_late, None
+                if opener is not None:
+                    name = "single-engine-sessions"
+                    threading.Thread(target=self._open_single_engine, args=(opener,), name=name, daemon=True).start()
+        return self.single_engine_sessions
+
+    def _open_single_engine(self, opener: Callable[[], Sessions]) -> None:
+        try:
+            self.single_engine_sessions = opener()
+        except (BundleError, StartupError) as error:
+            log.warning("decode steps stay on one thread each: %s", error)
+
+    def open_attend(self) -> Any:
+        """The session that returns attention weights, opened on first use. That takes a while: call it first on a
+        thread that may block, neither the event loop nor, better, an engine's."""
+        assert self._open_attention is not None, "the bundle was exported without attention"
+        with self._attention:
+            if self._attention_session is None:
+                self._attention_session = self._open_attention()
+            return self._attention_session
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
+        roles = [*self.sessions, *self.single_engine_sessions]
+        return sum(map(self.bytes_of, roles if self._attention_session is None else [*roles, "attend"]))
+
+    def bytes_of(self, role: str) -> int:
+        """Bytes of a graph's files, external weights included."""
+        file = self.variant.graphs[role].file
+        return sum(
+            digest.bytes
+            for name, digest in self.manifest.files.items()
+            if name == file or name.startswith(file + ".")  # weights in a file of their own
+        )
+
+
+def _verify_and_open(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
+    """See `open_single_engine_sessions`. Raises BundleError if the files changed after the others were opened."""
+    verify_files(path, manifest)
+    return open_single_engine_sessions(path, manifest, choice, threads=threads)

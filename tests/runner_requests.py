@@ -1,0 +1,119 @@
+"""Requests for tiny bundles on ONNX Runtime, and their answers from runners and from PyTorch."""
+
+import random
+import weakref
+from typing import Any
+
+import numpy as np
+
+from model.reference.greedy import greedy
+from service.decoding.search import advance, search_for
+from service.engine.invariants import check_invariants
+from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.options import DecodingOptions
+from service.request import Request
+from service.sequence import Sequence
+from tests.fakes import drain
+from tests.tiny import tiny_config, tiny_model
+
+BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
+
+
+SCORED = DecodingOptions(token_logprobs=True)
+
+
+def requests_for(model, count, seed=1):
+    """Mixed lengths; prompts of one token and of many, also for a model with a source. Log-probabilities are wanted."""
+    rng, limits = random.Random(seed), model.manifest.limits
+
+    def tokens(most):
+        return tuple(rng.randrange(4, limits.vocab_size) for _ in range(rng.randrange(most)))
+
+    made = []
+    for number in range(count):
+        source = (*tokens(limits.max_source_len - 1), 2) if limits.max_source_len else ()
+        prompt = (1, *tokens(rng.choice([1, 4, 40])))
+        room = limits.max_target_len - len(prompt) + 1
+        made.append(
+            Request(
+                request_id=str(number),
+                source=source,
+                prompt=prompt,
+                max_tokens=rng.randrange(1, room + 1),
+                options=SCORED,
+            )
+        )
+    return made
+
+
+def reference(model, requests):
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
+    return [greedy(torch_model, r.prompt, source=r.source, max_tokens=r.max_tokens) for r in requests]
+
+
+def sequence_for(runner, request):
+    return Sequence(request, search_for(request, eos_ids=runner.eos_ids))
+
+
+def logprobs_of(runner, requests, *, arrivals=(), **config):
+    """Every request's distribution at every position, (steps, V); `arrivals`: the turn in which each one comes."""
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
+    todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
+    said: dict[str, list[np.ndarray]] = {}
+    turn = 0
+    while todo or not scheduler.is_idle:
+        while todo and todo[0][0] <= turn:
+            scheduler.submit(sequence_for(runner, requests[todo.pop(0)[1]]))
+        plan = scheduler.plan(0.0)
+        if plan.live:
+            outputs = runner.run(plan.step)
+            for sequence in plan.live:
+                if sequence not in plan.prefill.unfinished:
+                    said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
+            advance(scheduler.commit(plan), outputs)
+        assert check_invariants(scheduler) == []
+        turn += 1
+    return {name: np.stack(lines) for name, lines in said.items()}
+
+
+def alone(model, requests):
+    logprobs: dict[str, np.ndarray] = {}
+    for request in requests:
+        logprobs |= logprobs_of(model.runner(max_rows=1), [request])
+    return logprobs
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    different = [name for name in one if not np.array_equal(one[name], other[name])]
+    assert not different, f"{len(different)} of {len(one)} requests differ"
+
+
+def decode_together(runner, requests, **config):
+    """Everything that the answers of each request say."""
+    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
+    sequences = [sequence_for(runner, request) for request in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    drain(scheduler, runner)
+    return [
+        [(answer.tokens, answer.logprobs, answer.normalised if answer.logprobs else None) for answer in s.answers]
+        for s in sequences
+    ]
+
+
+class CountingSession:
+    """A session that knows the bindings in use."""
+
+    def __init__(self, session):
+        self.session, self.made = session, 0
+        self.bindings: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def io_binding(self):
+        binding = self.session.io_binding()
+        self.bindings.add(binding)
+        self.made += 1
+        return binding
+
+    def run_with_iobinding(self, binding, options=None):
+        self.session.run_with_iobinding(binding, options)

@@ -1,0 +1,57 @@
+"""Attention weights of separate passes, against PyTorch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from export.bundle import load_bundle
+from model.architectures import SourceModel
+from model.reference.greedy import cross_attention
+from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.runtime.runner import OnnxModel
+from service.runtime.sessions import open_session
+from tests.runner_requests import requests_for, sequence_for
+from tests.tiny import tiny_config, tiny_model
+
+
+def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_bundle):
+    opened: list[str] = []
+
+    def open_graph(file, providers):
+        opened.append(file.name)
+        return open_session(file, providers)
+
+    manifest = load_bundle(tiny_attention_bundle)
+    model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
+    held = model.weight_bytes
+    names = ["align", "decode", "encode", "logprobs", "project_shortlist", "shortlist_logprobs"]
+    assert sorted(opened) == [f"{name}.onnx" for name in names]
+    assert model.open_attend() is model.open_attend()
+    assert opened[len(names) :] == ["attend.onnx"]
+    assert model.weight_bytes == held + manifest.files["fp32/attend.onnx"].bytes
+
+
+@pytest.mark.parametrize("bundle", ["tiny_attention_bundle", "tiny_recurrent_bundle"])
+def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request):
+    path = request.getfixturevalue(bundle)
+    model = OnnxModel.open(path, load_bundle(path), device="cpu")
+    torch_model = tiny_model(tiny_config(model.manifest.architecture))
+    assert isinstance(torch_model, SourceModel)
+    requests = [replace(request, prompt=(1,), max_tokens=6) for request in requests_for(model, 7)]
+    attention: list[dict[str, np.ndarray]] = []
+    for together in (requests, *([request] for request in requests)):
+        runner = model.runner(max_rows=16)
+        scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
+        for request in together:
+            scheduler.submit(sequence_for(runner, request))
+        plan = scheduler.plan(0.0)
+        outputs = runner.run(plan.step)
+        attention.append(
+            {s.request.request_id: outputs.turn.deferred.cross_attention(s.rows[0], (1, 7, 9, 5)) for s in plan.live}
+        )
+    for request, alone in zip(requests, attention[1:], strict=True):
+        expected = cross_attention(torch_model, (1, 7, 9, 5), source=request.source).numpy()
+        assert attention[0][request.request_id].shape == expected.shape
+        assert attention[0][request.request_id] == pytest.approx(expected, abs=1e-5)
+        assert np.array_equal(attention[0][request.request_id], alone[request.request_id])

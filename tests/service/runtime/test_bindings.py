@@ -1,0 +1,109 @@
+"""A binding to memory that has moved is never used, whoever forgets what."""
+
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.runtime.bindings import MAX_BINDINGS, Arena, Binding, BindingCache
+from service.runtime.memory import HostMemory
+from service.runtime.runner import OnnxModel, OnnxRunner
+from tests.runner_requests import CountingSession, alone, assert_same_bits, logprobs_of, requests_for
+
+FLOAT = np.dtype(np.float32)
+
+
+class FakeSession:
+    def __init__(self):
+        self.bound, self.runs = {}, []
+
+    def io_binding(self):
+        return self
+
+    def bind_input(self, name, *place):
+        self.bound[name] = place
+
+    bind_output = bind_input
+
+    def run_with_iobinding(self, binding, options=None):
+        self.runs.append(options)
+
+
+def test_a_binding_is_found_until_memory_of_its_arena_moves():
+    arena = Arena(HostMemory())
+    cache: BindingCache[Binding] = BindingCache(arena)
+    arena.allocate(64)
+    assert cache.get("step") is None
+    binding = cache.add("step", Binding(FakeSession()))
+    assert cache.get("step") is binding
+    Arena(HostMemory()).allocate(64)
+    assert cache.get("step") is binding, "another arena"
+    arena.allocate(0)
+    assert cache.get("step") is None
+    assert len(cache) == 0
+
+
+def test_memory_that_moves_while_a_binding_is_made_is_a_broken_promise():
+    arena = Arena(HostMemory())
+    cache: BindingCache[Binding] = BindingCache(arena)
+    cache.get("step")
+    arena.allocate(64)
+    with pytest.raises(AssertionError, match="memory moved"):
+        cache.add("step", Binding(FakeSession()))
+
+
+def test_only_memory_of_the_arena_can_be_bound():
+    memory = HostMemory()
+    arena, other = Arena(memory), Arena(memory)
+    block = arena.allocate(64)
+    assert arena.place(block, 16, FLOAT, (2, 3)) == ("cpu", 0, FLOAT, (2, 3), block.address + 16)
+    for foreign in (memory.allocate(64), other.allocate(64)):
+        with pytest.raises(AssertionError, match="must come from the arena"):
+            arena.place(foreign, 0, FLOAT, (1,))
+
+
+def test_a_cache_keeps_a_bounded_number_of_bindings():
+    cache: BindingCache[Binding] = BindingCache(Arena(HostMemory()))
+    for number in range(3 * MAX_BINDINGS):
+        cache.add(number, Binding(FakeSession()))
+        assert len(cache) <= MAX_BINDINGS
+
+
+def test_arrays_that_a_binding_reads_live_as_long_as_it_does():
+    session = FakeSession()
+    binding = Binding(session)
+    binding.read_array("tokens", np.arange(5))
+    device, _, dtype, shape, address = session.bound["tokens"]
+    for _ in range(100):
+        np.zeros(5, np.int64)
+    assert (device, dtype, shape) == ("cpu", np.int64, (5,))
+    again = np.ctypeslib.as_array((np.ctypeslib.as_ctypes_type(np.int64) * 5).from_address(address))
+    assert again.tolist() == [0, 1, 2, 3, 4]
+    binding.run("options")
+    assert session.runs == ["options"]
+
+
+class Haunted(HostMemory):
+    """Memory whose blocks are overwritten with NaN, and kept, as soon as nobody refers to them."""
+
+    def allocate(self, size):
+        block = super().allocate(size)
+        weakref.finalize(block, block.bytes.fill, 0xFF)
+        self.graves.append(block.bytes)
+        return block
+
+    def __init__(self):
+        self.graves: list[np.ndarray] = []
+
+
+def test_answers_are_right_while_all_buffers_move_all_the_time(model):
+    """Few rows and short texts first, so that every buffer grows in the middle of answers."""
+    requests = [replace(request, prompt=(1,)) for request in requests_for(model, 20, seed=4)]
+    order = sorted(range(len(requests)), key=lambda number: requests[number].max_tokens)
+    decode = CountingSession(model.sessions["decode"])
+    counted = OnnxModel(model.manifest, model.choice, {**model.sessions, "decode": decode})
+    runner = OnnxRunner(counted, Haunted(), max_rows=20)
+    arrivals = [2 * order.index(number) for number in range(len(requests))]
+    assert_same_bits(logprobs_of(runner, requests, arrivals=arrivals, max_rows=20), alone(model, requests))
+    assert decode.made > 5, "bindings were made anew"

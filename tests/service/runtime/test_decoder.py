@@ -1,0 +1,281 @@
+"""Prefill in chunks, extra greedy steps, drafts, and captured steps, on tiny exported bundles."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from export.bundle import load_bundle
+from service.decoding.search import advance
+from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.options import DecodingOptions
+from service.request import Request
+from service.runtime.decoder import MAX_GRAPHS
+from service.runtime.memory import CudaMemory
+from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.sessions import CUDA
+from service.runtime.step_outputs import FEW_LINES
+from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at, drain
+from tests.runner_requests import (
+    SCORED,
+    CountingSession,
+    alone,
+    assert_same_bits,
+    logprobs_of,
+    reference,
+    requests_for,
+    sequence_for,
+)
+
+
+def prompts_that_begin_alike(model, count, seed):
+    """Long prompts with one of three beginnings, cut at every length."""
+    rng, words = random.Random(seed), model.manifest.limits.vocab_size
+    beginnings = [tuple(rng.randrange(4, words) for _ in range(48)) for _ in range(3)]
+    made = []
+    for number in range(count):
+        end = tuple(rng.randrange(4, words) for _ in range(rng.randrange(9)))
+        prompt = (1, *rng.choice(beginnings)[: rng.randrange(10, 49)], *end)
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=rng.randrange(1, 8), options=SCORED))
+    return made
+
+
+@pytest.mark.parametrize(("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
+@pytest.mark.parametrize("prefix_cache_bytes", [0, 1 << 20, 40_000])
+def test_distributions_are_the_same_bits_however_prompts_are_read(
+    reader, max_rows, max_prefill_tokens, spread, prefix_cache_bytes
+):
+    """Block by block over many turns beside running rows, or copied from others; against all blocks at once, alone."""
+    requests = prompts_that_begin_alike(reader, 40, seed=max_rows)
+    rng = random.Random(spread)
+    together = logprobs_of(
+        reader.runner(max_rows=max_rows),
+        requests,
+        arrivals=[rng.randrange(spread) for _ in requests],
+        max_rows=max_rows,
+        max_prefill_tokens=max_prefill_tokens,
+        max_idle_prefill_tokens=max_prefill_tokens,
+        chunk_tokens=16,
+        prefix_cache_bytes=prefix_cache_bytes,
+    )
+    apart: dict[str, np.ndarray] = {}
+    for request in requests:
+        apart |= logprobs_of(reader.runner(max_rows=1), [request], chunk_tokens=16)
+    assert_same_bits(apart, together)
+
+
+def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reader):
+    requests = prompts_that_begin_alike(reader, 20, seed=5)
+    settings = SchedulerConfig(max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 20)
+    runner = reader.runner(max_rows=8)
+    scheduler = Scheduler(settings, runner.limits, runner.layout)
+    sequences = [sequence_for(runner, request) for request in requests]
+    reused = []
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    drain(scheduler, runner, on_turn=lambda plan: reused.append(plan.prefix_hit_tokens))
+    assert [sequence.answers[0].tokens for sequence in sequences] == reference(reader, requests)
+    assert sum(reused) > 100
+
+
+@pytest.mark.parametrize("steps_at_once", [4, 2 * FEW_LINES])
+@pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
+def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options, steps_at_once):
+    requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
+    told = []
+    for greedy_steps_per_turn in (1, steps_at_once):
+        runner, runs = model.runner(max_rows=2), 0
+        for request in requests:
+            settings = SchedulerConfig(max_rows=2, greedy_steps_per_turn=greedy_steps_per_turn, greedy_turn_s=60.0)
+            scheduler = Scheduler(settings, runner.limits, runner.layout)
+            scheduler.submit(sequence := sequence_for(runner, request))
+            while not scheduler.is_idle:
+                plan = scheduler.plan(0.0)
+                if plan.live:
+                    runs += 1
+                    advance(scheduler.commit(plan), runner.run(plan.step))
+            told.append((runs, sequence.answers[0].tokens, sequence.answers[0].logprobs))
+    plain, bursts = told[: len(requests)], told[len(requests) :]
+    assert [tokens for _, tokens, _ in plain] == reference(model, requests)
+    assert [answer for _, *answer in bursts] == [answer for _, *answer in plain]
+    assert bursts[-1][0] < 0.6 * plain[-1][0], "turns"
+    assert all(len(logprobs) == (len(tokens) if options is SCORED else 0) for _, tokens, logprobs in bursts)
+
+
+def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model):
+    (request,) = requests_for(model, 1, seed=7)
+    for seconds, taken in ((0.0, 0), (60.0, 2)):
+        runner = model.runner(max_rows=1)
+        settings = SchedulerConfig(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
+        scheduler = Scheduler(settings, runner.limits, runner.layout)
+        scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
+        assert len(runner.run(scheduler.plan(0.0).step).turn.extra_tokens) == taken
+
+
+def repetitive_requests(model, count, seed):
+    """Prompts of which some repeat themselves, and long answers, which sooner or later do."""
+    rng, words = random.Random(seed), model.manifest.limits.vocab_size
+    made = []
+    for number in range(count):
+        part = tuple(rng.randrange(4, words) for _ in range(rng.randrange(1, 7)))
+        prompt = (1, *(part * 8)[: rng.randrange(1, 24)])
+        most = rng.randrange(1, 66 - len(prompt))
+        made.append(Request(request_id=str(number), prompt=prompt, max_tokens=most, options=SCORED))
+    return made
+
+
+def answers_with(speculation, model, requests, **config):
+    runner = model.runner(max_rows=config["max_rows"])
+    scheduler = Scheduler(SchedulerConfig(draft_tokens=9, **config), runner.limits, runner.layout)
+    scheduler.draft_proposer = speculation
+    sequences = [sequence_for(runner, request) for request in requests]
+    for sequence in sequences:
+        scheduler.submit(sequence)
+    drain(scheduler, runner)
+    return [sequence.answers[0] for sequence in sequences]
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 8])
+def test_answers_are_those_without_drafts_whatever_is_drafted(reader, max_rows):
+    requests = repetitive_requests(reader, 24, seed=max_rows)
+    expected = reference(reader, requests)
+    right = {request.request_id: tokens for request, tokens in zip(requests, expected, strict=True)}
+    drafts = RandomDrafts(right, reader.manifest.limits.vocab_size, seed=max_rows)
+    config = {"max_rows": max_rows, "chunk_tokens": 16, "prefix_cache_bytes": 1 << 16}
+    answers = answers_with(drafts, reader, requests, **config)
+    plain = answers_with(None, reader, requests, **config)
+    assert [answer.tokens for answer in answers] == expected
+    assert sum(drafts.accepted) > 100
+    for answer, other in zip(answers, plain, strict=True):
+        assert answer.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert answer.reason is other.reason
+
+
+@pytest.mark.parametrize("max_rows", [1, 4])
+def test_what_was_looked_up_is_right_where_answers_repeat_themselves(reader, max_rows):
+    requests = [replace(request, max_tokens=65 - len(request.prompt)) for request in repetitive_requests(reader, 24, 5)]
+    drafts = EveryDraft(9)
+    answers = answers_with(drafts, reader, requests, max_rows=max_rows)
+    assert [answer.tokens for answer in answers] == reference(reader, requests)
+    assert sum(drafts.accepted) > 50
+
+
+def test_drafts_need_a_decoder_that_reads_blocks(tiny_translation_bundle):
+    model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
+    runner = model.runner(max_rows=2)
+    assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).draft_proposer is None
+
+
+def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader):
+    requests = [Request(request_id=name, prompt=(1, 5, 6, 5, 6, 5, 6), max_tokens=20) for name in "ab"]
+    runner = reader.runner(max_rows=2)
+    scheduler = Scheduler(SchedulerConfig(draft_tokens=3), runner.limits, runner.layout)
+    right = {request.request_id: tokens for request, tokens in zip(requests, reference(reader, requests), strict=True)}
+
+    class Always(RandomDrafts):
+        def propose(self, stepping, rows):
+            return {one: tuple(self.right[one.request.request_id][one.steps :][:2]) for one in stepping}
+
+    scheduler.draft_proposer = Always(right, 0, 0)
+    for request in requests:
+        scheduler.submit(sequence_for(runner, request))
+    advance(scheduler.commit(plan := scheduler.plan(0.0)), runner.run(plan.step))
+    plan = scheduler.plan(0.0)
+    outputs = runner.run(plan.step)
+    assert (plan.step.tokens, len(plan.step.drafts), len(outputs.turn.draft_s)) == ((), 2, 2)
+    advance(scheduler.commit(plan), outputs)
+    assert scheduler.record_drafts(plan, outputs) == (4, 4)
+    assert [sequence.steps for sequence in scheduler.live] == [4, 4]
+
+
+def test_bindings_are_made_once_for_a_row_count(model):
+    decode = CountingSession(model.sessions["decode"])
+    counted = OnnxModel(model.manifest, model.choice, {**model.sessions, "decode": decode})
+    request = replace(requests_for(model, 1)[0], prompt=(1,), max_tokens=60)
+    steps = len(logprobs_of(counted.runner(max_rows=64), [request])["0"])
+    assert decode.made <= 7 < steps, "capacities 8, 16, 24, 32, 48, 64, and one prefill"
+
+
+class DeviceBinding:
+    """A binding as a device has it: what lies in main memory is copied when it is bound."""
+
+    def __init__(self, session):
+        self.real, self.copies, self.places = session.io_binding(), [], []
+
+    def bind_input(self, name, device, number, dtype, shape, address):
+        if device == "cpu":
+            self.copies.append(bytes_at(address, dtype, shape))
+            address = self.copies[-1].ctypes.data
+        else:
+            self.places.append((name, address))
+        self.real.bind_input(name, "cpu", number, dtype, shape, address)
+
+    def bind_output(self, name, device, *place):
+        assert device == "cuda" or not place, "a graph that is launched again writes to no main memory"
+        if place:
+            self.places.append((name, place[-1]))
+        self.real.bind_output(name, "cpu", *place)
+
+    def get_outputs(self):
+        return self.real.get_outputs()
+
+
+class DeviceSession:
+    """A session of the CPU that behaves like one on CUDA which captures: the first run with an id is kept, with
+    whatever it read of main memory, and every later one with that id is the same again, whatever is bound then."""
+
+    def __init__(self, session):
+        self.session, self.captured = session, dict[str, DeviceBinding]()
+        self.runs: Counter[str] = Counter()
+
+    def io_binding(self):
+        return DeviceBinding(self.session)
+
+    def run_with_iobinding(self, binding, options=None):
+        number = options.get_run_config_entry("gpu_graph_id") if options else "-1"
+        self.runs[number] += 1
+        if number != "-1":
+            binding = self.captured.setdefault(number, binding)
+        self.session.run_with_iobinding(binding.real)
+
+
+def as_on_cuda(model):
+    """The model, its graphs on a device that is main memory under another name."""
+    sessions = {role: DeviceSession(session) for role, session in model.sessions.items()}
+    choice = replace(model.choice, provider=CUDA, captures=True)
+    return OnnxModel(model.manifest, choice, sessions), sessions["decode"]
+
+
+def test_steps_that_are_launched_again_say_the_same(model, monkeypatch):
+    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 2)
+    requests = requests_for(model, 40, seed=3)
+    captured, decode = as_on_cuda(model)
+    runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8)
+    assert_same_bits(
+        logprobs_of(runner, requests, max_rows=8), logprobs_of(model.runner(max_rows=8), requests, max_rows=8)
+    )
+    launched = sum(count - 1 for number, count in decode.runs.items() if number != "-1")
+    assert launched > 50, "most steps are launches"
+    assert 0 < len(decode.captured) <= MAX_GRAPHS
+
+
+def test_two_runners_never_take_each_others_captured_steps(model, monkeypatch):
+    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
+    captured, decode = as_on_cuda(model)
+    requests = requests_for(model, 12, seed=4)
+    expected = alone(model, requests)
+    for _ in range(2):
+        runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=1)
+        assert_same_bits({name: said for r in requests for name, said in logprobs_of(runner, [r]).items()}, expected)
+    assert len(decode.captured) > 2
+
+
+def test_no_more_steps_are_captured_than_may_be(model, monkeypatch):
+    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
+    monkeypatch.setattr("service.runtime.decoder.MAX_GRAPHS", 3)
+    captured, decode = as_on_cuda(model)
+    requests = requests_for(model, 20)
+    logprobs_of(OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8), requests, max_rows=8)
+    assert len(decode.captured) == 3

@@ -1,0 +1,139 @@
+"""The second session of a single busy engine: who uses it, when it is opened, what it weighs."""
+
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+
+from export.bundle import load_bundle
+from service.engine.golden_check import decode_single
+from service.errors import StartupError
+from service.runtime.memory import HostMemory
+from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
+from service.runtime.sessions import open_single_engine_sessions
+from tests.runner_requests import assert_same_bits, logprobs_of, reference, requests_for
+
+
+class Noting(OnnxRunner):
+    """Notes of each run its rows, and whether all processors computed it."""
+
+    def __init__(self, model, *, max_rows):
+        super().__init__(model, HostMemory(), max_rows=max_rows)
+        self.noted = []
+
+    def run(self, plan):
+        outputs = super().run(plan)
+        self.noted.append((plan.rows, self.is_single_engine))
+        return outputs
+
+
+@pytest.fixture
+def on_two_threads(path):
+    return OnnxModel.open(path, load_bundle(path), device="cpu", single_engine_threads=2)
+
+
+def test_weights_count_once_for_each_session(model, on_two_threads):
+    size = {role: model.manifest.files[graph.file].bytes for role, graph in model.variant.graphs.items()}
+    assert model.weight_bytes == sum(size.values())
+    assert on_two_threads.weight_bytes == sum(size.values()) + size["decode"]
+
+
+def test_the_bits_of_an_answer_do_not_depend_on_the_threads_of_its_steps(model, on_two_threads):
+    requests = requests_for(model, 24)
+    runner = Noting(on_two_threads, max_rows=8)
+    one = logprobs_of(model.runner(max_rows=8), requests, max_rows=8)
+    assert_same_bits(logprobs_of(runner, requests, max_rows=8), one)
+    assert all(used_all for _, used_all in runner.noted)
+
+
+def test_all_processors_are_for_the_only_runner_that_has_rows(on_two_threads):
+    (request,) = requests_for(on_two_threads, 1)
+    first, second = Noting(on_two_threads, max_rows=1), Noting(on_two_threads, max_rows=1)
+
+    def used_all(runner):
+        runner.noted.clear()
+        logprobs_of(runner, [request])
+        return {used for _, used in runner.noted}
+
+    assert used_all(first) == {True}
+    assert used_all(second) == {False}
+    assert used_all(first) == {False}
+    first.mark_idle()
+    assert used_all(second) == {True}
+    second.reset()
+    assert used_all(first) == {True}
+
+
+def test_a_runner_with_many_rows_leaves_the_other_processors_alone(on_two_threads):
+    requests = requests_for(on_two_threads, SINGLE_ENGINE_ROWS + 4)
+    runner = Noting(on_two_threads, max_rows=SINGLE_ENGINE_ROWS + 4)
+    logprobs_of(runner, requests)
+    assert {used for rows, used in runner.noted if rows > SINGLE_ENGINE_ROWS} == {False}
+    assert {used for rows, used in runner.noted if rows <= SINGLE_ENGINE_ROWS} == {True}
+
+
+def test_one_thread_needs_no_second_session(model):
+    assert model.single_engine_sessions == {}
+
+
+def test_a_small_decoder_is_not_divided(path, model):
+    size = model.bytes_of("decode")
+    for least, roles in ((size, {"decode"}), (size + 1, set())):
+        opened = OnnxModel.open(
+            path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_min_bytes=least
+        )
+        assert set(opened.single_engine_sessions) == roles
+
+
+def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("service.runtime.sessions.open_session", refuse)
+    with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: no memory; fix: single_engine_threads 1"):
+        open_single_engine_sessions(path, model.manifest, model.choice, threads=2)
+
+
+@pytest.fixture
+def opens_late(path, monkeypatch):
+    monkeypatch.setattr("service.runtime.model_sessions.SINGLE_ENGINE_STEPS", 5)
+    return OnnxModel.open(path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_eagerly=False)
+
+
+def opened_late(model):
+    """After those who open it are done."""
+    for thread in threading.enumerate():
+        if thread.name == "single-engine-sessions":
+            thread.join()
+    return set(model.single_engine_sessions)
+
+
+def test_sessions_of_an_engine_alone_are_opened_when_it_was_alone_often_enough(opens_late):
+    runner = Noting(opens_late, max_rows=1)
+    request = replace(requests_for(opens_late, 1)[0], prompt=(1,), max_tokens=4)
+    weights = opens_late.weight_bytes
+    first = logprobs_of(runner, [request])
+    assert opened_late(opens_late) == set()
+    assert {used_all for _, used_all in runner.noted} == {False}
+    assert_same_bits(logprobs_of(runner, [request]), first)
+    assert opened_late(opens_late) == {"decode"}
+    assert opens_late.weight_bytes == weights + opens_late.bytes_of("decode")
+    runner.noted.clear()
+    assert_same_bits(logprobs_of(runner, [request]), first)
+    assert {used_all for _, used_all in runner.noted} == {True}
+
+
+def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monkeypatch, caplog):
+    monkeypatch.setattr("service.runtime.model_sessions.SINGLE_ENGINE_STEPS", 1)
+    copy = tmp_path / "bundle"
+    shutil.copytree(path, copy)
+    model = OnnxModel.open(copy, load_bundle(copy), device="cpu", single_engine_threads=2, single_engine_eagerly=False)
+    with (copy / model.variant.graphs["decode"].file).open("ab") as graph:
+        graph.write(b"other")
+    requests = requests_for(model, 2)
+    runner = model.runner(max_rows=1)
+    assert [decode_single(runner, request) for request in requests] == reference(model, requests)
+    assert opened_late(model) == set()
+    assert "decode steps stay on one thread each: " in caplog.text
+    assert not model.has_single_engine_mode

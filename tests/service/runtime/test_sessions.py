@@ -1,0 +1,156 @@
+"""Which provider and precision a bundle is served on, and the errors that name the fix."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from export.bundle import load_bundle
+from service.errors import StartupError
+from service.runtime.memory import CudaMemory
+from service.runtime.runner import OnnxModel
+from service.runtime.sessions import CPU, CUDA, LAZY_ROLES
+from tests.fakes import FakeCuda
+
+
+class FakeSession:
+    def __init__(self, providers):
+        self.providers = providers
+
+    def get_providers(self):
+        return self.providers
+
+
+def with_precisions(manifest, *precisions):
+    return replace(manifest, variants=tuple(replace(manifest.variants[0], precision=name) for name in precisions))
+
+
+def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
+    """The choice made when sessions say that they run on `got`, or on what was asked for."""
+
+    def open_graph(file, providers):
+        names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+        if isinstance(got, Exception) and CUDA in names:
+            raise got
+        return FakeSession(names if got is None or isinstance(got, Exception) else list(got))
+
+    manifest = with_precisions(manifest, *precisions)
+    model = OnnxModel.open(
+        Path("bundle"), manifest, device=device, precision=precision, available=available, open_graph=open_graph
+    )
+    return model.choice
+
+
+@pytest.fixture
+def manifest(tiny_generation_bundle):
+    return load_bundle(tiny_generation_bundle)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_cuda_is_taken_when_it_works(manifest, device):
+    choice = opened(manifest, device=device)
+    assert (choice.provider, choice.fallback, choice.precision) == (CUDA, False, "fp16")
+
+
+def test_cpu_is_no_fallback_when_it_is_asked_for(manifest):
+    choice = opened(manifest, device="cpu")
+    assert (choice.provider, choice.fallback, choice.reason, choice.precision) == (CPU, False, "", "fp32")
+
+
+OBSTACLES = [
+    ({"available": [CPU]}, "no CUDA provider; fix: install onnxruntime-gpu"),
+    ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with --precision fp32,fp16"),
+    ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
+    ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
+]
+
+
+def test_auto_on_an_onnxruntime_for_cpus_alone_falls_back_from_nothing(manifest):
+    choice = opened(manifest, device="auto", available=[CPU])
+    assert (choice.provider, choice.requested, choice.fallback, choice.reason) == (CPU, "auto", False, "")
+
+
+@pytest.mark.parametrize(("circumstances", "why"), OBSTACLES[1:])
+def test_auto_falls_back_and_says_why_and_how_to_fix_it(manifest, circumstances, why):
+    choice = opened(manifest, device="auto", **circumstances)
+    assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(choice.reason)
+
+
+@pytest.mark.parametrize(("circumstances", "why"), OBSTACLES)
+def test_cuda_required_refuses_to_start_without_it(manifest, circumstances, why):
+    with pytest.raises(StartupError, match="device cuda is required, but .*" + why):
+        opened(manifest, device="cuda", **circumstances)
+
+
+def test_a_bundle_without_graphs_for_the_cpu_is_refused(manifest):
+    with pytest.raises(StartupError, match="no graphs for the CPU, only fp16; fix: export"):
+        opened(manifest, device="cpu", precisions=["fp16"])
+
+
+@pytest.mark.parametrize(
+    ("precisions", "taken"),
+    [(["fp32"], "fp32"), (["fp32", "int4"], "int4"), (["fp16", "int4", "fp32", "int8"], "int8")],
+)
+def test_the_cpu_takes_the_fastest_precision_there_is(manifest, precisions, taken):
+    assert opened(manifest, device="cpu", precisions=precisions).precision == taken
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_a_precision_that_is_named_is_served_from_the_cpu(manifest, device, precision):
+    choice = opened(manifest, device=device, precision=precision, precisions=["fp16", "fp32", "int8", "int4"])
+    assert (choice.provider, choice.fallback, choice.precision) == (CPU, False, precision)
+
+
+def test_a_named_precision_that_the_bundle_lacks_is_refused(manifest):
+    with pytest.raises(StartupError, match="bundle: the bundle has no int8 graphs, only fp32, int4; fix: export it"):
+        opened(manifest, device="cpu", precision="int8", precisions=["fp32", "int4"])
+
+
+def test_a_precision_of_the_cpu_is_refused_where_cuda_is_required(manifest):
+    with pytest.raises(StartupError, match="precision int8 is one of the CPU's, but device cuda is required"):
+        opened(manifest, device="cuda", precision="int8", precisions=["int8", "fp16"])
+
+
+def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
+    graph = tmp_path / manifest.variants[0].graphs["decode"].file
+    graph.parent.mkdir()
+    graph.write_bytes(b"no graph")
+    with pytest.raises(StartupError, match=r"a graph cannot be opened: .*fix: export the bundle again"):
+        OnnxModel.open(tmp_path, manifest, device="cpu")
+
+
+def on_cuda(manifest, monkeypatch, open_graph):
+    monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(FakeCuda())))
+    return OnnxModel.open(Path("bundle"), manifest, device="cuda", available=[CUDA], open_graph=open_graph)
+
+
+def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, lambda file, providers: FakeSession([CUDA, CPU]))
+    assert model.runner(max_rows=2).memory.device == "cuda"
+
+
+def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest, monkeypatch):
+    asked = {}
+
+    def open_graph(file, providers):
+        asked[file.stem] = providers[0][1].get("enable_cuda_graph")
+        return FakeSession([CUDA, CPU])
+
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    assert model.choice.captures
+    assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
+
+
+def test_a_graph_that_cannot_be_captured_runs_without(manifest, monkeypatch, caplog):
+    def open_graph(file, providers):
+        if "enable_cuda_graph" in providers[0][1]:
+            raise RuntimeError("not all nodes are on the device")
+        return FakeSession([CUDA, CPU])
+
+    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    assert (model.choice.provider, model.choice.captures) == (CUDA, False)
+    assert set(model.sessions) == set(model.variant.graphs) - set(LAZY_ROLES)
+    assert "steps run without CUDA graphs: not all nodes are on the device" in caplog.text
