@@ -26,7 +26,7 @@ from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
 from export.passes.quantize import SCHEMES, QuantizationScheme
-from model.config import ModelConfig
+from model.architecture_config import TransformerConfig
 from service.runtime.runner import OnnxModel
 
 SOURCE = """
@@ -88,7 +88,7 @@ def step_job(rows: Rows) -> Callable[[], float]:
     return lambda: 1e3 * float(np.median([rows.step() for _ in range(STEPS)]))
 
 
-def step_bytes(config: ModelConfig, scheme: QuantizationScheme) -> float:
+def step_bytes(config: TransformerConfig, scheme: QuantizationScheme) -> float:
     """Of the weights that a decode step reads: cross-attention's keys and values are there already, and of the
     embeddings only a row is looked up."""
     width = config.d_model

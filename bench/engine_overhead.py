@@ -50,12 +50,12 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
 
     from export.to_onnx import save_variant, special_token_template, tokens_of
     from export.verification.verifier import limits_of
+    from model.architecture_config import EncoderDecoderConfig
     from model.architectures import build
-    from model.config import ModelConfig
     from model.reference.greedy import greedy
 
     torch.manual_seed(1)
-    config = ModelConfig(
+    config = EncoderDecoderConfig(
         vocab_size=words,
         d_model=width,
         num_heads=width // 64,

@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 
 from bench.case import Flag, case
-from model.config import ModelConfig, TrainConfig
+from model.architecture_config import EncoderDecoderConfig
+from model.config import TrainConfig
 from model.training.data import copy_examples
 from model.training.train import train
 
 STEPS = 60
-MODEL = ModelConfig(
+MODEL = EncoderDecoderConfig(
     d_model=16,
     num_heads=2,
     d_ff=32,

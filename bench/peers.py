@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.case import case
+from model.architecture_config import TransformerConfig
 from model.architectures import GenerativeModel
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -80,7 +81,8 @@ def save_ctranslate2(model: EncoderDecoder, directory: Path, kind: str) -> None:
 
 def _check_config(config: ModelConfig) -> None:
     is_plain = (
-        (config.norm, config.norm_position, config.norm_eps, config.gated) == ("layer", "pre", 1e-5, False)
+        isinstance(config, TransformerConfig)
+        and (config.norm, config.norm_position, config.norm_eps, config.gated) == ("layer", "pre", 1e-5, False)
         and config.bias
         and config.tie_embeddings
         and config.attention_kv_heads == config.num_heads

@@ -1,6 +1,6 @@
 """A decoder-only model of random weights in the shape of Llama: as a bundle of ours and for peers, the same weights.
 
-LlamaForCausalLM has the architecture of a `ModelConfig` with RMS norm before each sublayer, rotary positions, a gated
+LlamaForCausalLM has the architecture of a `DecoderConfig` with RMS norm before each sublayer, rotary positions, a gated
 feed-forward with SiLU, grouped-query heads, no biases and two tables of tokens; only its embeddings are not scaled, so
 ours are scaled when they are copied. Its logits are compared with ours before anything is written.
 
@@ -33,7 +33,7 @@ from export.passes.calibrate import calibrate
 from export.passes.quantize import SCHEMES, QuantizationScheme
 from export.to_onnx import Traced, save_variant, special_token_template, tokens_of, trace_model
 from export.verification.verifier import limits_of
-from model.config import ModelConfig
+from model.architecture_config import DecoderConfig
 from model.layers import Block
 from model.reference.greedy import greedy
 from model.tokenizer import SPECIAL, Tokenizer
@@ -52,9 +52,8 @@ class Shape:
     kv_heads: int = 4
     positions: int = 512
 
-    def config(self) -> ModelConfig:
-        return ModelConfig(
-            architecture="decoder",
+    def config(self) -> DecoderConfig:
+        return DecoderConfig(
             vocab_size=self.words,
             d_model=self.width,
             num_heads=self.width // 64,

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.case import case
 from model.architectures import build
-from model.config import load_preset
+from model.presets import load_preset
 from model.tokenizer import Tokenizer
 from model.training.data import Examples, batches_of, read_tsv
 from model.training.loss import batch_loss, takes_bf16

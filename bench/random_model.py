@@ -16,6 +16,7 @@ import random
 import torch
 from torch import nn
 
+from model.architecture_config import EncoderDecoderConfig
 from model.architectures import build
 from model.config import ModelConfig
 from model.layers import Block
@@ -39,7 +40,7 @@ def random_model(
     """
     torch.manual_seed(seed)
     model = build(
-        ModelConfig(
+        EncoderDecoderConfig(
             vocab_size=words,
             d_model=width,
             num_heads=width // 64,

@@ -54,7 +54,7 @@ def demo(
 def train_demo(checkpoint: Path, bundle: Path) -> None:
     """Train the preset `demo`, or continue a training that was interrupted. A finished one is repeated."""
     from model.atomic_write import DIGESTS
-    from model.config import PRESETS
+    from model.presets import PRESETS
     from model.training.data import embedded_examples
     from model.training.progress import display_for
     from model.training.train import Interrupted

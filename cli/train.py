@@ -12,13 +12,13 @@ import typer
 from cli.terminal import UsageError, report_errors
 
 if TYPE_CHECKING:
-    from model.config import Preset
+    from model.presets import Preset
     from model.training.data import Examples
 
 
 def preset_names() -> list[tuple[str, str]]:
     """Completions of a preset: names and descriptions."""
-    from model.config import PRESETS
+    from model.presets import PRESETS
 
     return [(name, preset.description) for name, preset in PRESETS.items()]
 
@@ -75,7 +75,7 @@ def training_errors() -> tuple[type[Exception], ...]:
 
 def find_preset(name_or_file: str) -> Preset:
     """A preset by name or from a YAML file. Raises UsageError that lists the presets, ConfigError, OSError."""
-    from model.config import PRESETS, load_preset
+    from model.presets import PRESETS, load_preset
 
     if name_or_file not in PRESETS and not name_or_file.endswith((".yaml", ".yml")):
         close = difflib.get_close_matches(name_or_file, PRESETS, n=1)

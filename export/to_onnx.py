@@ -68,6 +68,7 @@ from export.verification.verifier import (
     make_report,
     verify_variants,
 )
+from model.architecture_config import RecurrentConfig
 from model.architectures import Model
 from model.checkpoint import load_checkpoint
 from model.config import DEFAULT_LANGUAGES, ModelConfig
@@ -648,6 +649,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
 
 
 def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
+    assert isinstance(config, RecurrentConfig)
     is_decode, names = role == "decode", state_names(config)
     counts = {
         config.cell.upper(): config.num_encoder_layers if role == "encode" else 0,

@@ -12,7 +12,7 @@ import numpy as np
 from bench.measure import interleaved
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.graphs import CachedRow, fresh_model, sessions
-from model.config import ModelConfig
+from model.architecture_config import DecoderConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +28,7 @@ EQUAL = 1e-4  # of log-probabilities: blocks and steps are summed in different o
 def measure(lab: Lab) -> Measured:
     """Milliseconds of the next token behind n - 1 others, whose keys and values are cached or computed anew."""
     lengths = lab.pick(LENGTHS, LENGTHS[:4])
-    config = ModelConfig(
-        architecture="decoder",
+    config = DecoderConfig(
         vocab_size=WORDS,
         d_model=256,
         num_decoder_layers=4,

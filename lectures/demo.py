@@ -9,7 +9,7 @@ from lectures.lab import Training
 from lectures.watching import Weights, watch
 from lectures.words import links
 from model.checkpoint import Checkpoint
-from model.config import PRESETS
+from model.presets import PRESETS
 from model.transformer import EncoderDecoder
 
 if TYPE_CHECKING:

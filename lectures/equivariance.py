@@ -11,7 +11,7 @@ import torch
 
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.graphs import encode, fresh_model, sessions
-from model.config import ModelConfig, Positions
+from model.architecture_config import EncoderDecoderConfig, Positions
 from model.transformer import EncoderDecoder
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def differences(kind: Positions, *, count: int, length: int = 24) -> list[float]:
-    config = ModelConfig(
+    config = EncoderDecoderConfig(
         vocab_size=WORDS,
         d_model=128,
         d_ff=256,

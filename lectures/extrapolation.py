@@ -10,9 +10,10 @@ from torch import Tensor
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import endless_scenes, schedule
 from lectures.lab import Training
+from model.architecture_config import DecoderConfig, Positions
 from model.architectures import build
 from model.checkpoint import Checkpoint
-from model.config import ModelConfig, Positions, TrainConfig
+from model.config import ModelConfig, TrainConfig
 from model.transformer import Decoder
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def shape(kind: Positions) -> ModelConfig:
-    return ModelConfig(
-        architecture="decoder", d_model=64, d_ff=256, num_decoder_layers=2, positions=kind, max_target_len=TRAINED
-    )
+    return DecoderConfig(d_model=64, d_ff=256, num_decoder_layers=2, positions=kind, max_target_len=TRAINED)
 
 
 def plan(lab: Lab) -> TrainConfig:

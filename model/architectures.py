@@ -1,30 +1,38 @@
-"""The architectures there are, and the way from a configuration to a model with fresh weights."""
+"""Builds the model of a configuration with fresh weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, RecurrentConfig
 from model.config import ConfigError, ModelConfig
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.transformer import Decoder, EncoderDecoder
 
 SourceModel = EncoderDecoder | Recurrent
-"""What answers a source: `forward(source_BS, lengths_B, target_BT)`."""
+"""Models with an encoder and a decoder: `forward(source_BS, lengths_B, target_BT)`."""
 
 GenerativeModel = SourceModel | Decoder
-"""What produces tokens, recurrent models among them."""
+"""Models with a decoder."""
 
 Model = GenerativeModel | Encoder
 
 
 def build(config: ModelConfig) -> Any:
-    """A `Model` with fresh weights, drawn from torch's global generator. Its class follows from the architecture, so
-    whoever asks for one that decodes, or for one that does not, knows what it is."""
+    """A `Model` with fresh weights, drawn from torch's global generator; its class follows from the configuration's.
+
+    Raises ConfigError while the size of the vocabulary is unknown.
+    """
     if config.vocab_size == 0:
         raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
-    if config.is_recurrent:
-        return Recurrent(config)
-    if not config.has_decoder:
-        return Encoder(config)
-    return EncoderDecoder(config) if config.has_encoder else Decoder(config)
+    match config:
+        case RecurrentConfig():
+            return Recurrent(config)
+        case EncoderConfig():
+            return Encoder(config)
+        case DecoderConfig():
+            return Decoder(config)
+        case EncoderDecoderConfig():
+            return EncoderDecoder(config)
+    raise ConfigError("architecture", f"no model is built from a {type(config).__name__}")

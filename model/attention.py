@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import ModelConfig
+from model.architecture_config import TransformerConfig
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of every position's angles, (B, T, R) each, R <= D the dimensions that turn; B may be 1."""
@@ -254,7 +254,7 @@ def rotate(x_BTE: Tensor, cos_BTR: Tensor, sin_BTR: Tensor, head_dim: int = 0) -
 class SelfAttention(nn.Module):
     """Multi-head or grouped-query self-attention; query, key and value are one projection."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         heads, kv_heads, self.head_dim = config.num_heads, config.attention_kv_heads, config.attention_head_dim
         self.sizes = [heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.head_dim]
@@ -288,7 +288,7 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Queries from the target, keys and values from the source."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.num_kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
         qkv_bias = config.bias or config.qkv_bias

@@ -1,6 +1,6 @@
 """Checkpoint directories: a finished model with everything needed to use and to trace it. Written once, atomically.
 
-    config.json        {"format_version": 1, "model": {…}, "train": {…}}; without "train" if it was not trained here
+    config.json        {"format_version": 2, "model": {…}, "train": {…}}; without "train" if it was not trained here
     tokenizer.json     Hugging Face `tokenizers`
     model.safetensors  float32 weights by parameter name; tied weights once
     metrics.json       scores of the training run; {} if there was none
@@ -29,6 +29,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from model.architecture_config import model_config
 from model.architectures import Model, build
 from model.atomic_write import (
     DIGESTS,
@@ -41,10 +42,11 @@ from model.atomic_write import (
     size_of,
     write_file,
 )
+from model.checkpoint_format_1 import upgraded_config, upgraded_weight
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer, TokenizerError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
 WEIGHTS = "model.safetensors"
 REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
 
@@ -169,10 +171,10 @@ def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | Non
     try:
         values = json.loads(data)
         version = values["format_version"]
-        if version != FORMAT_VERSION:
-            raise CheckpointError(f"{where}: format_version must be {FORMAT_VERSION}, got {version!r}")
+        if version not in (1, FORMAT_VERSION):
+            raise CheckpointError(f"{where}: format_version must be 1 or {FORMAT_VERSION}, got {version!r}")
         train = TrainConfig.from_json(values["train"]) if "train" in values else None
-        return ModelConfig.from_json(values["model"]), train
+        return model_config(upgraded_config(values["model"]) if version == 1 else values["model"]), train
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -227,7 +229,7 @@ def _no_safetensors(where: Path) -> Iterator[None]:
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Copy weights into the model's parameters; names and shapes must agree exactly."""
     parameters = dict(model.named_parameters())
-    tensors = {current_name(name): tensor for name, tensor in tensors.items()}
+    tensors = {upgraded_weight(name): tensor for name, tensor in tensors.items()}
     for name in sorted(parameters.keys() ^ tensors.keys()):
         problem = "is missing" if name in parameters else "is not part of the model that config.json describes"
         raise CheckpointError(f"{path}: weight {name} {problem}")
@@ -238,11 +240,6 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
                     f"{path}: weight {name} must have shape {tuple(parameter.shape)}, got {tuple(tensors[name].shape)}"
                 )
             parameter.copy_(tensors[name])
-
-
-def current_name(name: str) -> str:
-    """The name of a weight, given the one that it has or had in release 0.1.0."""
-    return name.replace(".cues.", ".position_encoding.").replace("decoder.firsts.", "decoder.initial.")
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.architecture_config import EncoderConfig
 from model.attention import padding_mask
-from model.config import ModelConfig
 from model.layers import ACTIVATIONS, norm_layer
 from model.transformer import EncoderStack, initialise
 
@@ -24,7 +24,7 @@ from model.transformer import EncoderStack, initialise
 class Pooler(nn.Module):
     """A layer over the state of the first token: BERT's pooler, and the first layer of its relatives' classifiers."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_model)
         self.activation = torch.tanh if config.pooler == "tanh" else torch.relu
@@ -37,7 +37,7 @@ class Pooler(nn.Module):
 class MaskedHead(nn.Module):
     """A layer with an activation and a norm, then the product with the embeddings: which token stands here."""
 
-    def __init__(self, config: ModelConfig, embeddings: nn.Embedding) -> None:
+    def __init__(self, config: EncoderConfig, embeddings: nn.Embedding) -> None:
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_model)
         self.activation = ACTIVATIONS[config.activation]
@@ -55,7 +55,7 @@ class MaskedHead(nn.Module):
 class AttentionPooling(nn.Module):
     """Scores tanh(x W_s) of all tokens, softmaxed over the text, weight its states: their sum decides on the labels."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.score = nn.Linear(config.d_model, 1, bias=False)
         self.label = nn.Linear(config.d_model, len(config.labels))
@@ -84,7 +84,7 @@ class Classification(NamedTuple):
 class Encoder(nn.Module):
     """An encoder alone, with the pooler and the head that its configuration names."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = EncoderStack(config)

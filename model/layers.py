@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.architecture_config import TransformerConfig
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
 from model.config import ModelConfig
 from model.memory_compressed_attention import KeyValueCompression
@@ -38,7 +39,7 @@ def norm_layer(config: ModelConfig) -> nn.Module:
 class FeedForward(nn.Module):
     """Position-wise: W2 act(W1 x), or W2 (act(W1 x) * W3 x) when gated (Shazeer 2020)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
@@ -56,7 +57,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """x + sublayer(norm(x)), or norm(x + sublayer(x)) for the post-norm order of Vaswani et al. 2017."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm = norm_layer(config)
         self.is_pre = config.norm_position == "pre"
@@ -78,7 +79,7 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward; each inside a residual."""
 
-    def __init__(self, config: ModelConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
         self.is_parallel = config.parallel_residual
         self.self_attention = SelfAttention(config)
@@ -136,6 +137,7 @@ class Embedding(nn.Module):
                 torch.randn(max_len, config.position_dim or config.d_model) * 0.02
             )  # as GPT-2
         elif config.positions == "sinusoidal":
+            assert isinstance(config, TransformerConfig)
             self.register_buffer("positions", sinusoidal_table(config, max_len), persistent=False)
         self.norm = norm_layer(config) if config.embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)

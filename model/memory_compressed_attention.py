@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.architecture_config import TransformerConfig
 from model.attention import PositionBias, merge_heads, split_heads, write_cache
-from model.config import ModelConfig
 
 
 class KeyValueCompression(nn.Module):
     """The two convolutions of a layer. They begin as the mean of a window."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         heads, width = config.attention_kv_heads, config.attention_kv_heads * config.attention_head_dim
         self.stride = config.compression_stride

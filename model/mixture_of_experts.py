@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.config import ModelConfig
+from model.architecture_config import TransformerConfig
 
 
 class ExpertFeedForward(nn.Module):
@@ -23,7 +23,7 @@ class ExpertFeedForward(nn.Module):
     `balance` holds the balance loss of the last call in training, a scalar with gradient; None otherwise.
     """
 
-    def __init__(self, config: ModelConfig, experts: Iterable[nn.Module]) -> None:
+    def __init__(self, config: TransformerConfig, experts: Iterable[nn.Module]) -> None:
         """experts: as many as the configuration says, each (N, M) → (N, M)."""
         super().__init__()
         self.chosen = config.experts_per_token

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.architecture_config import TransformerConfig
 from model.attention import PositionBias, Rotation
-from model.config import ModelConfig
 
 
 class EncodedPositions(NamedTuple):
@@ -45,7 +45,7 @@ class PositionEncoding(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: ModelConfig, max_len: int, *, is_causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, max_len: int, *, is_causal: bool) -> None:
         super().__init__()
         self.kind = config.positions
         self.bias: nn.Module | None = None
@@ -90,7 +90,7 @@ class BucketedBias(nn.Module):
 
     buckets_R: Tensor
 
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, *, is_causal: bool) -> None:
         super().__init__()
         self.range = config.position_range
         distances_R = torch.arange(-self.range, self.range + 1)
@@ -128,7 +128,7 @@ class AlibiBias(nn.Module):
 
     slopes_H: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.register_buffer("slopes_H", alibi_slopes(config.num_heads), persistent=False)
 
@@ -150,7 +150,7 @@ def alibi_slopes(heads: int) -> Tensor:
 class ShawBias(nn.Module):
     """Shaw et al. 2018, eq. 4: the query also meets a learned vector of the distance, which is clipped."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.range = config.position_range
         self.vectors = nn.Parameter(torch.randn(2 * self.range + 1, config.attention_head_dim) * 0.02)
@@ -163,7 +163,7 @@ class ShawBias(nn.Module):
         return scores_BHTR.gather(-1, places_BTS[:, None].expand(query_BHTD.shape[0], heads, -1, -1))
 
 
-def sinusoidal_table(config: ModelConfig, length: int) -> Tensor:
+def sinusoidal_table(config: TransformerConfig, length: int) -> Tensor:
     """float32 (length, position_dim or d_model), which `config.sinusoids` says where to find what in.
 
     interleaved: sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5).
@@ -198,7 +198,7 @@ def frequencies(dims: int, base: float) -> Tensor:
     return base ** (-torch.arange(0, dims, 2).double() / dims)
 
 
-def rotary_frequencies(config: ModelConfig) -> Tensor:
+def rotary_frequencies(config: TransformerConfig) -> Tensor:
     """(R / 2), scaled for a context that is longer than the one the model was trained on: all of them turn slower, or
     (llama3) those that turn rarely within the original context, with a transition between.
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.architecture_config import RecurrentConfig
 from model.attention import padding_mask
-from model.config import ModelConfig
 from model.layers import Embedding
 
 
@@ -73,7 +73,7 @@ class SourceAttention:
 class Score(nn.Module):
     """How well each encoder state h fits a decoder state s: s^T h, s^T W h or v^T tanh(W1 h + W2 s)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         source_dim, attention_dim = config.source_dim, config.attention_dim or config.d_model
         self.query: nn.Linear | None = None
@@ -134,13 +134,13 @@ class GruCell(nn.Module):
         return ((1 - update) * candidate + update * hidden_BTM,)
 
 
-def initial_state_names(config: ModelConfig) -> tuple[str, ...]:
+def initial_state_names(config: RecurrentConfig) -> tuple[str, ...]:
     """The states of a decoder's cells, layer by layer, to which the encoder gives first values."""
     parts = ("hidden", "cell") if config.cell == "lstm" else ("hidden",)
     return tuple(f"{part}.{i}" for i in range(config.num_decoder_layers) for part in parts)
 
 
-def state_names(config: ModelConfig) -> tuple[str, ...]:
+def state_names(config: RecurrentConfig) -> tuple[str, ...]:
     """What a decoder carries from a step to the next, (B, M) each: the states of its cells, and with input feeding the
     vector of the token before, which is 0 at first."""
     return (*initial_state_names(config), "fed") if config.input_feeding else initial_state_names(config)
@@ -167,10 +167,10 @@ def run_packed(layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tup
 class RecurrentEncoder(nn.Module):
     """Embedding and recurrent layers, in two directions unless the configuration says otherwise."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = _embedding(config)
+        self.embedding = Embedding(config, 0)
         directions = 2 if config.bidirectional else 1
         make = nn.LSTM if config.cell == "lstm" else nn.GRU
         self.layers = nn.ModuleList(
@@ -199,11 +199,11 @@ class RecurrentEncoder(nn.Module):
 class RecurrentDecoder(nn.Module):
     """Embedding, cells, attention where there is a score, tanh(W [a; s]), and the output projection."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
         size, make = config.d_model, LstmCell if config.cell == "lstm" else GruCell
-        self.embedding = _embedding(config)
+        self.embedding = Embedding(config, 0)
         self.cells = nn.ModuleList(make(size, size) for _ in range(config.num_decoder_layers))
         # Beside the input of the first cell, which is there for all tokens of a target beforehand.
         gates = self._cell(0).hidden.out_features
@@ -271,7 +271,7 @@ class RecurrentDecoder(nn.Module):
 class Recurrent(nn.Module):
     """Encoder and decoder."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = RecurrentEncoder(config)
@@ -312,11 +312,6 @@ class Recurrent(nn.Module):
         """Logits (B, T, V) of the next T tokens of each row, and what it carries behind them."""
         vectors_BTM, carried = self.decoder(tokens_BT, states, source.keys_BSA, self.attention(source, lengths_B))
         return self.decoder.unembedding(vectors_BTM), carried
-
-
-def _embedding(config: ModelConfig) -> Embedding:
-    """Of tokens alone: where they stand is told by the order in which they are read."""
-    return Embedding(config.replace(positions="none", position_dim=0), 0)
 
 
 def _initialise(model: Recurrent) -> None:

@@ -1,4 +1,4 @@
-"""`EncoderDecoder` and `Decoder`, assembled from blocks out of one `ModelConfig`.
+"""`EncoderDecoder` and `Decoder`, assembled from blocks.
 
 Each offers three views of the same weights: `forward` over whole sequences (training), `decode` with explicit cache
 tensors (one graph for prefill, T > 1, and for steps, T = 1), and `DecoderStack.forward`, which takes the way attention
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from model.attention import (
     Attend,
     AttendSource,
@@ -25,7 +26,6 @@ from model.attention import (
     causal_mask,
     padding_mask,
 )
-from model.config import ModelConfig
 from model.layers import Block, Embedding, norm_layer
 from model.memory_compressed_attention import (
     CachedMemoryCompressedAttention,
@@ -45,12 +45,12 @@ class LayerCache(NamedTuple):
 class EncoderStack(nn.Module):
     """Embedding, bidirectional blocks, and the last norm of the pre-norm order."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig | EncoderDecoderConfig) -> None:
         super().__init__()
-        self.config = config
+        layer = self.config = config.encoder_stack
         self.embedding = Embedding(config, config.max_source_len)
-        self.position_encoding = PositionEncoding(config, config.max_source_len, is_causal=False)
-        self.blocks = nn.ModuleList(Block(config, has_cross_attention=False) for _ in range(config.num_encoder_layers))
+        self.position_encoding = PositionEncoding(layer, config.max_source_len, is_causal=False)
+        self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
         self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
@@ -75,7 +75,7 @@ class EncoderStack(nn.Module):
 class DecoderStack(nn.Module):
     """Embedding, causal blocks (with cross-attention where there is an encoder), last norm, output projection."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: DecoderConfig | EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_target_len)
@@ -161,7 +161,7 @@ class DecoderStack(nn.Module):
 class Decoder(nn.Module):
     """Decoder-only language model."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.decoder = DecoderStack(config)
@@ -181,7 +181,7 @@ class Decoder(nn.Module):
 class EncoderDecoder(nn.Module):
     """The Transformer of Vaswani et al. 2017."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = EncoderStack(config)

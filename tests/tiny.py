@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from model.architecture_config import CLASSES, model_config
 from model.architectures import build
-from model.config import ModelConfig
+from model.config import field_types
 from model.tokenizer import Tokenizer
 
 TEXTS = (
@@ -50,7 +51,18 @@ def tiny_config(architecture="encoder_decoder", **changes):
     }
     if architecture == "recurrent":
         shape |= {"encoder_dim": 48, "input_feeding": True}
-    return ModelConfig(architecture=architecture, **{**shape, **changes})
+    return model_config({**usable(architecture, shape), **changes})
+
+
+def as_decoder(config, **changes):
+    """The decoder-only model of a configuration's shape."""
+    return model_config({**usable("decoder", config.to_json()), **changes})
+
+
+def usable(architecture, shape):
+    """The fields of a shape that this architecture has, as `model_config` takes them."""
+    known = field_types(CLASSES[architecture])
+    return {"architecture": architecture, **{key: value for key, value in shape.items() if key in known}}
 
 
 def tiny_model(config, seed=None):

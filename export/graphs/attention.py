@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from export.bundle import AttentionMaps
 from export.graphs.encoder_decoder import SeenSourceAttention, Signature
+from model.architecture_config import TransformerConfig
 from model.architectures import Model
 from model.attention import FullAttention, PositionBias, causal_mask, merge_heads, padding_mask
 from model.config import ModelConfig
@@ -29,16 +30,16 @@ def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
 
     Nothing of a recurrent one, of which `align` tells all, and of one whose keys stand for several positions.
     """
-    if config.is_recurrent or config.compression_stride:
+    if not isinstance(config, TransformerConfig) or config.compression_stride:
         return ()
-    kinds: dict[Any, int] = {}
+    kinds: dict[Any, tuple[int, int]] = {}
     if config.has_encoder:
-        kinds["encoder"] = config.num_encoder_layers
+        kinds["encoder"] = config.num_encoder_layers, config.encoder_stack.num_heads
     if config.has_decoder:
-        kinds["decoder"] = config.num_decoder_layers
+        kinds["decoder"] = config.num_decoder_layers, config.num_heads
     if config.has_encoder and config.has_decoder:
-        kinds["cross"] = config.num_decoder_layers
-    return tuple(AttentionMaps(kind=kind, layers=layers, heads=config.num_heads) for kind, layers in kinds.items())
+        kinds["cross"] = config.num_decoder_layers, config.num_heads
+    return tuple(AttentionMaps(kind=kind, layers=layers, heads=heads) for kind, (layers, heads) in kinds.items())
 
 
 class SeenSelfAttention(FullAttention):
@@ -73,7 +74,7 @@ class AttendGraph(nn.Module):
         model = self.model
         if isinstance(model, Encoder):
             source_BS, source_lengths_B = ids
-            theirs = SeenSelfAttention(model.config, padding_mask(source_lengths_B, source_BS.shape[1]))
+            theirs = SeenSelfAttention(model.encoder.config, padding_mask(source_lengths_B, source_BS.shape[1]))
             model.encoder(source_BS, source_lengths_B, theirs)
             return [_told(theirs.seen, source_lengths_B, source_lengths_B)]
         if not isinstance(model, EncoderDecoder):
@@ -82,7 +83,7 @@ class AttendGraph(nn.Module):
             model.decoder(tokens_BT, None, [own] * layers, [None] * layers)
             return [_told(own.seen, lengths_B, lengths_B)]
         source_BS, source_lengths_B, tokens_BT, lengths_B = ids
-        theirs = SeenSelfAttention(model.config, padding_mask(source_lengths_B, source_BS.shape[1]))
+        theirs = SeenSelfAttention(model.encoder.config, padding_mask(source_lengths_B, source_BS.shape[1]))
         states_BSM = model.encoder(source_BS, source_lengths_B, theirs)
         own = self._causal(tokens_BT)
         cross = [

@@ -185,14 +185,15 @@ class GraphEncoderAttention:
         """For a batch of sources; None where the model attends in plain operators."""
         if not attends_in_one_node(model):
             return None
-        return cls(model.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
+        return cls(model.encoder.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
 
 
 def attends_in_one_node(model: Model) -> bool:
     """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
     causal, and plain operators run everywhere, also with a head_dim that the operator refuses."""
     is_float32 = next(model.parameters()).dtype == torch.float32
-    return is_float32 and model.config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
+    config = model.encoder.config if isinstance(model, EncoderDecoder | Encoder) else model.config
+    return is_float32 and config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
 
 
 class EncoderGraph(nn.Module):

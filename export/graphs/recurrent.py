@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
 from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logprobs_signature, next_token_logits
+from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
 
@@ -237,7 +238,7 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
     return made | {"align": align}
 
 
-def _read_names(config: ModelConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _read_names(config: RecurrentConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What attention reads of a source, and how wide that is."""
     if config.score == "none":
         return (), ()
@@ -248,6 +249,7 @@ def _read_names(config: ModelConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
     """What is kept between calls."""
+    assert isinstance(config, RecurrentConfig)
     shape: tuple[int | str, ...] = ("batch", config.d_model)
     kept = [StateSpec(name=name, kind="recurrent", dtype=dtype, shape=shape) for name in state_names(config)]
     kept += [

@@ -141,7 +141,7 @@ class TorchReference:
         self, stack: EncoderStack | DecoderStack, seen: Mapping[nn.Module, Tensor], tokens: Ids, *, is_causal: bool
     ) -> NDArray[Any]:
         """(L, H, T, T), every pair of a query and a key by itself: what keeps them apart is added as -inf."""
-        config, count = self.model.config, len(tokens)
+        config, count = stack.config, len(tokens)
         positions = stack.position_encoding(torch.tensor([tokens]))
         places = torch.arange(count)
         distances_TT = places.numpy()[:, None] - places.numpy()

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig, SpecialTokenTemplate
+from model.architecture_config import DecoderConfig
+from model.config import SpecialTokenTemplate
 from model.pretrained.files import (
     ACTIVATIONS,
     Family,
@@ -39,7 +40,7 @@ class Layout:
     is_transposed: bool = False
     norm_offset: float = 0.0
 
-    def read(self, model: ModelConfig, weights: Weights, unbiased: tuple[str, ...]) -> dict[str, Tensor]:
+    def read(self, model: DecoderConfig, weights: Weights, unbiased: tuple[str, ...]) -> dict[str, Tensor]:
         """Everything by our names. unbiased: layers that begin so have no bias though the configuration says bias."""
         base = self.base if f"{self.base}{self.tokens}.weight" in weights else ""
         ours = {"decoder.embedding.tokens.weight": weights.take(f"{base}{self.tokens}.weight")}
@@ -68,7 +69,7 @@ class Layout:
             ours["decoder.unembedding.bias"] = weights.take("lm_head.bias")
         return ours
 
-    def _read_norm(self, model: ModelConfig, weights: Weights, name: str, paths: list[str]) -> dict[str, Tensor]:
+    def _read_norm(self, model: DecoderConfig, weights: Weights, name: str, paths: list[str]) -> dict[str, Tensor]:
         parts = {"weight": weights.take(f"{name}.weight") + self.norm_offset}
         if model.norm == "layer":
             parts["bias"] = weights.take(f"{name}.bias")
@@ -98,7 +99,7 @@ class DecoderFamily:
         tokens = _special_tokens(config, generation)
         template = SpecialTokenTemplate(target_prefix=(tokens["bos_id"],) if self.begins else ())
         fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "special_token_template": template}
-        model = ModelConfig(architecture="decoder", **fields)
+        model = DecoderConfig(**fields)
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
         return Imported(config=model, weights=self.layout.read(model, weights, unbiased))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
+from model.architecture_config import EncoderConfig
 from model.config import ModelConfig, SpecialTokenTemplate
 from model.pretrained.files import ACTIVATIONS, CONFIG, Family, Fields, Imported, PretrainedError, Weights
 
@@ -186,17 +187,14 @@ def _import(
         head |= {"head": "masked", "output_bias": True}
     weights.leave("cls.seq_relationship.", f"{base}embeddings.position_ids")  # next sentences; numbers in their order
     pad_id = config.get("pad_token_id", 0)
-    model = ModelConfig(
-        architecture="encoder",
+    model = EncoderConfig(
         vocab_size=config.need("vocab_size"),
         norm_position="post",
         positions="learned",
         embedding_scale=1.0,
         embedding_norm=True,
         tie_embeddings=is_tied,
-        num_decoder_layers=1,
         max_source_len=len(ours["encoder.embedding.positions"]),
-        max_target_len=1,
         pad_id=pad_id,
         bos_id=config.get("bos_token_id", pad_id),
         eos_id=config.get("eos_token_id", pad_id),

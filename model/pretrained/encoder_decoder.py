@@ -17,36 +17,26 @@ left; tokens that must never come get a bias that no other logit reaches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ModelConfig, SpecialTokenTemplate
+from model.architecture_config import EncoderDecoderConfig
+from model.config import SpecialTokenTemplate
 from model.pretrained.files import (
     ACTIVATIONS,
-    CONFIG,
-    TOKENIZER_CONFIG,
     Family,
     Fields,
     Imported,
     PretrainedError,
     Weights,
-    read_json,
 )
 
 NEVER = -3e4  # a bias below any logit, and still a number in float16
 POSITION_OFFSET = 2  # rows of learned positions that stand before the first
 MAX_LENGTH = 512  # of models that have no table to run out of, where the checkpoint does not say
-LANGUAGE_NAMES = {  # of special tokens that name a language, by model_type; the group is its code
-    "marian": re.compile(">>(.+)<<"),
-    "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
-    "m2m_100": re.compile("__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),  # M2M100 and NLLB
-}
 T5_FEED_FORWARD = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
@@ -117,19 +107,20 @@ def _bart_layout(
 ) -> Imported:
     """A model whose weights are named and shaped as BART's are."""
     _check_both(config)
-    for name in ("attention_heads", "ffn_dim"):  # both sides have the same
-        of_encoder = config.count(f"encoder_{name}")
-        config.only(f"decoder_{name}", of_encoder, default=of_encoder)
     base = "" if any(name in weights for name in ("shared.weight", "encoder.embed_tokens.weight")) else "model."
     tables = _tables(config, weights, base)
     vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
     length = config.count("max_position_embeddings")
-    model = ModelConfig(
+    heads, encoder_heads = (config.count(f"{side}_attention_heads") for side in ("decoder", "encoder"))
+    width, encoder_width = (config.count(f"{side}_ffn_dim") for side in ("decoder", "encoder"))
+    model = EncoderDecoderConfig(
         vocab_size=vocab_size,
         d_model=config.count("d_model"),
-        num_heads=config.count("encoder_attention_heads"),
-        d_ff=config.count("encoder_ffn_dim"),
+        num_heads=heads,
+        d_ff=width,
+        encoder_num_heads=0 if encoder_heads == heads else encoder_heads,
+        encoder_d_ff=0 if encoder_width == width else encoder_width,
         num_encoder_layers=config.count("encoder_layers"),
         num_decoder_layers=config.count("decoder_layers"),
         activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
@@ -216,7 +207,7 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
     target_prefix = tokens.start("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
     length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
-    model = ModelConfig(
+    model = EncoderDecoderConfig(
         vocab_size=vocab_size,
         d_model=config.count("d_model"),
         num_heads=config.count("num_heads"),
@@ -377,43 +368,6 @@ def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor |
             raise fields.refuse("bad_words_ids", "covered: single tokens")
         bias_V[word[0]] = NEVER
     return bias_V if bias_V.any() else None
-
-
-def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:
-    """With the languages among a tokenizer's special tokens, where the family has them stand around texts.
-
-    path: the model's directory. special: ids of special tokens by their names. A model of fewer than two languages is
-    asked for none.
-    """
-    config, file = Fields(read_json(path / CONFIG)), path / TOKENIZER_CONFIG
-    tokenizer = Fields(read_json(file) if file.is_file() else {}, file=TOKENIZER_CONFIG)
-    kind, eos, known = config.need("model_type"), imported.config.eos_id, imported.config.template
-    pattern = LANGUAGE_NAMES.get(kind)
-    found = {
-        match[match.lastindex or 1]: token
-        for name, token in special.items()
-        if pattern and (match := pattern.fullmatch(name))
-    }
-    if len(found) < 2:
-        return imported
-    start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
-    around: tuple[tuple[int, ...], ...]
-    if kind == "marian":  # one of several targets is named before the text
-        around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
-    elif kind == "mbart" and not named.startswith("MBart50"):
-        around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
-    elif tokenizer.get("legacy_behaviour", False):
-        around = (), (eos, SOURCE_LANGUAGE), (*start, TARGET_LANGUAGE)
-    else:
-        around = (SOURCE_LANGUAGE,), (eos,), (*start, TARGET_LANGUAGE)
-    source_prefix, source_suffix, target_prefix = around
-    template = SpecialTokenTemplate(
-        source_prefix=source_prefix,
-        source_suffix=source_suffix,
-        target_prefix=target_prefix,
-        languages=tuple(sorted(found.items(), key=lambda language: language[1])),
-    )
-    return replace(imported, config=imported.config.replace(special_token_template=template))
 
 
 FAMILIES: dict[str, Family] = {

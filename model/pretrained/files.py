@@ -147,13 +147,16 @@ class Imported:
     def shortened(self, max_length: int) -> Imported:
         """With a context of at most max_length tokens; a sliding window that is no shorter than it is switched off."""
         config, weights = self.config, dict(self.weights)
-        source, target = min(config.max_source_len, max_length), min(config.max_target_len, max_length)
-        for stack, length in (("encoder", source), ("decoder", target)):
+        changes = dict[str, int]()
+        for stack, field in (("encoder", "max_source_len"), ("decoder", "max_target_len")):
+            length = min(getattr(config, field), max_length)
             if (name := f"{stack}.embedding.positions") in weights:
                 weights[name] = weights[name][:length]
-        sliding_window = config.sliding_window if config.sliding_window < target else 0
-        config = config.replace(max_source_len=source, max_target_len=target, sliding_window=sliding_window)
-        return Imported(config=config, weights=weights)
+            if length:
+                changes[field] = length
+        if config.sliding_window and config.sliding_window >= changes["max_target_len"]:
+            changes["sliding_window"] = 0
+        return Imported(config=config.replace(**changes), weights=weights)
 
 
 Family = Callable[[Fields, Fields, Weights], Imported]

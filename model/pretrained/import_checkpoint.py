@@ -18,9 +18,9 @@ from model.architectures import build
 from model.atomic_write import digest_of_file
 from model.checkpoint import check_unfinished, write_checkpoint
 from model.config import ModelConfig
-from model.pretrained.encoder_decoder import with_languages
 from model.pretrained.files import CONFIG, GENERATION_CONFIG, PretrainedError, read_json, weight_files
 from model.pretrained.import_model import import_model
+from model.pretrained.languages import with_languages
 from model.tokenizer import Tokenizer
 from model.training.report import table
 

@@ -82,25 +82,16 @@ def search(
     process: makes the scores that are ranked out of the model's log-probabilities. stop: ends a hypothesis as eos does.
     """
 
-    def norm(length: int) -> float:
-        base = float(length) if length_normalization == "average" else (5.0 + length) / 6.0
-        return float(base**length_penalty)
-
-    def finish(live: _Live) -> Hypothesis:
-        score = live.score / norm(len(live.tokens))
-        if coverage_penalty:
-            score += coverage_penalty * float(np.log(np.minimum(predictor.coverage(live.tokens), 1.0)).sum())
-        return Hypothesis(live.tokens, score, live.token_logprobs)
-
     def is_finished(group: _Group, length: int) -> bool:
         if not group.live:
             return True
         if len(group.pool) < places:
             return False
         hopes_for = max_tokens if early_stopping == "never" and length_penalty > 0 else length
-        best_possible = group.live[0].score / norm(hopes_for)
+        best_possible = group.live[0].score / scorer.norm(hopes_for)
         return early_stopping == "true" or best_possible <= group.pool[-1].score
 
+    scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty)
     group_size = beam_size // num_beam_groups
     places = max(1, max(1, round(beam_size * patience)) // num_beam_groups)
     groups = [_Group() for _ in range(num_beam_groups)]
@@ -114,18 +105,15 @@ def search(
             for token, times in taken.items():
                 totals_RV[:, token] -= diversity_penalty * times
             if length <= len(prefix):
-                totals_RV[:, np.arange(totals_RV.shape[1]) != prefix[length - 1]] = -np.inf
+                totals_RV = _only(totals_RV, prefix[length - 1])
             looked_at = max(2, 1 + len(predictor.eos_ids)) * group_size
             candidates = _best(group.live, logprobs_RV, totals_RV, looked_at)
-            ends = [
-                live.tokens[-1] in predictor.eos_ids or length == max_tokens or (stop is not None and stop(live.tokens))
-                for live in candidates
-            ]
-            pairs = list(zip(candidates, ends, strict=True))
-            group.pool += [finish(live) for live, ended in pairs[:group_size] if ended]
+            is_last = length == max_tokens
+            pairs = [(live, is_last or _has_ended(live, predictor, stop)) for live in candidates]
+            group.pool += [scorer.finish(live) for live, ended in pairs[:group_size] if ended]
             group.pool = sorted(group.pool, key=lambda hypothesis: -hypothesis.score)[:places]  # stable: earlier first
             group.live = [live for live, ended in pairs if not ended][:group_size]
-            if length > len(prefix):  # nobody can avoid what is forced
+            if length > len(prefix):  # forced tokens cost no diversity penalty
                 taken.update(live.tokens[-1] for live in group.live)
             group.is_finished = is_finished(group, length)
     found = [hypothesis for group in groups for hypothesis in group.pool]
@@ -138,6 +126,27 @@ class _Live(NamedTuple):
     tokens: tuple[int, ...] = ()
     score: float = 0.0
     token_logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """Final scores of hypotheses: length normalisation and coverage."""
+
+    predictor: Predictor
+    length_penalty: float
+    length_normalization: Literal["average", "gnmt"]
+    coverage_penalty: float
+
+    def norm(self, length: int) -> float:
+        base = float(length) if self.length_normalization == "average" else (5.0 + length) / 6.0
+        return float(base**self.length_penalty)
+
+    def finish(self, live: _Live) -> Hypothesis:
+        score = live.score / self.norm(len(live.tokens))
+        if self.coverage_penalty:
+            covered_S = np.minimum(self.predictor.coverage(live.tokens), 1.0)
+            score += self.coverage_penalty * float(np.log(covered_S).sum())
+        return Hypothesis(live.tokens, score, live.token_logprobs)
 
 
 @dataclass
@@ -154,6 +163,17 @@ def _totals(live: list[_Live], logprobs_RV: np.ndarray, process: Process | None)
         scores_V = logprobs_V if process is None else process(logprobs_V, hypothesis.tokens)
         rows.append(hypothesis.score + scores_V.astype(np.float64))
     return np.stack(rows)
+
+
+def _has_ended(live: _Live, predictor: Predictor, stop: Stop | None) -> bool:
+    return live.tokens[-1] in predictor.eos_ids or (stop is not None and stop(live.tokens))
+
+
+def _only(totals_RV: np.ndarray, token: int) -> np.ndarray:
+    """The totals with all other tokens made impossible."""
+    kept_RV = np.full_like(totals_RV, -np.inf)
+    kept_RV[:, token] = totals_RV[:, token]
+    return kept_RV
 
 
 def _best(live: list[_Live], logprobs_RV: np.ndarray, totals_RV: np.ndarray, count: int) -> list[_Live]:

@@ -22,8 +22,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.config import Embedded, ModelConfig, TrainConfig
+from model.config import ModelConfig, TrainConfig
 from model.corpus import corpus
+from model.presets import Embedded
 from model.tokenizer import Tokenizer
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches' worth of shuffled text

@@ -188,7 +188,7 @@ def model_card(
         "encoder_decoder": "Translation model (encoder-decoder)",
         "decoder": "Language model (decoder-only)",
         "encoder": "Classifier (encoder alone)" if model.is_classifier else "Masked language model (encoder alone)",
-        "recurrent": f"Translation model (recurrent: {model.cell}, score {model.score})",
+        "recurrent": f"Translation model (recurrent, score {model.score})",
     }
     kind = kinds[model.architecture]
     fence = "```"

@@ -8,7 +8,7 @@ from export.bundle import load_bundle
 from export.to_onnx import export_bundle
 from glossa.client import Client, ClientError
 from model.checkpoint import load_checkpoint
-from model.config import find_preset
+from model.presets import find_preset
 from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
 from model.training.data import copy_examples

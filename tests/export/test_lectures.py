@@ -14,8 +14,8 @@ from export.graphs.encoder_decoder import GraphAttention, GraphEncoderAttention,
 from export.passes.optimize import optimize
 from export.sessions import open_session
 from export.to_onnx import trace
+from model.architecture_config import EncoderDecoderConfig
 from model.attention import SelfAttention
-from model.config import ModelConfig
 from tests.tiny import tiny_config, tiny_model
 from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
@@ -56,7 +56,7 @@ class EncoderLayer(nn.Module):
 @cache
 def traced(is_causal, heads, scale, length=3):
     """The graph of a layer whose two weights, of query, key and value and of the output, are its own."""
-    config = ModelConfig(
+    config = EncoderDecoderConfig(
         d_model=8 * heads, num_heads=heads, head_dim=HEAD_DIM, bias=False, positions="none", attention_scale=scale
     )
     layer = (CausalLayer if is_causal else EncoderLayer)(config)

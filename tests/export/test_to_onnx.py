@@ -279,6 +279,7 @@ VARIANTS = {
         rotary_original_len=16, parallel_residual=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
     ),
     "compressed": tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2),
+    "unequal-sides": tiny_config(encoder_num_heads=2, encoder_d_ff=96, num_encoder_layers=1, num_decoder_layers=1),
     "experts": tiny_config(num_experts=3, num_encoder_layers=1, num_decoder_layers=1),
     "two-experts": tiny_config(
         "decoder", num_experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1

@@ -20,8 +20,9 @@ from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
 from lectures.watching import Weights, watch
 from lectures.words import links
+from model.architecture_config import EncoderDecoderConfig
 from model.checkpoint import Checkpoint
-from model.config import ModelConfig, TrainConfig
+from model.config import TrainConfig
 from model.reference.greedy import cross_attention
 from model.training.data import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
@@ -98,11 +99,11 @@ def test_claims_have_modules_of_their_names():
 
 
 def test_a_training_is_known_by_all_that_decides_it():
-    model, data = ModelConfig(d_model=32), copy_examples(10, seed=1)
+    model, data = EncoderDecoderConfig(d_model=32), copy_examples(10, seed=1)
     first = Training(model=model, train=TrainConfig(steps=5), data=data)
     others = [
         dataclasses.replace(first, train=TrainConfig(steps=5, seed=2)),
-        dataclasses.replace(first, model=ModelConfig(d_model=64)),
+        dataclasses.replace(first, model=EncoderDecoderConfig(d_model=64)),
         dataclasses.replace(first, data=copy_examples(10, seed=2)),
         dataclasses.replace(first, validation=data),
     ]

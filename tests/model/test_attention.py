@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from model.architecture_config import EncoderDecoderConfig
 from model.attention import (
     CachedAttention,
     CrossAttention,
@@ -23,7 +24,6 @@ from model.attention import (
     scaled_dot_product_attention,
     split_heads,
 )
-from model.config import ModelConfig
 from model.positions import frequencies, rotary_tables
 from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
@@ -37,7 +37,7 @@ def draw(*shape, seed=0, dtype=torch.float32):
 
 def shape(d_model, num_heads, num_kv_heads, head_dim, *, bias=True):
     """A configuration of these sizes, for attention layers alone."""
-    return ModelConfig(
+    return EncoderDecoderConfig(
         d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, positions="none"
     )
 

@@ -1,11 +1,13 @@
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 
+from model.architectures import build
 from model.atomic_write import DamagedError, read_verified, write_directory, write_file
-from model.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from model.checkpoint import CheckpointError, load_checkpoint, load_weights, read_config, save_checkpoint
 from model.config import TrainConfig
 from tests.full_disk import failures
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
@@ -84,7 +86,7 @@ def rewritten(path, name, data):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format_version": 2}, "format_version must be 1, got 2"),
+        ({"format_version": 3}, "format_version must be 1 or 2, got 3"),
         ({"model": {"d_modle": 3}}, "d_modle: unknown key; did you mean 'd_model'"),
         ({"model": {}}, r"config\.json: vocab_size: must be that of the weights, got 0"),
         ({"model": {"vocab_size": 5}}, r"tokenizer\.json: must have at most the model's 5 entries"),
@@ -170,3 +172,27 @@ def test_a_directory_is_created_whole_or_not_at_all(tmp_path):
     (path / "a").write_bytes(b"2")
     with pytest.raises(DamagedError, match="a: SHA-256 must be"):
         read_verified(path, ["b"])
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "encoder", "recurrent"])
+def test_a_configuration_of_release_0_1_loads_without_the_fields_of_other_architectures(architecture, tmp_path):
+    """Its config.json has the fields of all architectures; here one is not even at its default."""
+    fields = json.loads((Path(__file__).parent / "config_format_1.json").read_text())
+    model = {**fields, "architecture": architecture, "vocab_size": 9, "window": 5, "cell": "gru", "more_eos_ids": [7]}
+    config, _ = read_config(json.dumps({"format_version": 1, "model": model}).encode(), tmp_path)
+    assert (config.architecture, config.eos_ids, config.template.target_prefix) == (architecture, (2, 7), (1,))
+    assert config.sliding_window == (5 if architecture in ("encoder_decoder", "decoder") else 0)
+    with pytest.raises(CheckpointError, match="d_modle: unknown key"):
+        read_config(json.dumps({"format_version": 1, "model": {**model, "d_modle": 3}}).encode(), tmp_path)
+
+
+def test_weights_of_release_0_1_load_under_their_names_of_today():
+    model = tiny_model(tiny_config("encoder_decoder", positions="bucketed"))
+    old = {
+        name.replace(".position_encoding.", ".cues."): parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+    }
+    assert "decoder.cues.bias.weight" in old
+    fresh = build(model.config)
+    load_weights(fresh, old, Path("checkpoint"))
+    assert all(map(torch.equal, fresh.parameters(), model.parameters()))

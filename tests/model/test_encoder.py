@@ -99,15 +99,15 @@ def test_what_stands_behind_a_text_is_never_weighed():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "decoder", "head": "masked"}, "head: is of architecture encoder, not decoder"),
-        ({"architecture": "decoder", "labels": ("a",)}, "labels: is of architecture encoder"),
+        ({"architecture": "decoder", "head": "masked"}, "head: architecture decoder does not use it"),
+        ({"architecture": "decoder", "labels": ("a",)}, "labels: architecture decoder does not use it"),
         ({"labels": ("a", "b")}, "labels: go with head classify or attention, got head none"),
         ({"head": "classify", "labels": ("a", "a")}, "labels: must be different names"),
         ({"head": "classify", "labels": ("a", "")}, "labels: must be a list of names"),
         ({"head": "pooled"}, "head: must be one of none, masked, classify, attention"),
         ({"mask_id": 10_000}, "mask_id: must be a token below vocab_size"),
         ({"mask_id": "4"}, "mask_id: must be a token below"),
-        ({"sliding_window": 3}, "sliding_window: is a decoder's"),
+        ({"sliding_window": 3}, "sliding_window: architecture encoder does not use it"),
         ({"head": "masked", "position_dim": 8}, "tie_embeddings: must be false with position_dim"),
     ],
 )

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from model.architecture_config import EncoderDecoderConfig, model_config
 from model.attention import FullAttention, SourceAttention, causal_mask
-from model.config import ModelConfig
 from model.layers import Block, Embedding, FeedForward, Residual, norm_layer
 from model.positions import (
     EncodedPositions,
@@ -22,7 +22,7 @@ from model.positions import (
 
 
 def small(**changes):
-    return ModelConfig(**{"vocab_size": 20, "d_model": 12, "num_heads": 3, "d_ff": 16, **changes})
+    return model_config({"vocab_size": 20, "d_model": 12, "num_heads": 3, "d_ff": 16, **changes})
 
 
 def randomise(module):
@@ -205,7 +205,7 @@ def test_a_block_with_cross_attention_is_torchs_decoder_layer(norm_position):
 
 
 def test_sinusoidal_table_has_the_published_values():
-    table = sinusoidal_table(ModelConfig(d_model=8), 5)
+    table = sinusoidal_table(EncoderDecoderConfig(d_model=8), 5)
     assert table.dtype == torch.float32
     assert table[0].tolist() == [0, 1] * 4
     assert table[1, 0::2].tolist() == pytest.approx([0.841471, 0.099833, 0.010000, 0.001000], abs=1e-6)
@@ -213,7 +213,7 @@ def test_sinusoidal_table_has_the_published_values():
 
 
 def test_sinusoidal_table_is_exact_at_late_positions():
-    table = sinusoidal_table(ModelConfig(d_model=64), 20_000)
+    table = sinusoidal_table(EncoderDecoderConfig(d_model=64), 20_000)
     for position in (1, 511, 19_999):
         for i in (0, 1, 13, 31):
             angle = position / 10000 ** (2 * i / 64)
@@ -222,12 +222,14 @@ def test_sinusoidal_table_is_exact_at_late_positions():
 
 
 def test_sinusoids_in_halves_are_the_same_numbers_elsewhere():
-    halves = sinusoidal_table(ModelConfig(d_model=8, sinusoids="halves"), 5)
-    torch.testing.assert_close(halves, sinusoidal_table(ModelConfig(d_model=8), 5)[:, [0, 2, 4, 6, 1, 3, 5, 7]])
+    halves = sinusoidal_table(EncoderDecoderConfig(d_model=8, sinusoids="halves"), 5)
+    torch.testing.assert_close(
+        halves, sinusoidal_table(EncoderDecoderConfig(d_model=8), 5)[:, [0, 2, 4, 6, 1, 3, 5, 7]]
+    )
 
 
 def test_sinusoids_of_fairseq_begin_behind_padding_and_turn_by_their_own_frequencies():
-    table = sinusoidal_table(ModelConfig(d_model=8, sinusoids="fairseq", pad_id=1), 3)
+    table = sinusoidal_table(EncoderDecoderConfig(d_model=8, sinusoids="fairseq", pad_id=1), 3)
     expected = [10000 ** (-i / 3) * 4 for i in range(4)]  # row 2 is position 4
     assert table[2].tolist() == pytest.approx([*map(math.sin, expected), *map(math.cos, expected)], abs=1e-6)
 

@@ -5,16 +5,17 @@ import math
 import pytest
 import torch
 
+from model.architecture_config import model_config
 from model.architectures import build
 from model.attention import split_heads
 from model.checkpoint import load_checkpoint
-from model.config import ModelConfig, find_preset
 from model.corpus import corpus
 from model.memory_compressed_attention import (
     CachedMemoryCompressedAttention,
     KeyValueCompression,
     MemoryCompressedAttention,
 )
+from model.presets import find_preset
 from model.training.data import Batch, Examples
 from model.training.loss import batch_loss
 from model.training.train import train
@@ -30,7 +31,7 @@ SHAPE = {
 
 
 def config(**changes):
-    return ModelConfig(**{**SHAPE, "num_heads": 4, "num_kv_heads": 2, "compression_stride": 3, **changes})
+    return model_config({**SHAPE, "num_heads": 4, "num_kv_heads": 2, "compression_stride": 3, **changes})
 
 
 def lively(layer):

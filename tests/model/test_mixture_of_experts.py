@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from model.architecture_config import DecoderConfig, EncoderDecoderConfig
 from model.architectures import build
-from model.config import ModelConfig
 from model.layers import FeedForward
 from model.mixture_of_experts import ExpertFeedForward, balance_loss
 from model.training.data import Batch
@@ -13,7 +13,7 @@ from model.training.loss import batch_loss
 
 def experts(chosen, **changes):
     torch.manual_seed(0)
-    config = ModelConfig(d_model=8, num_heads=2, d_ff=12, num_experts=4, experts_per_token=chosen, **changes)
+    config = EncoderDecoderConfig(d_model=8, num_heads=2, d_ff=12, num_experts=4, experts_per_token=chosen, **changes)
     return ExpertFeedForward(config, [FeedForward(config) for _ in range(config.num_experts)])
 
 
@@ -46,9 +46,7 @@ def test_balance_is_one_when_all_experts_are_alike_and_most_when_one_takes_all()
 
 def test_the_loss_of_a_batch_counts_the_balance_of_every_layer():
     torch.manual_seed(0)
-    config = ModelConfig(
-        architecture="decoder", vocab_size=11, d_model=8, num_heads=2, d_ff=12, num_decoder_layers=2, num_experts=3
-    )
+    config = DecoderConfig(vocab_size=11, d_model=8, num_heads=2, d_ff=12, num_decoder_layers=2, num_experts=3)
     model = build(config).train()
     tokens = torch.randint(4, 11, (2, 6))
     batch = Batch(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64), tokens, tokens, 12)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from model.architecture_config import EncoderDecoderConfig
 from model.attention import CachedAttention, FullAttention, scaled_dot_product_attention, split_heads
-from model.config import ModelConfig
 from model.positions import (
     AlibiBias,
     BucketedBias,
@@ -19,7 +19,7 @@ from model.positions import (
 
 
 def config(**changes):
-    return ModelConfig(d_model=16, num_heads=4, **changes)
+    return EncoderDecoderConfig(d_model=16, num_heads=4, **changes)
 
 
 def test_alibi_slopes_are_the_published_geometric_series():

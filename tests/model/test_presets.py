@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from model.architectures import build
-from model.config import PRESETS, ConfigError, load_preset
+from model.config import ConfigError
+from model.presets import PRESETS, load_preset
 
 MILLIONS = {
     "demo": 1.1,
@@ -32,8 +33,8 @@ VOCABULARY = {
 def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
     preset = load_preset(name)
     with torch.device("meta"):
-        labels = [str(number) for number in range(8)] if preset.model.is_classifier else []
-        model = build(preset.model.replace(vocab_size=VOCABULARY[name], labels=labels))
+        labels = {"labels": [str(number) for number in range(8)]} if preset.model.is_classifier else {}
+        model = build(preset.model.replace(vocab_size=VOCABULARY[name], **labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.4)
     assert preset.description
@@ -43,7 +44,10 @@ def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
 
 
 def test_an_unknown_preset_gets_a_suggestion():
-    with pytest.raises(ConfigError, match="'tatoeba_small': unknown key; did you mean 'tatoeba-small'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"preset: unknown preset 'tatoeba_small'; did you mean 'tatoeba-small'\? known presets: demo, ",
+    ):
         load_preset("tatoeba_small")
 
 
@@ -80,7 +84,7 @@ def test_a_file_can_describe_everything(tmp_path):
         ("preset: demo\nmodel: {d_model: many}", "d_model: must be a whole number, got 'many'"),
         ("preset: demo\ntrain: {bf16: fast}", "bf16: must be true, false or auto, got 'fast'"),
         ("preset: demo\nmodel: 3", "model: must be a mapping, got 3"),
-        ("preset: [demo]", "unknown key"),
+        ("preset: [demo]", "unknown preset"),
         ("train: {}", "steps: set exactly one of steps and minutes"),
         ("- a\n- b", "must be a mapping with model and train, got list"),
         ("a: [", "is not YAML"),

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from model.architectures import build
-from model.config import ConfigError, ModelConfig, load_preset
-from model.recurrent import GruCell, LstmCell, Recurrent, Score, SourceAttention, initial_state_names, state_names
+from model.architecture_config import RecurrentConfig
+from model.config import ConfigError
+from model.presets import load_preset
+from model.recurrent import GruCell, LstmCell, Score, SourceAttention, initial_state_names, state_names
 from model.reference.beam import beam_search
 from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits
 from model.training.data import embedded_examples
@@ -131,9 +132,7 @@ def scores_by_loops(score, kind, states, source):
 @pytest.mark.parametrize("kind", ["dot", "multiplicative", "additive"])
 def test_scores_and_weights_are_those_of_the_definitions(kind):
     torch.manual_seed(2)
-    config = ModelConfig(
-        architecture="recurrent", d_model=6, score=kind, encoder_dim=6 if kind == "dot" else 4, attention_dim=5
-    )
+    config = RecurrentConfig(d_model=6, score=kind, encoder_dim=6 if kind == "dot" else 4, attention_dim=5)
     score = Score(config)
     states_BTM, source_BSN, lengths_B = torch.randn(2, 3, 6), torch.randn(2, 5, config.source_dim), torch.tensor([5, 2])
     attend = SourceAttention(source_BSN, lengths_B)
@@ -152,10 +151,14 @@ def test_scores_and_weights_are_those_of_the_definitions(kind):
 @pytest.mark.parametrize(
     ("changes", "field", "problem"),
     [
-        ({"score": "dot", "encoder_dim": 48}, "score", "must be of one size, and encoder_dim is 48, d_model 32"),
+        (
+            {"score": "dot", "encoder_dim": 48},
+            "score",
+            "dot needs states of one width, got encoder_dim 48 and d_model 32",
+        ),
         ({"score": "none", "input_feeding": True}, "input_feeding", "needs a score, got none"),
-        ({"encoder_dim": 31}, "encoder_dim", "must be even for an encoder of two directions, got 31"),
-        ({"d_model": 33, "encoder_dim": 0}, "d_model", "must be even for an encoder of two directions, got 33"),
+        ({"encoder_dim": 31}, "encoder_dim", "must be even for a bidirectional encoder, got 31"),
+        ({"d_model": 33, "encoder_dim": 0}, "d_model", "must be even for a bidirectional encoder, got 33"),
         ({"cell": "rnn"}, "cell", "must be one of lstm, gru, got 'rnn'"),
         ({"attention_dim": -1}, "attention_dim", "must be at least 0, got -1"),
     ],
@@ -166,9 +169,9 @@ def test_what_cannot_be_is_refused(changes, field, problem):
     assert refused.value.field == field
 
 
-def test_fields_of_transformers_do_not_matter():
-    config = tiny_config("recurrent", d_model=34, num_heads=5, positions="rotary", position_dim=99)
-    assert isinstance(build(config), Recurrent)
+def test_fields_of_transformers_are_refused():
+    with pytest.raises(ConfigError, match="num_heads: architecture recurrent does not use it; leave it out, or choose"):
+        tiny_config("recurrent", num_heads=5)
 
 
 # ---- the whole model

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from model.architecture_config import EncoderDecoderConfig, model_config
 from model.architectures import build
 from model.attention import FullAttention, causal_mask
-from model.config import ConfigError, ModelConfig
+from model.config import ConfigError
 from model.reference.greedy import greedy
 from model.transformer import Decoder, EncoderDecoder
+from tests.tiny import usable
 
 # B batch, T target positions, S source positions, V vocabulary
 
@@ -56,7 +58,7 @@ SHAPES += [
 
 def tiny(**changes):
     torch.manual_seed(0)
-    return build(ModelConfig.from_json({**TINY, **changes})).eval()
+    return build(model_config({**usable(changes.get("architecture", "encoder_decoder"), TINY), **changes})).eval()
 
 
 def randomised(model):
@@ -279,7 +281,7 @@ def test_the_same_seed_gives_the_same_weights():
 
 def test_a_model_without_a_vocabulary_is_refused():
     with pytest.raises(ConfigError, match=r"vocab_size: must be set from the tokenizer before a model is built, got 0"):
-        build(ModelConfig())
+        build(EncoderDecoderConfig())
 
 
 @pytest.mark.parametrize(("norm_position", "kind"), [("pre", nn.LayerNorm), ("post", nn.Identity)])
@@ -342,7 +344,7 @@ def test_reversing_is_learnt_completely(architecture, shape):
     torch.manual_seed(0)
     length, steps = 4, 250
     sizes = {"vocab_size": 12, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 1}
-    model = build(ModelConfig.from_json({"architecture": architecture, "num_decoder_layers": 2, **sizes, **shape}))
+    model = build(model_config({"num_decoder_layers": 2, **usable(architecture, sizes), **shape}))
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):

@@ -13,17 +13,15 @@ from export.graphs.encoder_decoder import signatures
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
 from export.to_onnx import trace
+from model.architecture_config import DecoderConfig
 from model.architectures import build
-from model.config import ModelConfig
 
 POSITIONS, CAPACITY = 32, 48  # the caches are roomier than the tables are long
 
 
 def traced(**changes):
     shape = {"d_model": 64, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "d_ff": 64, "num_decoder_layers": 2}
-    config = ModelConfig(
-        architecture="decoder", vocab_size=50, max_target_len=POSITIONS, **{"positions": "rotary", **shape, **changes}
-    )
+    config = DecoderConfig(vocab_size=50, max_target_len=POSITIONS, **{"positions": "rotary", **shape, **changes})
     torch.manual_seed(1)
     model = build(config).eval()
     weights = {name: tensor.detach().numpy() for name, tensor in (*model.named_buffers(), *model.state_dict().items())}

@@ -7,6 +7,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from model.architecture_config import DecoderConfig
 from model.architectures import build
 from model.config import SpecialTokenTemplate
 from model.pretrained.files import PretrainedError
@@ -67,10 +68,12 @@ def test_angles_are_rounded_as_in_transformers_far_into_a_text(name, tmp_path):
 def test_earlier_files_say_rotary_positions_in_other_places(llama, tmp_path):
     old = {"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ...}
     config = import_model(rewritten(llama, tmp_path, **old)).config
+    assert isinstance(config, DecoderConfig)
     assert (config.rotary_base, config.rotary_scaling, config.rotary_factor) == (5000.0, "linear", 2.0)
     scaling = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
     old["rope_scaling"] = {**scaling, "original_max_position_embeddings": 8192}
     config = import_model(rewritten(llama, tmp_path, **old)).config
+    assert isinstance(config, DecoderConfig)
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_len) == ("llama3", 8, 8192)
 
 

@@ -7,9 +7,10 @@ import torch
 
 from model.architectures import build
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair
-from model.pretrained.encoder_decoder import NEVER, with_languages
+from model.pretrained.encoder_decoder import NEVER
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_model import import_model
+from model.pretrained.languages import with_languages
 from model.training.evaluate import greedy_batch
 from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make, transformers
 
@@ -69,6 +70,23 @@ def test_logits_of_realistic_shapes_are_those_of_transformers(name, tmp_path):
     check_logits(theirs, imported(theirs, tmp_path), count=3, longest=REALISTIC[name].positions)
 
 
+UNEQUAL = {
+    "marian": {"encoder_attention_heads": 2, "decoder_ffn_dim": 40},
+    "bart": {"decoder_attention_heads": 2, "encoder_ffn_dim": 72},
+    "m2m_100": {"encoder_attention_heads": 6, "decoder_attention_heads": 3, "encoder_ffn_dim": 24},
+}
+
+
+@pytest.mark.parametrize("family", UNEQUAL)
+def test_encoders_and_decoders_of_unequal_heads_and_widths_are_those_of_transformers(family, tmp_path):
+    variant = next(name for name in VARIANTS if name.split("-")[0] == family)
+    theirs = make(variant, **UNEQUAL[family])
+    ours = imported(theirs, tmp_path)
+    encoder, decoder = ours.encoder.config, ours.config
+    assert (encoder.num_heads, encoder.d_ff) != (decoder.num_heads, decoder.d_ff)
+    check_logits(theirs, ours)
+
+
 def test_greedy_answers_are_those_of_transformers(both):
     theirs, ours = both
     lists, padded, _, mask = sources(ours.config)
@@ -93,8 +111,9 @@ def save(model, path, **changes):
     [
         ("marian", {"decoder_vocab_size": 90}, "decoder_vocab_size 90 is not covered; covered: 101"),
         ("marian", {"normalize_embedding": True}, "normalize_embedding True is not covered; covered: False"),
-        ("bart", {"decoder_attention_heads": 6}, "decoder_attention_heads 6 is not covered; covered: 3"),
-        ("bart", {"decoder_ffn_dim": 64}, "decoder_ffn_dim 64 is not covered; covered: 56"),
+        ("bart", {"decoder_attention_heads": 7}, "num_heads: must divide d_model .*, got 7"),
+        ("bart", {"encoder_attention_heads": 7}, "encoder_num_heads: must divide d_model .*, got 7"),
+        ("bart", {"decoder_ffn_dim": 64}, "feed_forward.inner.* must have shape"),
         ("bart", {"is_decoder": True}, "is_decoder True is not covered; covered: False"),
         ("bart", {"add_cross_attention": True}, "add_cross_attention True is not covered; covered: False"),
         ("bart", {"activation_function": "mish"}, "activation_function 'mish' is not covered"),

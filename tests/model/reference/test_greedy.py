@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from model.architecture_config import model_config
 from model.architectures import build
-from model.config import ModelConfig
 from model.reference.greedy import ModelPredictor, cross_attention, extend, greedy, next_logits, score
+from tests.tiny import usable
 
 TINY = {"vocab_size": 12, "d_model": 16, "num_heads": 2, "d_ff": 32, "max_source_len": 6, "max_target_len": 8}
 
 
 def tiny(architecture, **changes):
     torch.manual_seed(0)
-    return build(ModelConfig.from_json({"architecture": architecture, **TINY, **changes})).eval()
+    return build(model_config({**usable(architecture, TINY), **changes})).eval()
 
 
 def successor_model(architecture):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from model.architecture_config import model_config
 from model.architectures import build
-from model.config import ModelConfig
 from model.reference.greedy import greedy, next_logits
 from model.reference.sampling import alternatives, draw, sample, sampling_distribution
 
@@ -91,7 +91,7 @@ def test_equal_tokens_share_in_the_order_of_their_ids_and_the_impossible_is_neve
 def tiny(seed=0):
     torch.manual_seed(seed)
     shape = {"vocab_size": 12, "d_model": 16, "num_heads": 2, "d_ff": 32, "max_source_len": 6, "max_target_len": 8}
-    model = build(ModelConfig.from_json({"architecture": "encoder_decoder", **shape})).eval()
+    model = build(model_config(shape)).eval()
     with torch.no_grad():
         model.decoder.unembedding.weight.mul_(0.4)
     return model

@@ -3,7 +3,8 @@ import gzip
 import pytest
 import torch
 
-from model.config import ModelConfig, SpecialTokenTemplate, TrainConfig
+from model.architecture_config import EncoderDecoderConfig
+from model.config import SpecialTokenTemplate, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import (
     DataError,
@@ -18,8 +19,9 @@ from model.training.data import (
     read_tsv,
     split,
 )
+from tests.tiny import as_decoder
 
-MODEL = ModelConfig(d_model=8, num_heads=2, max_source_len=12, max_target_len=12)
+MODEL = EncoderDecoderConfig(d_model=8, num_heads=2, max_source_len=12, max_target_len=12)
 TRAIN = TrainConfig(tokenizer="words", vocab_size=40, batch_tokens=64, steps=1)
 COPIES = copy_examples(400, seed=3)
 
@@ -204,7 +206,7 @@ def test_examples_that_are_too_long_are_left_out_and_counted(tokenizer):
 
 
 def test_a_language_model_has_no_source(tokenizer):
-    model = MODEL.replace(architecture="decoder")
+    model = as_decoder(MODEL)
     texts = Examples([("", source) for source, _ in COPIES.pairs], "texts")
     batches = batches_of(texts, tokenizer, model, TRAIN)
     batch = batches.load(batches.plan(0)[0])
@@ -213,7 +215,7 @@ def test_a_language_model_has_no_source(tokenizer):
 
 
 def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):
-    model, train = MODEL.replace(architecture="decoder"), TRAIN.replace(documents="stream")
+    model, train = as_decoder(MODEL), TRAIN.replace(documents="stream")
     text = " ".join(source for source, _ in COPIES.pairs)
     ids = tokenizer.encode(text)
     batches = batches_of(Examples([("", text)], "stream"), tokenizer, model, train)

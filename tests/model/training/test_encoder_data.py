@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import ModelConfig, TrainConfig
+from model.architecture_config import model_config
+from model.config import TrainConfig
 from model.tokenizer import MASK, MASK_ID, Tokenizer
 from model.training.data import DataError, Examples
 from model.training.encoder_data import MASKED, REPLACED, LabelBatches, MaskedBatches, encoder_batches, mask_tokens
@@ -20,7 +21,7 @@ TRAIN = TrainConfig(batch_tokens=64, steps=1, seed=3)
 
 def config(**changes):
     shape = {"architecture": "encoder", "vocab_size": TOKENIZER.vocab_size, "max_source_len": 16, "mask_id": MASK_ID}
-    return ModelConfig(**{**shape, "head": "masked", **changes})
+    return model_config({**shape, "head": "masked", **changes})
 
 
 def masked_batches(train=TRAIN, texts=TEXTS):

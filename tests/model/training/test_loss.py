@@ -2,11 +2,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from model.architecture_config import DecoderConfig
 from model.architectures import build
-from model.config import ModelConfig
 from model.training import loss
 from model.training.data import Batch
 from model.training.loss import BF16_INSTRUCTIONS, batch_loss, drop_padding, projected_cross_entropy, takes_bf16
+from tests.tiny import tiny_config
 
 
 def example(positions, vocabulary=37, width=16, dtype=torch.float32):
@@ -74,8 +75,8 @@ def test_padding_is_dropped():
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
 def test_the_loss_of_a_batch_does_not_depend_on_padding(architecture):
-    config = ModelConfig(
-        architecture=architecture, vocab_size=20, d_model=16, num_heads=2, d_ff=32, max_source_len=9, max_target_len=9
+    config = tiny_config(
+        architecture, vocab_size=20, d_model=16, num_heads=2, d_ff=32, max_target_len=9, num_decoder_layers=3
     )
     torch.manual_seed(1)
     model = build(config).eval()
@@ -124,7 +125,7 @@ def test_this_torch_tells_what_the_processor_can():
 
 
 def test_bfloat16_is_used_when_asked_for():
-    config = ModelConfig(architecture="decoder", vocab_size=20, d_model=16, num_heads=2, d_ff=32, max_target_len=9)
+    config = DecoderConfig(vocab_size=20, d_model=16, num_heads=2, d_ff=32, max_target_len=9)
     torch.manual_seed(1)
     model = build(config)
     tokens = torch.randint(4, 20, (3, 9))

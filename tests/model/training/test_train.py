@@ -10,9 +10,11 @@ import torch
 from rich.console import Console
 
 from bench import kill_resume
+from model.architecture_config import EncoderConfig, EncoderDecoderConfig
 from model.architectures import build
 from model.checkpoint import CheckpointError, load_checkpoint
-from model.config import PRESETS, ModelConfig, TrainConfig
+from model.config import TrainConfig
+from model.presets import PRESETS
 from model.training.data import Examples, copy_examples, embedded_examples
 from model.training.evaluate import translate
 from model.training.optimiser import learning_rate, make_optimiser
@@ -20,8 +22,9 @@ from model.training.progress import BarDisplay, PlainDisplay, StepMetrics, clock
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
 from tests.full_disk import FullDisk, failures
+from tests.tiny import as_decoder
 
-MODEL = ModelConfig(
+MODEL = EncoderDecoderConfig(
     d_model=16,
     num_heads=2,
     d_ff=32,
@@ -122,7 +125,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
     [({"dropout": 0.0}, "lines", "b"), ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200)],
 )
 def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, text, tmp_path):
-    model = MODEL.replace(architecture="decoder", **changes)
+    model = as_decoder(MODEL, **changes)
     config = TRAIN.replace(documents=documents, bf16=True, steps=8)
     data = Examples([("", text)] if documents == "stream" else [("", line) for line, _ in DATA.pairs], "texts")
     whole = train(model, config, data=data, out=tmp_path / "whole")
@@ -330,7 +333,7 @@ def test_the_card_and_metrics_agree(undisturbed):
     assert f"| validation_loss | {metrics['validation_loss']:.6g} |" in (undisturbed / "model_card.md").read_text()
 
 
-ENCODER = ModelConfig(architecture="encoder", d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, max_source_len=16)
+ENCODER = EncoderConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, max_source_len=16)
 PLURALS = Examples(
     [
         (f"{'many' if number % 2 else 'one'} {word}", "many" if number % 2 else "one")

@@ -1,0 +1,307 @@
+"""One configuration class for each architecture, with the fields that it uses and no others.
+
+    ModelConfig
+    ├── TransformerConfig       heads, feed-forwards, norms and positions
+    │   ├── EncoderDecoderConfig
+    │   ├── DecoderConfig
+    │   └── EncoderConfig
+    └── RecurrentConfig         LSTM and GRU cells
+
+`model_config` makes the one that an `architecture` names. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from model.config import (
+    Architecture,
+    ConfigError,
+    ModelConfig,
+    SpecialTokenTemplate,
+    bounded,
+    field_types,
+)
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Norm = Literal["layer", "rms"]
+NormPosition = Literal["pre", "post"]
+Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
+Sinusoids = Literal["interleaved", "halves", "fairseq"]
+RotaryScaling = Literal["none", "linear", "llama3"]
+Head = Literal["none", "masked", "classify", "attention"]
+Pooler = Literal["none", "tanh", "relu"]
+Cell = Literal["lstm", "gru"]
+Score = Literal["none", "dot", "multiplicative", "additive"]
+
+
+class _ArchitectureConfig(ModelConfig):
+    """A key of another architecture is refused as such."""
+
+    @classmethod
+    def unknown(cls, key: str) -> str:
+        users = [name for name, config in CLASSES.items() if key in field_types(config)]
+        if not users:
+            return super().unknown(key)
+        fix = f"leave it out, or choose {' or '.join(users)}"
+        return f"architecture {cls.architecture} does not use it; {fix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(_ArchitectureConfig):
+    """Blocks of attention and feed-forward."""
+
+    num_heads: int = bounded(4, 1)
+    num_kv_heads: int = bounded(0, 0)  # 0: num_heads; fewer = grouped-query attention (Ainslie et al. 2023)
+    head_dim: int = bounded(0, 0)  # 0: d_model / num_heads
+    d_ff: int = bounded(1024, 1)
+    activation: Activation = "relu"
+    gated: bool = False  # act(W1 x) * W3 x instead of act(W1 x) (Shazeer 2020)
+    num_experts: int = bounded(0, 0)  # feed-forwards of each block that a router chooses from; 0: one, no router
+    experts_per_token: int = 1  # the number of them that each token is sent to
+    norm: Norm = "layer"
+    norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
+    norm_eps: float = 1e-5
+    attention_scale: float = bounded(0.0, 0)  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
+    qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
+    positions: Positions = "sinusoidal"
+    position_dim: int = bounded(0, 0)  # width of a position vector concatenated with the token's; 0: it is added
+    sinusoids: Sinusoids = "interleaved"  # see model.positions.sinusoidal_table
+    position_range: int = bounded(128, 1)  # shaw, bucketed: the distance that longer ones count as
+    position_buckets: int = bounded(32, 4)  # of bucketed positions, half of them for each direction in an encoder
+    rotary_base: float = bounded(10000.0, 1)
+    rotary_dims: int = bounded(0, 0)  # dimensions of a head that are rotated; 0: all
+    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength
+    rotary_factor: float = bounded(1.0, 1)  # by which scaled angles turn slower
+    rotary_low_freq: float = 1.0  # llama3: turns in the original context below which the factor counts in full
+    rotary_high_freq: float = 4.0  # llama3: turns above which it does not count
+    rotary_original_len: int = bounded(8192, 1)  # llama3: the original context
+    bias: bool = True  # of the linear layers
+    qkv_bias: bool = False  # with bias false: query, key and value have one nevertheless, as in Qwen2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm_eps <= 0:
+            raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
+        self._require("experts_per_token", 1, max(self.num_experts, 1))
+        if self.head_dim == 0 and self.d_model % self.num_heads:
+            raise ConfigError(
+                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
+            )
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+        self._check_vectors()
+        self._check_rotary()
+        if self.positions == "bucketed" and self.position_range <= self.position_buckets // 2:
+            raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
+
+    def _check_vectors(self) -> None:
+        """Sinusoidal and learned positions."""
+        kind, width = self.positions, self.position_dim or self.d_model
+        if kind == "sinusoidal" and width % 2:
+            field = "position_dim" if self.position_dim else "d_model"
+            raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
+        if kind == "sinusoidal" and self.sinusoids == "fairseq" and width < 4:
+            raise ConfigError("sinusoids", f"fairseq's need a width of at least 4, got {width}")
+        if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
+            raise ConfigError(
+                "position_dim",
+                f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions, "
+                f"got {self.position_dim} with {kind}",
+            )
+        if self.position_dim and self.tie_embeddings and (self.has_decoder or self.head == "masked"):
+            raise ConfigError(
+                "tie_embeddings", "must be false with position_dim: token vectors are narrower than states"
+            )
+
+    def _check_rotary(self) -> None:
+        rotated = self.rotary_dims or self.attention_head_dim
+        if self.positions == "rotary" and (rotated % 2 or rotated > self.attention_head_dim):
+            field = "rotary_dims" if self.rotary_dims else "head_dim"
+            limit = f"must be even and at most head_dim {self.attention_head_dim} for rotary positions"
+            raise ConfigError(field, f"{limit}, got {rotated}")
+        low, high = self.rotary_low_freq, self.rotary_high_freq
+        if not 0 < low < high:
+            raise ConfigError("rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
+
+    @property
+    def encoder_stack(self) -> TransformerConfig:
+        """The configuration that the encoder's layers are built from."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """The Transformer of Vaswani et al. 2017. Encoder and decoder may differ in heads and feed-forward width."""
+
+    architecture: ClassVar[Architecture] = "encoder_decoder"
+    has_encoder: ClassVar[bool] = True
+    has_decoder: ClassVar[bool] = True
+
+    num_encoder_layers: int = bounded(3, 1)
+    num_decoder_layers: int = bounded(3, 1)
+    encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
+    encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
+    sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
+    share_embeddings: bool = True  # source and target have one embedding
+    max_source_len: int = bounded(256, 1)  # tokens, end of sentence included
+    max_target_len: int = bounded(256, 1)  # tokens after the start token
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        heads = self.encoder_num_heads
+        if heads and self.head_dim == 0 and self.d_model % heads:
+            raise ConfigError(
+                "encoder_num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {heads}"
+            )
+        if heads and self.num_kv_heads and heads % self.num_kv_heads:
+            raise ConfigError(
+                "encoder_num_heads", f"must be a multiple of num_kv_heads {self.num_kv_heads}, got {heads}"
+            )
+        _ = self.encoder_stack  # which must be a valid configuration, too
+
+    @property
+    def encoder_stack(self) -> TransformerConfig:
+        """As the decoder's, with the encoder's own heads and feed-forward width."""
+        if not self.encoder_num_heads and not self.encoder_d_ff:
+            return self
+        heads, width = self.encoder_num_heads or self.num_heads, self.encoder_d_ff or self.d_ff
+        return dataclasses.replace(self, num_heads=heads, d_ff=width, encoder_num_heads=0, encoder_d_ff=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(TransformerConfig):
+    """A decoder-only language model."""
+
+    architecture: ClassVar[Architecture] = "decoder"
+    has_encoder: ClassVar[bool] = False
+    has_decoder: ClassVar[bool] = True
+
+    num_decoder_layers: int = bounded(3, 1)
+    parallel_residual: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm
+    sliding_window: int = bounded(0, 0)  # a token attends to itself and the window - 1 tokens before it; 0: all
+    compression_stride: int = bounded(0, 0)  # of every second layer: positions per key (Liu et al. 2018); 0: none
+    max_target_len: int = bounded(256, 1)  # tokens of the whole context
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallel_residual and self.norm_position != "pre":
+            raise ConfigError("parallel_residual", f"needs norm_position pre, got {self.norm_position}")
+        if not self.compression_stride:
+            return
+        if self.compression_stride == 1:
+            raise ConfigError("compression_stride", "must be 0 or at least 2, got 1")
+        if self.num_decoder_layers < 2:
+            raise ConfigError("compression_stride", f"needs at least 2 layers, got {self.num_decoder_layers}")
+        if not self.sliding_window:
+            raise ConfigError("sliding_window", "must be set with compression_stride, for the uncompressed layers")
+        if self.positions not in ("sinusoidal", "learned", "none"):
+            raise ConfigError(
+                "positions",
+                "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no "
+                f"position of its own, got {self.positions}",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """An encoder alone. head: predicts masked tokens, or labels from the first token's state or from all states."""
+
+    architecture: ClassVar[Architecture] = "encoder"
+    has_encoder: ClassVar[bool] = True
+    has_decoder: ClassVar[bool] = False
+
+    num_encoder_layers: int = bounded(3, 1)
+    max_source_len: int = bounded(256, 1)  # tokens, special ones included
+    head: Head = "none"
+    pooler: Pooler = "none"  # a layer with this activation over the first token's state
+    labels: tuple[str, ...] = ()  # the classes; set from the data when training starts
+    multi_label: bool = False  # a sigmoid for each label instead of one softmax over all
+    mask_id: int | None = None  # the token that hides another one; None: there is none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        mask, limit = self.mask_id, self.vocab_size
+        if mask is not None and (type(mask) is not int or mask < 0 or (limit and mask >= limit)):
+            known = f" below vocab_size {limit}" if limit else ""
+            raise ConfigError("mask_id", f"must be a token{known} or left out, got {mask!r}")
+        if not isinstance(self.labels, tuple) or not all(isinstance(label, str) and label for label in self.labels):
+            raise ConfigError("labels", f"must be a list of names, got {self.labels!r:.80}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError("labels", f"must be different names, got {', '.join(self.labels):.80}")
+        if not self.is_classifier and (self.labels or self.multi_label):
+            raise ConfigError("labels", f"go with head classify or attention, got head {self.head}")
+
+    def check_trainable(self) -> None:
+        """As `ModelConfig.check_trainable`; the head must have something to learn."""
+        super().check_trainable()
+        if self.head == "none":
+            raise ConfigError("head", "must be masked, classify or attention for training, got none")
+        if self.head == "masked" and self.mask_id in (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id):
+            raise ConfigError("mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
+        if self.is_classifier and len(self.labels) < 2:
+            raise ConfigError("labels", f"must be at least 2 for training, got {len(self.labels)}")
+
+    @property
+    def template(self) -> SpecialTokenTemplate:
+        """The default puts bos_id first: the token whose state represents the text."""
+        default = SpecialTokenTemplate(source_prefix=(self.bos_id,), source_suffix=(self.eos_id,))
+        return self.special_token_template or default
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(_ArchitectureConfig):
+    """An encoder and a decoder of LSTM or GRU cells. d_model: the width of token vectors and decoder states."""
+
+    architecture: ClassVar[Architecture] = "recurrent"
+    has_encoder: ClassVar[bool] = True
+    has_decoder: ClassVar[bool] = True
+
+    num_encoder_layers: int = bounded(3, 1)
+    num_decoder_layers: int = bounded(3, 1)
+    cell: Cell = "lstm"  # Hochreiter and Schmidhuber 1997, or Cho et al. 2014
+    score: Score = "multiplicative"  # of encoder and decoder states; none: no attention, only initial decoder states
+    input_feeding: bool = False  # the attention vector is an input of the next step (Luong et al. 2015, 3.3)
+    bidirectional: bool = True  # the encoder also reads from the end (Bahdanau et al. 2015)
+    encoder_dim: int = bounded(0, 0)  # d1, the width of the encoder's states, both directions together; 0: d_model
+    attention_dim: int = bounded(0, 0)  # d3 of the additive score; 0: d_model
+    share_embeddings: bool = True  # source and target have one embedding
+    max_source_len: int = bounded(256, 1)  # tokens, end of sentence included
+    max_target_len: int = bounded(256, 1)  # tokens after the start token
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width = self.source_dim
+        if self.score == "dot" and width != self.d_model:
+            raise ConfigError(
+                "score",
+                f"dot needs states of one width, got encoder_dim {width} and d_model {self.d_model}; "
+                "choose multiplicative or additive",
+            )
+        if self.bidirectional and width % 2:
+            field = "encoder_dim" if self.encoder_dim else "d_model"
+            raise ConfigError(field, f"must be even for a bidirectional encoder, got {width}")
+        if self.input_feeding and self.score == "none":
+            raise ConfigError("input_feeding", "feeds the attention vector and needs a score, got none")
+
+    @property
+    def source_dim(self) -> int:
+        """The width of the encoder's states."""
+        return self.encoder_dim or self.d_model
+
+
+CLASSES: Mapping[Architecture, type[_ArchitectureConfig]] = {
+    config.architecture: config for config in (EncoderDecoderConfig, DecoderConfig, EncoderConfig, RecurrentConfig)
+}
+
+
+def model_config(values: Mapping[str, Any]) -> ModelConfig:
+    """The configuration of these JSON values, whose `architecture` is encoder_decoder unless given. Raises ConfigError
+    for a field that the architecture does not use."""
+    architecture = values.get("architecture", "encoder_decoder")
+    if architecture not in CLASSES:
+        raise ConfigError("architecture", f"must be one of {', '.join(get_args(Architecture))}, got {architecture!r}")
+    return CLASSES[architecture].from_json(values)
