@@ -39,6 +39,7 @@ def tiny_encoder(kind):
 
 
 def tiny_config(architecture="encoder_decoder", **changes):
+    """Sizes that the architecture lacks are left out, so that tests may give all of them the same."""
     shape = {
         "vocab_size": tiny_tokenizer().vocab_size,
         "d_model": 32,
@@ -51,7 +52,8 @@ def tiny_config(architecture="encoder_decoder", **changes):
     }
     if architecture == "recurrent":
         shape |= {"encoder_dim": 48, "input_feeding": True}
-    return model_config({**usable(architecture, shape), **changes})
+    others = {key: value for key, value in changes.items() if key not in shape}
+    return model_config({**usable(architecture, {**shape, **changes}), **others})
 
 
 def as_decoder(config, **changes):

@@ -170,8 +170,8 @@ def test_what_cannot_be_is_refused(changes, field, problem):
 
 
 def test_fields_of_transformers_are_refused():
-    with pytest.raises(ConfigError, match="num_heads: architecture recurrent does not use it; leave it out, or choose"):
-        tiny_config("recurrent", num_heads=5)
+    with pytest.raises(ConfigError, match="positions: architecture recurrent does not use it; leave it out, or choose"):
+        tiny_config("recurrent", positions="rotary")
 
 
 # ---- the whole model
