@@ -1,7 +1,7 @@
-"""What a request asks to be told of attention: which kinds, layers and heads, and the matrices that this comes to.
+"""The attention that a request selects: kinds, layers and heads, and the matrices of that selection.
 
-Weights come from the graph, all layers and heads of a kind as one array; here some of them are chosen or averaged. How
-much that would be is known before anything is computed.
+The graph returns all layers and heads of a kind as one array; here some of them are selected or averaged. The size of a
+response is known before anything is computed.
 
 L layers, H heads, Q positions of queries, K of keys.
 """
@@ -23,7 +23,7 @@ TOKEN_BYTES = 32  # of a token with its text and span in a message
 
 
 class Matrix(NamedTuple):
-    """Weights of one head. layer, head: from 1; 0: the mean of those that were chosen."""
+    """Weights of one head. layer, head: from 1; 0: the mean of the selected ones."""
 
     kind: AttentionKind
     layer: int
@@ -32,53 +32,50 @@ class Matrix(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Tokens that encoder and decoder read; 0 where there is none, or nobody asks."""
+    """Input tokens of encoder and decoder; 0 without one, or if it is not requested."""
 
     source: int
     target: int
 
     def of(self, kind: AttentionKind) -> tuple[int, int]:
-        """Positions of queries and of keys."""
+        """Number of queries and of keys."""
         return (self.target if kind != "encoder" else self.source), (self.target if kind == "decoder" else self.source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionChoice:
-    """Which attention is told. layers and heads count from 1; (): all. mean_layers, mean_heads: their mean instead of
-    each of them."""
+    """A selection. layers and heads count from 1; () means all. mean_layers, mean_heads: their mean instead of each."""
 
-    kinds: tuple[AttentionKind, ...] = ()  # (): all that the model has
+    kinds: tuple[AttentionKind, ...] = ()  # (): all kinds of the model
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     mean_layers: bool = False
     mean_heads: bool = False
 
-    def checked(self, seen: Sequence[AttentionMaps], *, text_only: bool) -> AttentionChoice:
-        """The same with its kinds filled in, for a model that has `seen`. text_only: nothing is answered, so that where
-        there is an encoder only that is told. Raises InvalidRequest."""
-        there = {one.kind: one for one in seen}
-        if text_only and "encoder" in there:
-            there = {"encoder": there["encoder"]}
-        for place, kind in enumerate(self.kinds):
-            if kind not in there:
+    def checked(self, maps: Sequence[AttentionMaps], *, text_only: bool) -> AttentionChoice:
+        """The selection with all kinds named, for a model with these maps. text_only: without an answer; a model
+        with an encoder has encoder attention only. Raises InvalidRequest."""
+        available = {one.kind: one for one in maps}
+        if text_only and "encoder" in available:
+            available = {"encoder": available["encoder"]}
+        for index, kind in enumerate(self.kinds):
+            if kind not in available:
                 why = " with text_only" if text_only else ""
-                raise InvalidRequest(f"kinds[{place}]", f"must be one of {', '.join(there)}{why}, got {kind}")
-        kinds = tuple(kind for kind in there if kind in self.kinds or not self.kinds)
+                raise InvalidRequest(f"kinds[{index}]", f"must be one of {', '.join(available)}{why}, got {kind}")
+        kinds = tuple(kind for kind in available if kind in self.kinds or not self.kinds)
         for name in ("layers", "heads"):
             numbers: tuple[int, ...] = getattr(self, name)
-            for place, number in enumerate(numbers):
+            for index, number in enumerate(numbers):
                 for kind in kinds:
-                    most = getattr(there[kind], name)
+                    most = getattr(available[kind], name)
                     if not 1 <= number <= most:
-                        raise InvalidRequest(f"{name}[{place}]", f"must be 1..{most} for {kind}, got {number}")
-                if number in numbers[:place]:
-                    raise InvalidRequest(
-                        f"{name}[{place}]", f"must be another one than those before it, got {number} again"
-                    )
+                        raise InvalidRequest(f"{name}[{index}]", f"must be 1..{most} for {kind}, got {number}")
+                if number in numbers[:index]:
+                    raise InvalidRequest(f"{name}[{index}]", f"must not repeat a number, got {number} again")
         return dataclasses.replace(self, kinds=kinds)
 
     def matrices(self, weights: Mapping[AttentionKind, np.ndarray]) -> Iterator[Matrix]:
-        """weights: float32 (L, H, Q, K) of each of the kinds. Means are those of float32 sums."""
+        """The selected matrices. weights: float32 (L, H, Q, K) by kind. Means are float32."""
         for kind in self.kinds:
             all_LHQK = weights[kind]
             layers, heads = (
@@ -94,10 +91,10 @@ class AttentionChoice:
                 for head, weights_QK in zip(heads, of_layer_HQK, strict=True):
                     yield Matrix(kind, layer, head, weights_QK)
 
-    def response_bytes(self, seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
-        """Of all matrices and tokens in a message."""
+    def response_bytes(self, maps: Sequence[AttentionMaps], lengths: Lengths) -> int:
+        """Bytes of all matrices and tokens in a message."""
         size = TOKEN_BYTES * (lengths.source + 2 * lengths.target)
-        for one in seen:
+        for one in maps:
             if one.kind in self.kinds:
                 layers = 1 if self.mean_layers else len(self.layers) or one.layers
                 heads = 1 if self.mean_heads else len(self.heads) or one.heads
@@ -105,9 +102,9 @@ class AttentionChoice:
         return size
 
 
-def computed_bytes(seen: Sequence[AttentionMaps], lengths: Lengths) -> int:
-    """Of all weights of a pass, whatever is told of them: every layer has its own, and they are put together."""
-    return sum(2 * one.layers * one.heads * _bytes(one.kind, lengths) for one in seen)
+def computed_bytes(maps: Sequence[AttentionMaps], lengths: Lengths) -> int:
+    """Bytes of all weights of a pass, whatever the selection: each layer's, and their concatenation."""
+    return sum(2 * one.layers * one.heads * _bytes(one.kind, lengths) for one in maps)
 
 
 def _bytes(kind: AttentionKind, lengths: Lengths) -> int:

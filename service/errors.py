@@ -1,16 +1,16 @@
-"""What can go wrong with a request. `servicer.py` holds the one table from these classes to gRPC status codes.
+"""Errors of requests and of starting. `edge/status.py` has the one table from these classes to gRPC status codes.
 
 RequestError                  one request failed; the message is safe to show to its client
-├── InvalidRequest            a field has a value that cannot be used
-├── ModelNotFound             no such model here
-├── Unsupported               the model cannot do what the RPC asks of it
-├── Unsatisfiable             the request's constraints leave no way to go on
+├── InvalidRequest            a field has an invalid value
+├── ModelNotFound             the server has no such model
+├── Unsupported               the model does not support the RPC or an option
+├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
 ├── ShuttingDown              the server is draining
 ├── DeadlineExceeded          the deadline passed before the answer was complete
-├── Cancelled                 the client went away
-└── InternalFailure           our fault; details are in the log under the request id, never in the message
-StartupError                  the server cannot start: the message says what, the value seen and the fix
+├── Cancelled                 the client cancelled the call
+└── InternalFailure           a defect of the server; details are in the log under the request id, never in the message
+StartupError                  the server cannot start: the message has the cause, the value and the fix
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from collections.abc import Sequence
 
 
 class RequestError(Exception):
-    """One request failed. `reason` is UPPER_SNAKE_CASE, stable, for programs; the message is for people."""
+    """One request failed. `reason` is stable, for programs; the message is for people."""
 
     reason = "REQUEST_FAILED"
 
 
 class InvalidRequest(RequestError):
+    """A field has an invalid value. problem: what is wrong, the value, the limit."""
+
     reason = "INVALID_FIELD"
 
     def __init__(self, field: str, problem: str) -> None:
@@ -34,6 +36,8 @@ class InvalidRequest(RequestError):
 
 
 class ModelNotFound(RequestError):
+    """The server has no model of this name. known: those it has."""
+
     reason = "MODEL_NOT_FOUND"
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
@@ -43,14 +47,20 @@ class ModelNotFound(RequestError):
 
 
 class Unsupported(RequestError):
+    """The model does not support the RPC or an option."""
+
     reason = "UNSUPPORTED_BY_MODEL"
 
 
 class Unsatisfiable(RequestError):
+    """The request's constraints leave no possible token."""
+
     reason = "CONSTRAINTS_UNSATISFIABLE"
 
 
 class Overloaded(RequestError):
+    """A queue is full. retry_after_s: seconds until a retry makes sense. limit: requests that it holds."""
+
     reason = "QUEUE_FULL"
 
     def __init__(self, message: str, *, retry_after_s: float, limit: int) -> None:
@@ -60,6 +70,8 @@ class Overloaded(RequestError):
 
 
 class ShuttingDown(RequestError):
+    """The server is draining."""
+
     reason = "SHUTTING_DOWN"
 
     def __init__(self, message: str = "the server is shutting down; send the request to another one") -> None:
@@ -67,14 +79,20 @@ class ShuttingDown(RequestError):
 
 
 class DeadlineExceeded(RequestError):
+    """The deadline passed before the answer was complete."""
+
     reason = "DEADLINE_EXCEEDED"
 
 
 class Cancelled(RequestError):
+    """The client cancelled the call."""
+
     reason = "CANCELLED"
 
 
 class InternalFailure(RequestError):
+    """A defect of the server. The message has the request id only."""
+
     reason = "INTERNAL"
 
     def __init__(self, request_id: str) -> None:

@@ -1,8 +1,8 @@
-"""Which part of the source each token of an answer belongs to, as far as cross-attention tells.
+"""Alignment of an answer with its source by cross-attention.
 
-Weights come from the graph; here they become one matrix, one position for each token, and places in the two texts. All
-places are Unicode code points of the text as the client sent or gets it. A character whose bytes are spread over
-several tokens belongs to each of them.
+The graph's attention weights become one matrix, one source position per token, and spans in both texts. Spans count
+Unicode code points of the client's text and of the answer. A character whose bytes are spread over several tokens
+belongs to each of them.
 
 L decoder layers, H heads, T tokens of the answer, S source positions.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from service.options import AlignmentKind
 
 Span = tuple[int, int]
-"""[start, end) of a text in code points."""
+"""[start, end) in code points."""
 
 
 class Alignment(NamedTuple):
@@ -38,7 +38,7 @@ def alignment(
     source_spans: Sequence[Span],
     target_spans: Sequence[Span],
 ) -> Alignment:
-    """What `kind` asks for. layer and heads as in `align`."""
+    """The alignment of this kind. layer and heads: as in `align`."""
     assert attention_LHTS.shape[2:] == (len(target_spans), len(source_spans)), attention_LHTS.shape
     weights_TS = align(attention_LHTS, layer, heads)
     return Alignment(
@@ -53,7 +53,7 @@ def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> 
     """The mean of some heads of one layer, float32 (T, S).
 
     attention_LHTS: float32 (L, H, T, S); row t holds the weights with which token t of the answer was predicted.
-    layer and heads count from 1; no heads: all.
+    layer and heads count from 1; () means all heads.
     """
     assert 1 <= layer <= len(attention_LHTS), layer
     weights_HTS = attention_LHTS[layer - 1]
@@ -64,7 +64,7 @@ def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> 
 
 
 def hard(weights_TS: np.ndarray) -> tuple[int, ...]:
-    """The source position with the largest weight for each token; of equal ones the first."""
+    """The source position with the largest weight for each token, ties by the first."""
     positions: list[int] = weights_TS.argmax(axis=1).tolist()
     return tuple(positions)
 

@@ -1,7 +1,4 @@
-"""Where the events of one request wait until its handler sends them on.
-
-It knows no gRPC and no engine: anything that calls an `EventSink` can fill it.
-"""
+"""The events of one request between its engine and its handler. Knows neither gRPC nor engines."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from service.request import Event, Finished, TextDelta
 
 
 class EventStream:
-    """The sink of one request: what arrived since it was last asked, as one piece. Event-loop thread only.
+    """An `EventSink` that returns the events since the last call as one piece. Event-loop thread only.
 
-    Merging is the back-pressure: an engine cannot wait for a slow reader, and a slow reader gets fewer, larger pieces.
-    What waits here is bounded by the request's max_tokens.
+    Merging is the back-pressure: an engine cannot wait for a slow reader, which gets fewer, larger pieces instead. The
+    buffer is bounded by the request's max_tokens.
     """
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._waiting: asyncio.Future[None] | None = None  # whoever wants the next piece
+        self._waiting: asyncio.Future[None] | None = None  # of the caller of `piece`
         self._error: RequestError | None = None
 
     def __call__(self, event: Event) -> None:
@@ -29,9 +26,9 @@ class EventStream:
             self._waiting.set_result(None)
 
     async def piece(self) -> tuple[str, tuple[int, ...], Finished | None]:
-        """Text, tokens and, at the end, Finished. Raises the RequestError that ended the request.
+        """New text, new token ids and, at the end, Finished. Raises the RequestError that ended the request.
 
-        One caller at a time.
+        Not for concurrent callers.
         """
         if self._error:
             raise self._error

@@ -1,8 +1,8 @@
 """grpc.health.v1, answered from memory, never from a queue of work.
 
-Own code instead of the library's servicer: there, one watcher that leaves takes the condition of the others with it, so
-that they never hear of a change, and one that stops reading holds the lock that a change needs, so that shutdown hangs.
-Here every watcher has its own event and a change only sets them.
+Not the library's asyncio servicer: there a watcher that leaves removes the condition of the others, so that they miss
+changes, and one that stops reading holds the lock that a change needs, so that shutdown hangs. Here every watcher has
+an event of its own, and a change only sets them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ class Health(health_pb2_grpc.HealthServicer):
         self._closed = False
 
     def set(self, service: str, serving: bool) -> None:
-        """No effect after `close`."""
+        """Changes the status of a service; no effect after `close`."""
         assert service in self._serving, service
         if not self._closed and self._serving[service] != serving:
             self._serving[service] = serving
             self._wake()
 
     def close(self) -> None:
-        """NOT_SERVING everywhere, for good."""
+        """NOT_SERVING for every service, permanently."""
         self._closed = True
         self._serving = dict.fromkeys(self._serving, False)
         self._wake()
 
     def status(self, service: str) -> int:
+        """The number of a ServingStatus."""
         if service not in self._serving:
             return Status.SERVICE_UNKNOWN
         return Status.SERVING if self._serving[service] else Status.NOT_SERVING
@@ -51,14 +52,12 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Status:
         status = self.status(request.service)
         if status == Status.SERVICE_UNKNOWN:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"no service of that name; known: {', '.join(self._serving)}"
-            )
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service; known: {', '.join(self._serving)}")
         return Status(status=status)
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> AsyncIterator[Status]:
         if len(self._watchers) >= MAX_WATCHERS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MAX_WATCHERS} watchers at once")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MAX_WATCHERS} concurrent watchers")
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
@@ -69,7 +68,7 @@ class Health(health_pb2_grpc.HealthServicer):
                 if status != last:
                     last = status
                     yield Status(status=status)
-                if self._closed:  # the last word: a watcher must not hold up the server's stop
+                if self._closed:  # the last status: a watcher must not delay shutdown
                     return
                 await changed.wait()
         finally:

@@ -1,7 +1,8 @@
 """The log: one line per request and per event on stderr, JSON for machines, coloured text on a terminal.
 
-Lines are written by a thread of their own: a full pipe must not stop the event loop. When nobody reads, lines are
-dropped and counted, never piled up. Texts of users are not logged unless the operator asks for it.
+A thread of its own writes the lines, because a full pipe must not block the event loop; lines above a limit are dropped
+and counted. Not logging.handlers.QueueListener: it writes and flushes line by line, and its stop() waits for a blocked
+reader without a limit. Texts of users are logged only with `log_text`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrettyFormatter(logging.Formatter):
-    """For eyes: time, level, event, key=value."""
+    """For a terminal: time, event coloured by level, key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -52,12 +53,12 @@ class PrettyFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
-    """A value without line ends and escape sequences: a text must not draw on the operator's terminal."""
+    """A value without line ends and escape sequences, which could control the operator's terminal."""
     return str(value) if str(value).isprintable() else repr(value)
 
 
 class LogWriter(logging.Handler):
-    """Writes all that is logged, from construction until `close`; what finds the queue full is dropped and counted."""
+    """Writes all log records from construction until `close`; records above MAX_WAITING are dropped and counted."""
 
     def __init__(self, style: Literal["auto", "json", "pretty"] = "auto", stream: TextIO | None = None) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class LogWriter(logging.Handler):
         self._waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
-        logging.getLogger().addHandler(self)  # warnings of libraries belong into the same stream
+        logging.getLogger().addHandler(self)  # libraries' warnings go to the same stream
         LOGGER.setLevel(logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -80,7 +81,7 @@ class LogWriter(logging.Handler):
             self.dropped += 1
 
     def close(self) -> None:
-        """Writes what is waiting, for at most some seconds: a reader that hangs must not keep the process."""
+        """Writes the waiting lines, for at most CLOSE_S: a blocked reader must not keep the process alive."""
         logging.getLogger().removeHandler(self)
         if self._is_closed:  # logging closes all handlers once more at exit
             return
@@ -98,12 +99,12 @@ class LogWriter(logging.Handler):
             try:
                 self._stream.write("".join([self.format(record) + "\n" for record in lines]))
                 self._stream.flush()
-            except (OSError, ValueError):  # the reader is gone: serving goes on without it
+            except (OSError, ValueError):  # the reader has gone: serving continues
                 self.dropped += len(lines)
             self._held = 0
 
     def _take(self) -> list[logging.LogRecord | None]:
-        """All that is waiting, once there is something: requests end together, and are written together."""
+        """All waiting records, at least one: requests that end together are written together."""
         records = [self._waiting.get()]
         self._held = 1
         while records[-1] is not None and not self._waiting.empty():
@@ -119,10 +120,10 @@ def event(
     level: int = logging.INFO,
     exception: BaseException | None = None,
 ) -> None:
-    """One line: what happened, and its fields."""
+    """Logs one line: the event's name and its fields."""
     if not LOGGER.isEnabledFor(level):
         return
-    # What `LOGGER.log` would do, without looking for the caller on the stack, which takes as long as all the rest.
+    # As LOGGER.log, without the search for the caller on the stack, which takes half the time.
     raised = (type(exception), exception, exception.__traceback__) if exception else None
     extra = {"fields": fields or {}}
     LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, name, (), raised, extra=extra))

@@ -1,8 +1,8 @@
 """The ops port: /healthz, /readyz, /metrics, /version over HTTP, from threads of its own.
 
-It answers when the event loop is stuck: that is what a liveness probe must be able to see. Connections are bounded in
-number and in time; when all places are taken, the connection open for longest gives way to the new one, so that slow
-or silent clients cannot lock a probe out. It deliberately has no TLS and no password: bind it to loopback or a pod.
+It answers while the event loop is blocked, which a liveness probe must detect. Connections are bounded in number and in
+time; at the limit the oldest connection is closed for the new one, so that slow or silent clients cannot lock a probe
+out. It deliberately has no TLS and no password: bind it to loopback or a pod.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ READ_TIMEOUT_S = 5.0
 
 
 class Probes(Protocol):
-    """What the port asks. Called from several threads."""
+    """The source of the port's answers. Called from several threads."""
 
     def problems(self) -> list[str]:
-        """Why the process should be restarted; [] if it is alive."""
+        """Reasons to restart the process; [] if it is alive."""
         ...
 
     def not_ready(self) -> list[str]:
-        """Why no request should be sent here now; [] if it is ready."""
+        """Reasons not to send requests now; [] if it is ready."""
         ...
 
     def exposition(self) -> tuple[bytes, str]:
         """All metrics and their content type."""
         ...
 
-    def version(self) -> dict[str, Any]: ...
+    def version(self) -> dict[str, Any]:
+        """The running version, as a JSON object."""
+        ...
 
 
 class OpsServer:
-    """Listens from construction until `close`. Port 0 takes any free one; `port` says which."""
+    """Listens from construction until `close`. Port 0 binds any free port; `port` is the one in use."""
 
     def __init__(self, host: str, port: int, probes: Probes) -> None:
         try:
@@ -52,18 +54,19 @@ class OpsServer:
         self._thread.start()
 
     def close(self) -> None:
+        """Stops listening. Blocks until the thread has ended."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def explain_bind(host: str, port: int, setting: str, error: OSError) -> str:
-    """Why an address cannot be listened on, and what to do."""
+    """Why an address cannot be bound, and the fix."""
     flag = "--" + setting.replace("_", "-")
     if error.errno == errno.EADDRINUSE:
-        return f"{setting}: port {port} on {host} is in use; stop what listens there or choose another with {flag}"
+        return f"{setting}: port {port} on {host} is in use; stop its process or choose another port with {flag}"
     if error.errno == errno.EACCES:
-        return f"{setting}: port {port} needs more rights; choose one of 1024..65535 with {flag}"
+        return f"{setting}: port {port} needs root; choose one of 1024..65535 with {flag}"
     return f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; choose an address of this machine"
 
 
@@ -76,12 +79,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], probes: Probes) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.probes = probes
-        self._open: dict[Any, None] = {}  # in the order they came
+        self._open: dict[Any, None] = {}  # oldest first
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # HTTPServer's own looks the host up in DNS
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own method looks the host up in DNS
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -98,14 +101,14 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """Not logged: clients may disconnect at any time."""
 
 
 def _hang_up(connection: socket.socket) -> None:
     try:
-        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it; that one closes it
+        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
     except OSError:
-        return  # it is gone already
+        return  # already closed
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -128,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/version":
                 self._json(200, probes.version())
             case _:
-                self._json(404, {"error": "no such page", "pages": ["/healthz", "/readyz", "/metrics", "/version"]})
+                self._json(404, {"error": "not found", "pages": ["/healthz", "/readyz", "/metrics", "/version"]})
 
     do_HEAD = do_GET
 
@@ -145,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        return "glossa"  # not the version of Python
+        return "glossa"  # without the version of Python
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds; they are no events."""
+        """Not logged: probes come every few seconds."""

@@ -78,7 +78,7 @@ def test_means_are_of_what_was_chosen(means, places, values):
         ({"layers": (3,)}, False, r"layers\[0\]: must be 1..2 for decoder, got 3"),
         ({"layers": (0,), "kinds": ("encoder",)}, False, r"layers\[0\]: must be 1..4 for encoder, got 0"),
         ({"heads": (1, 4)}, False, r"heads\[1\]: must be 1..3 for encoder, got 4"),
-        ({"heads": (2, 2)}, False, r"heads\[1\]: must be another one than those before it, got 2 again"),
+        ({"heads": (2, 2)}, False, r"heads\[1\]: must not repeat a number, got 2 again"),
     ],
 )
 def test_what_a_model_has_not_is_refused(fields, text_only, message):

@@ -47,9 +47,7 @@ async def test_grpc_port_in_use_is_found_before_a_model_is_opened():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = await refused(Server(settings(port=port), open_model=no_model))
-    assert message == (
-        f"port: port {port} on 127.0.0.1 is in use; stop what listens there or choose another with --port"
-    )
+    assert message == (f"port: port {port} on 127.0.0.1 is in use; stop its process or choose another port with --port")
 
 
 async def test_a_second_server_on_the_port_of_a_first_does_not_start():

@@ -52,14 +52,14 @@ class TranslationServiceServicer(object):
     """
 
     def Translate(self, request, context):
-        """Translates one text and answers when the translation is complete.
+        """Translates one text and returns the complete translation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamTranslate(self, request, context):
-        """Translates one text and answers with each piece as soon as it is certain.
+        """Translates one text and streams the translation as it is generated; text that was sent is final.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,14 +172,14 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Continues one prompt and answers when the text is complete.
+        """Continues one prompt and returns the complete continuation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamGenerate(self, request, context):
-        """Continues one prompt and answers with each piece as soon as it is certain.
+        """Continues one prompt and streams the continuation as it is generated; text that was sent is final.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -266,7 +266,7 @@ class GenerationService(object):
 
 
 class ScoringServiceStub(object):
-    """Tells how likely a model finds a text that is given.
+    """Scores a given target: the log-probability that a model assigns to it.
     """
 
     def __init__(self, channel):
@@ -283,11 +283,11 @@ class ScoringServiceStub(object):
 
 
 class ScoringServiceServicer(object):
-    """Tells how likely a model finds a text that is given.
+    """Scores a given target: the log-probability that a model assigns to it.
     """
 
     def Score(self, request, context):
-        """Scores one target: the translation of a source, or the continuation of a prompt.
+        """Scores one target: a translation of a source, or a continuation of a prompt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,7 +310,7 @@ def add_ScoringServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ScoringService(object):
-    """Tells how likely a model finds a text that is given.
+    """Scores a given target: the log-probability that a model assigns to it.
     """
 
     @staticmethod
@@ -342,7 +342,7 @@ class ScoringService(object):
 
 
 class EncodingServiceStub(object):
-    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
+    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
     """
 
     def __init__(self, channel):
@@ -369,25 +369,25 @@ class EncodingServiceStub(object):
 
 
 class EncodingServiceServicer(object):
-    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
+    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
     """
 
     def Embed(self, request, context):
-        """Embeds one text: one vector of the encoder's last states over the text's tokens and those that stand around it.
+        """Returns one vector for a text, pooled over the encoder's last hidden states, special tokens included.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FillMask(self, request, context):
-        """Tells which tokens the masks of a text most likely stand for. Encoding models with a masked head.
+        """Predicts the masked tokens of a text. Models with a masked-language head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Tells which labels a text has. Encoding models that classify.
+        """Returns the label probabilities of a text. Models with a classification head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -420,7 +420,7 @@ def add_EncodingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EncodingService(object):
-    """Reads text with an encoder: that of an encoding model, or for Embed that of a translation model.
+    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
     """
 
     @staticmethod
@@ -626,7 +626,7 @@ class ModelService(object):
 
 
 class AttentionServiceStub(object):
-    """Tells what every token of a model attends to.
+    """Returns attention weights.
     """
 
     def __init__(self, channel):
@@ -643,12 +643,12 @@ class AttentionServiceStub(object):
 
 
 class AttentionServiceServicer(object):
-    """Tells what every token of a model attends to.
+    """Returns attention weights.
     """
 
     def Attend(self, request, context):
-        """Tells attention weights of one text and its answer, of chosen layers and heads. Needs a bundle exported with
-        --attention.
+        """Returns the attention weights of one pass over a text and its answer, for selected layers and heads. Needs a bundle
+        exported with --attention.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -671,7 +671,7 @@ def add_AttentionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AttentionService(object):
-    """Tells what every token of a model attends to.
+    """Returns attention weights.
     """
 
     @staticmethod
