@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from unicodedata import category
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -109,13 +108,13 @@ class LexicalConstraints:
         before: str = "",
     ) -> None:
         assert phrases
-        self._eos_ids, self._is_ordered, self._max_tokens = list(eos_ids), ordered, max_tokens
+        self._eos_ids, self._is_ordered, self.max_tokens = list(eos_ids), ordered, max_tokens
         different = list(phrases) if ordered else list(dict.fromkeys(phrases))
         if vocabulary is None:
             tokens = 1 + max(token for variants in phrases for variant in variants for token in variant)
             self._contexts, allowed = [_OPEN] * tokens, [[frozenset[int]()] * len(item) for item in different]
         else:
-            self._contexts, allowed = _contexts_of(vocabulary), [_allowed(item, vocabulary) for item in different]
+            self._contexts, allowed = vocabulary.derived(_contexts), [_allowed(item, vocabulary) for item in different]
         self._contexts_V = np.array(self._contexts)
         self._phrases = [
             _Phrase(variants, spellings, self._contexts) for variants, spellings in zip(different, allowed, strict=True)
@@ -192,7 +191,7 @@ class LexicalConstraints:
 
     def apply(self, scores_V: np.ndarray, state: ConstraintState, tokens: Sequence[int]) -> None:
         """Excludes the end token, and every token after which the phrases would no longer fit."""
-        left = self._max_tokens - len(tokens) - 2  # without the token that is selected now and the end token
+        left = self.max_tokens - len(tokens) - 2  # without the token that is selected now and the end token
         scores_V[self._eos_ids] = -np.inf
         tight = [
             context
@@ -252,14 +251,9 @@ def _is_word(character: str) -> bool:
     return character.isalnum() and category(character) != "Lo"
 
 
-_KNOWN: WeakKeyDictionary[Vocabulary, list[int]] = WeakKeyDictionary()  # 3 ms for 8000 tokens
-
-
-def _contexts_of(vocabulary: Vocabulary) -> list[int]:
-    """The context after each token; 0: the token has no text."""
-    if vocabulary not in _KNOWN:
-        _KNOWN[vocabulary] = [_context(piece) for piece in vocabulary.pieces]
-    return _KNOWN[vocabulary]
+def _contexts(vocabulary: Vocabulary) -> list[int]:
+    """The context after each token; 0: the token has no text. 3 ms for 8000 tokens."""
+    return [_context(piece) for piece in vocabulary.pieces]
 
 
 def _context(text: bytes) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
 from model.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 class Vocabulary:
@@ -21,6 +24,7 @@ class Vocabulary:
     def __init__(self, pieces: Sequence[bytes], *, eos_ids: Sequence[int], strips_leading_space: bool) -> None:
         self.pieces, self.eos_ids, self.strips_leading_space = pieces, tuple(eos_ids), strips_leading_space
         self.longest = max(map(len, pieces))  # bytes
+        self._derived: dict[Callable[[Vocabulary], Any], Any] = {}
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, eos_ids: Sequence[int]) -> Vocabulary:
@@ -29,6 +33,13 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def derived(self, build: Callable[[Vocabulary], T]) -> T:
+        """The result of `build(self)`, which is computed once per function and kept as long as the vocabulary."""
+        if build not in self._derived:
+            self._derived[build] = build(self)
+        result: T = self._derived[build]
+        return result
 
     def first(self, token: int) -> bytes:
         """The bytes of a token that is the first one with text."""

@@ -1,5 +1,4 @@
 import contextlib
-import gc
 import itertools
 import json
 import random
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
-from service.decoding import grammar
 from service.decoding.grammar import MAX_NODES, MAX_PATTERN_PROPERTIES, MAX_PATTERNS, Grammar
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest, Unsatisfiable
@@ -262,16 +260,6 @@ def test_a_token_that_does_not_fit_cannot_be_followed():
     rule = Grammar("regex", "the", BPE)
     with pytest.raises(Unsatisfiable, match="the answer cannot continue to match its grammar"):
         rule.next_state(rule.initial_state(), BPE.pieces.index(b"z"))
-
-
-def test_one_set_of_automata_serves_a_vocabulary_as_long_as_it_lives():
-    vocabulary = Vocabulary(BPE.pieces, eos_ids=(EOS,), strips_leading_space=False)
-    known = grammar._tokens_of(vocabulary)
-    assert grammar._tokens_of(vocabulary) is known
-    size = len(grammar._KNOWN)
-    del vocabulary
-    gc.collect()
-    assert len(grammar._KNOWN) == size - 1
 
 
 # ---- what is refused

@@ -28,7 +28,7 @@ def build(phrases, *, ordered=False, slack=3):
 def walk(phrases, choose):
     """Tokens up to the end, or up to max_tokens; checks every promise on the way."""
     state, tokens = phrases.initial_state(), list[int]()
-    while len(tokens) < phrases._max_tokens and EOS not in tokens:
+    while len(tokens) < phrases.max_tokens and EOS not in tokens:
         scores_V = np.zeros(V, np.float32)
         if phrases.applies(state, tokens):
             phrases.apply(scores_V, state, tokens)

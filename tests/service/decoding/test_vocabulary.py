@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,3 +31,22 @@ def test_the_first_blank_is_no_text_where_the_tokenizer_drops_it():
     assert WORDS.first(token) == b"old"
     assert BPE.first(BPE.pieces.index(b" old")) == b" old"
     assert (len(WORDS), WORDS.longest) == (len(WORDS.pieces), len(" 日本語の本".encode()))
+
+
+def test_a_derived_value_is_computed_once_and_lives_as_long_as_the_vocabulary():
+    """As the tokens of a grammar and the contexts of lexical constraints are."""
+    built = list[int]()
+
+    class Derived:
+        def __init__(self, vocabulary):
+            built.append(len(vocabulary))
+
+    vocabulary = Vocabulary(BPE.pieces, eos_ids=(2,), strips_leading_space=False)
+    first = vocabulary.derived(Derived)
+    assert vocabulary.derived(Derived) is first
+    assert built == [len(BPE)]
+    assert Vocabulary(BPE.pieces, eos_ids=(2,), strips_leading_space=False).derived(Derived) is not first
+    reference = weakref.ref(first)
+    del vocabulary, first
+    gc.collect()
+    assert reference() is None
