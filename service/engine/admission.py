@@ -36,6 +36,7 @@ class Capacity:
 
     @property
     def reserved_bytes(self) -> int:
+        """Bytes of the reserved shape."""
         return self.bytes_for(self.reserved)
 
     def check(self, request: Request) -> None:

@@ -13,8 +13,13 @@ from typing import Protocol
 class Incremental(Protocol):
     """Converts ids to text, one by one: `model.tokenizer.IncrementalDecoder`."""
 
-    def push(self, token: int) -> str: ...
-    def flush(self) -> str: ...
+    def push(self, token: int) -> str:
+        """Appends a token; returns the characters that are complete."""
+        ...
+
+    def flush(self) -> str:
+        """Returns the rest."""
+        ...
 
 
 class Detokenizer:

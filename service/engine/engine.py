@@ -52,6 +52,8 @@ class TextDecoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
+    """Limits of one engine beside those of its scheduler."""
+
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     max_queue: int = 256  # requests that may wait beyond those that could have a row
     failures_until_unhealthy: int = 3  # failed turns in a row
@@ -124,12 +126,12 @@ class Engine:
         self._core.scheduler.check(request)
         options = request.options
         assert self._runner.has_attention or (options.alignment == "none" and not options.coverage_penalty), options
-        sequence = Sequence(request, search_for(request, eos_ids=self._runner.eos_ids, stops=self._stops(request)))
-
-        def new_text() -> Detokenizer:
-            return Detokenizer(self._tokenizer.incremental(), request.stop)
-
-        self.inbox.put(Response(ticket, sequence, new_text, self._clock()))
+        tokenizer, stops = self._tokenizer, None
+        if request.stop:
+            stops = StopMatcher(tokenizer.pieces, request.stop, strips_leading_space=tokenizer.strips_leading_space)
+        sequence = Sequence(request, search_for(request, eos_ids=self._runner.eos_ids, stops=stops))
+        response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
+        self.inbox.put(response)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends every unfinished request with ShuttingDown, and the thread. A second call changes nothing.
@@ -154,12 +156,6 @@ class Engine:
             arrivals, cancels = self.inbox.take()
             self.heartbeat_s = self._clock()
             self._send(self._core.turn(arrivals, cancels, self.heartbeat_s))
-
-    def _stops(self, request: Request) -> StopMatcher | None:
-        if not request.stop:
-            return None
-        tokenizer = self._tokenizer
-        return StopMatcher(tokenizer.pieces, request.stop, strips_leading_space=tokenizer.strips_leading_space)
 
     def _main(self) -> None:
         try:

@@ -84,9 +84,11 @@ class _Costs:
         return bool(self._seconds)
 
     def learn(self, size: int, seconds: float) -> None:
+        """Records a measurement."""
         self._seconds[size] = min(seconds, self._seconds.get(size, seconds) * FORGETS)
 
     def of(self, size: int) -> float:
+        """Expected seconds of a size."""
         return self._seconds[min(self._seconds, key=lambda known: (abs(known - size), known))]
 
 

@@ -34,6 +34,8 @@ from service.step import Copy, Draft, NewRow, StepOutput, StepPlan, padded
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerConfig:
+    """Limits of one engine's turns and memory. Raises ValueError for values out of range."""
+
     max_rows: int = 64  # hypotheses decoded at once
     kv_cache_bytes: int = 1 << 30  # most bytes of key-value caches and other states
     max_prefill_tokens: int = 256  # source and prompt tokens computed beside a step, padding included
