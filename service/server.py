@@ -97,7 +97,7 @@ class Server:
             stall_timeout_s=settings.stall_timeout_s,
         )
         self._models: list[ServedModel] = []
-        self._health = Health(SERVICES)
+        self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
         self._grpc: Any = None
         self._beating: asyncio.Task[None] | None = None
@@ -121,7 +121,7 @@ class Server:
         )
         handlers = generic_handlers(self.calls, Catalog(self._models, limits), log_text=settings.log_text)
         self._grpc.add_generic_rpc_handlers(tuple(handlers))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._grpc)
         if settings.reflection:
             names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._grpc)
@@ -136,7 +136,7 @@ class Server:
         interrupted: stopped at a terminal, where no balancer has to notice; without an open call there is no delay.
         """
         was_ready, self.state = self.state == "ready", "draining"
-        self._health.close()
+        self.health.close()
         if was_ready:
             delay_s = 0.0 if interrupted and self.calls.is_idle else self.settings.drain_delay_s
             logs.event("draining", {"drain_delay_s": delay_s, "drain_timeout_s": self.settings.drain_timeout_s})
@@ -184,8 +184,8 @@ class Server:
         known = {name for names in SERVICES_OF_TASK.values() for name in names}
         for service in SERVICES:
             name = service.rpartition(".")[2]
-            self._health.set(service, alive and (name in served or name not in known))
-        self._health.set("", alive)
+            self.health.set(service, alive and (name in served or name not in known))
+        self.health.set("", alive)
 
     def _announce(self, seconds: float) -> None:
         settings = self.settings

@@ -3,10 +3,16 @@
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
+import pytest
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2_grpc
+from grpc_status import rpc_status
 
 from export.bundle import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
+from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings
 from service.edge.metrics import ModelInfo
@@ -177,6 +183,39 @@ def settings(**changes):
         "drain_timeout_s": 5.0,
     }
     return ServerSettings(**{**fields, **changes})
+
+
+def method(channel, name):
+    """A callable for any RPC by its name, that takes fields or a message."""
+    service = next(s for s in pb.DESCRIPTOR.services_by_name.values() if name in s.methods_by_name)
+    kind = service.methods_by_name[name]
+    make = channel.unary_stream if kind.server_streaming else channel.unary_unary
+    call = make(
+        f"/{service.full_name}/{name}",
+        request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
+        response_deserializer=getattr(pb, f"{name}Response").FromString,
+    )
+
+    def invoke(data=None, *, timeout=5, metadata=None, **fields):
+        return call(
+            getattr(pb, f"{name}Request")(**fields) if data is None else data, timeout=timeout, metadata=metadata
+        )
+
+    return invoke
+
+
+async def failure(call):
+    """The error a call ends with, and its details by their type's name."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call if isinstance(call, grpc.aio.UnaryUnaryCall) else [message async for message in call]
+    details = {}
+    error: Any = caught.value
+    for packed in rpc_status.from_call(error).details:
+        name = packed.TypeName().rpartition(".")[2]
+        details[name] = getattr(error_details_pb2, name)()
+        packed.Unpack(details[name])
+    assert details["ErrorInfo"].domain == "glossa"
+    return error, details
 
 
 def health(channel):

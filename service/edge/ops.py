@@ -44,14 +44,19 @@ class Probes(Protocol):
 class OpsServer:
     """Listens from construction until `close`. Port 0 binds any free port; `port` is the one in use."""
 
-    def __init__(self, host: str, port: int, probes: Probes) -> None:
+    def __init__(self, host: str, port: int, probes: Probes, *, read_timeout_s: float = READ_TIMEOUT_S) -> None:
         try:
-            self._server = _Server((host, port), probes)
+            self._server = _Server((host, port), probes, read_timeout_s)
         except OSError as error:
             raise StartupError(explain_bind(host, port, "http_port", error)) from None
         self.host, self.port = host, self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="ops", daemon=True)
         self._thread.start()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections being served, at most MAX_CONNECTIONS."""
+        return len(self._server.connections)
 
     def close(self) -> None:
         """Stops listening. Blocks until the thread has ended."""
@@ -76,10 +81,10 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 32
 
-    def __init__(self, address: tuple[str, int], probes: Probes) -> None:
+    def __init__(self, address: tuple[str, int], probes: Probes, read_timeout_s: float) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.probes = probes
-        self._open: dict[Any, None] = {}  # oldest first
+        self.probes, self.read_timeout_s = probes, read_timeout_s
+        self.connections: dict[Any, None] = {}  # oldest first
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
@@ -88,16 +93,16 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._open) >= MAX_CONNECTIONS:
-                oldest = next(iter(self._open))
-                del self._open[oldest]
+            if len(self.connections) >= MAX_CONNECTIONS:
+                oldest = next(iter(self.connections))
+                del self.connections[oldest]
                 _hang_up(oldest)
-            self._open[request] = None
+            self.connections[request] = None
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.pop(request, None)
+            self.connections.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -114,8 +119,11 @@ def _hang_up(connection: socket.socket) -> None:
 class _Handler(BaseHTTPRequestHandler):
     """One request per connection (HTTP/1.0)."""
 
-    timeout = READ_TIMEOUT_S
     server: _Server
+
+    def setup(self) -> None:
+        self.request.settimeout(self.server.read_timeout_s)
+        super().setup()
 
     def do_GET(self) -> None:
         probes = self.server.probes

@@ -55,10 +55,10 @@ async def test_watchers_that_leave_take_no_news_from_the_others(edge, stub):
         assert (await watch.read()).status == SERVING
     for watch in watches[::2]:
         watch.cancel()
-    edge.server._health.set(TRANSLATION, False)
+    edge.server.health.set(TRANSLATION, False)
     for watch in watches[1::2]:
         assert (await watch.read()).status == NOT_SERVING
-    edge.server._health.set(TRANSLATION, True)
+    edge.server.health.set(TRANSLATION, True)
     for watch in watches[1::2]:
         assert (await watch.read()).status == SERVING
         watch.cancel()

@@ -1,0 +1,178 @@
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from service.errors import DeadlineExceeded, InternalFailure, Overloaded
+from service.request import TextDelta
+from tests.edge import failure, method, running
+
+TEXT = "the small red house"
+
+
+async def test_trailing_metadata_has_the_request_id_and_the_timings(edge, channel):
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "mine-1"),))
+    await call
+    assert edge.pool.requests[0].request_id == "mine-1"
+    trailers = dict(await call.trailing_metadata())
+    assert trailers.pop("x-request-id") == "mine-1"
+    assert {k: float(v) for k, v in trailers.items()} == pytest.approx(
+        {"x-glossa-queue-ms": 1.0, "x-glossa-prefill-ms": 2.0, "x-glossa-decode-ms": 7.0}
+    )
+
+
+async def test_a_stream_has_its_request_id_in_initial_and_trailing_metadata(channel):
+    call = method(channel, "StreamTranslate")(text=TEXT, metadata=(("x-request-id", "mine-2"),))
+    assert [message async for message in call]
+    for metadata in (await call.initial_metadata(), await call.trailing_metadata()):
+        assert dict(metadata)["x-request-id"] == "mine-2"
+
+
+@pytest.mark.parametrize("given", [None, "x" * 129, "a b", "{evil}"])
+async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", given),) if given else None)
+    await call
+    echoed = dict(await call.trailing_metadata())["x-request-id"]
+    assert echoed != given
+    assert len(echoed) == 32
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x12\x02\xff\xfe"])
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate", "GetModel"])
+async def test_bytes_that_are_not_a_message_are_an_invalid_argument(channel, name, data):
+    if name == "GetModel":
+        data = data.replace(b"\x12", b"\x0a")
+    error, details = await failure(method(channel, name)(data))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == "request"
+
+
+async def test_a_full_queue_returns_a_retry_delay(edge, channel):
+    edge.pool.refuse = Overloaded("3 requests are waiting", retry_after_s=0.25, limit=3)
+    error, details = await failure(method(channel, "Translate")(text=TEXT))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details["RetryInfo"].retry_delay.ToMilliseconds() == 250
+    assert "at most 3" in details["QuotaFailure"].violations[0].description
+    assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "250"
+
+
+async def test_a_full_server_rejects_requests_but_answers_health_and_reflection():
+    async with running(max_requests=1) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        stream = method(channel, "StreamTranslate")(text=TEXT)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        error, _ = await failure(method(channel, "Translate")(text=TEXT))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"", timeout=5) == b"\x08\x01"
+        stream.cancel()
+        await edge.pool.until(lambda: edge.pool.cancelled)
+        edge.pool.hold = False
+        await edge.server.calls.idle()
+        assert (await method(channel, "Translate")(text=TEXT)).text
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_cancelled_call_cancels_the_submission_once(edge, channel, name):
+    edge.pool.hold = True
+    call = method(channel, name)(text=TEXT, metadata=(("x-request-id", "gone"),))
+    await edge.pool.until(lambda: edge.pool.sinks)
+    call.cancel()
+    await edge.pool.until(lambda: edge.pool.cancelled)
+    await edge.server.calls.idle()
+    assert edge.pool.cancelled == ["gone"]
+
+
+async def test_finished_call_cancels_nothing(edge, channel):
+    await method(channel, "Translate")(text=TEXT)
+    assert edge.pool.cancelled == []
+
+
+async def test_deadline_of_the_client_reaches_the_request_and_is_capped():
+    async with running(default_deadline_s=7, max_deadline_s=20) as edge:
+        async with grpc.aio.insecure_channel(edge.address) as channel:
+            for timeout in (None, 5, 1000):
+                await method(channel, "Translate")(text=TEXT, timeout=timeout)
+        now = asyncio.get_running_loop().time()
+        left = [request.deadline_s - now for request in edge.pool.requests]
+        assert left == pytest.approx([7, 5, 20], abs=1)
+
+
+async def test_a_deadline_that_passes_in_the_engine_ends_the_stream_after_its_text(edge, channel):
+    edge.pool.answer = (TextDelta("zwei", (5,)), DeadlineExceeded("the deadline passed after 1 tokens"))
+    stream = method(channel, "StreamTranslate")(text=TEXT)
+    assert (await stream.read()).text == "zwei"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_deadline_that_passes_at_the_client_stops_the_work(edge, channel):
+    edge.pool.hold = True
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await method(channel, "Translate")(text=TEXT, timeout=0.05)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    await edge.pool.until(lambda: edge.pool.cancelled)
+
+
+async def test_text_of_an_exception_stays_in_the_server(edge, channel, caplog):
+    edge.pool.refuse = ValueError("/secret/path")
+    call = method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-1"),))
+    error, details = await failure(call)
+    assert error.code() == grpc.StatusCode.INTERNAL
+    assert "secret" not in str(error)
+    assert "r-1" in error.details()
+    assert dict(error.trailing_metadata())["x-request-id"] == "r-1"
+    assert details["RequestInfo"].request_id == "r-1"
+    record = next(r for r in caplog.records if r.getMessage() == "internal_error")
+    assert "/secret/path" in str(record.exc_info[1])
+
+
+async def test_failure_of_a_step_is_internal(edge, channel):
+    edge.pool.answer = (InternalFailure("r-2"),)
+    error, _ = (
+        await failure(method(channel, "Generate")(text="a"))
+        if False
+        else await failure(method(channel, "StreamTranslate")(text=TEXT))
+    )
+    assert error.code() == grpc.StatusCode.INTERNAL
+
+
+async def test_a_stream_whose_client_stops_reading_is_ended():
+    async with running(stall_timeout_s=0.05) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        stream = method(channel, "StreamTranslate")(text=TEXT, timeout=30)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        (sink,) = edge.pool.sinks
+        while not edge.pool.cancelled:  # the transport's buffers fill, then nothing moves
+            sink(TextDelta("x" * 100_000, (5,)))
+            await asyncio.sleep(0)
+        await asyncio.wait_for(edge.server.calls.idle(), 5)
+        stream.cancel()
+
+
+async def test_every_request_logs_one_line_without_its_text(edge, channel, caplog):
+    caplog.set_level("INFO")
+    await method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-3"),))
+    await edge.server.calls.idle()
+    (record,) = [r for r in caplog.records if r.getMessage() == "request"]
+    fields = record.fields
+    assert (fields["request_id"], fields["code"], fields["model"]) == ("r-3", "OK", "en-de")
+    assert fields["method"] == "glossa.v1.TranslationService/Translate"
+    assert (fields["prompt_tokens"], fields["generated_tokens"], fields["queue_s"], fields["ttft_s"]) == (
+        4,
+        5,
+        0.001,
+        0.004,
+    )
+    assert "house" not in str(fields)
+    assert "Häuser" not in str(fields)
+
+
+async def test_texts_are_logged_with_log_text(caplog):
+    caplog.set_level("INFO")
+    async with running(log_text=True) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        await method(channel, "Translate")(text=TEXT)
+    (record,) = [r for r in caplog.records if r.getMessage() == "request"]
+    assert (record.fields["text"], record.fields["answer"]) == (TEXT, "zwei rote Häuser")
