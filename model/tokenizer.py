@@ -20,8 +20,7 @@ import base64
 import binascii
 import codecs
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,14 +28,13 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from model.tokenizers.sentencepiece_normalizer import BLANK, Normalizer
-from model.tokenizers.sentencepiece_unigram import Unigram
+from model.tokenizers.sentencepiece_unigram import unigram_of
+from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
-OWN_NORMALIZER = (
-    "sentencepiece"  # how `model.tokenizers.sentencepiece_normalizer` does it, in the normalizer of a tokenizer.json
-)
+OWN_NORMALIZER = "sentencepiece"  # the settings of sentencepiece_normalizer, in the normalizer of a tokenizer.json
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
 Kind = Literal["bpe", "words"]
@@ -69,19 +67,21 @@ class Tokenizer:
             self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
             self._listed = ids if self._known else {}
             unmatched = {*own.get("unmatched", ()), *self.special.values()}
-            piece_of, self.strips_leading_space = _reading(values.get("decoder"))
+            piece_of, self.strips_leading_space = bytes_reader(values.get("decoder"))
             is_unigram = bool(own) and model["type"] == "Unigram"
-            self._unigram = _own_unigram(model, ids, added, unmatched) if is_unigram else None
+            self._unigram = unigram_of(model, ids, added, unmatched) if is_unigram else None
             self._backend = None if is_unigram else _backend(values, ids, unmatched)
             other = model.get(OWN_TARGET)
         except (KeyError, TypeError, AttributeError) as error:
             raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
-        self._is_bytes, self._is_closed = piece_of is _bytes_of_characters, model.get("type") == "WordLevel"
+        except ValueError as error:
+            raise TokenizerError(str(error)) from error
+        self._is_bytes, self._is_closed = piece_of is bytes_of_characters, model.get("type") == "WordLevel"
         size = self._known or max(ids.values(), default=-1) + 1
         if vocab_size and size > vocab_size:
             raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
         self.vocab_size = max(size, vocab_size)
-        self.pieces: Sequence[bytes] = _pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
+        self.pieces: Sequence[bytes] = token_pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
         self.target = self
         if other is not None:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
@@ -254,27 +254,7 @@ def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[s
     return ids
 
 
-def _pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str], bytes], size: int) -> list[bytes]:
-    """The UTF-8 bytes each id stands for; nothing for special tokens, and for ids that are no tokens."""
-    pieces = [b""] * size
-    for token, place in ids.items():
-        if place < size and place not in special:
-            pieces[place] = piece_of(token)
-    return pieces
-
-
 # ---- what `tokenizers` cuts with
-
-
-def _own_unigram(
-    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
-) -> Unigram:
-    """Of a tokenizer.json that was converted from SentencePiece."""
-    symbols = [item["content"] for item in added if not item["special"]]
-    by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
-    left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}
-    scores = {text: score for token, (text, score) in enumerate(model["vocab"]) if token not in left_out and text}
-    return Unigram(scores, symbols, ids, unknown=model["unk_id"], by_byte=by_byte)
 
 
 def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
@@ -364,95 +344,6 @@ def _whole(spans: Sequence[Span], text: str) -> list[Span]:
     return whole
 
 
-# ---- what tokens stand for
-
-
-def _reading(decoder: Any) -> tuple[Callable[[str], bytes], bool]:
-    """How a tokenizer.json's decoder reads the bytes of an entry, and whether it drops the first blank."""
-    steps = _flattened(decoder)
-    kinds = [step["type"] for step in steps]
-    match kinds:
-        case ["ByteLevel"]:
-            return _bytes_of_characters, False
-        case ["Metaspace"]:
-            marks, drops = {steps[0]["replacement"]: " "}, steps[0].get("prepend_scheme", "always") != "never"
-            return _marked(marks, has_bytes=False), drops
-        case ["WordPiece"]:
-            return _continued(steps[0]["prefix"], is_clean=steps[0]["cleanup"]), True
-    marks, drops = {}, False
-    for step in steps:
-        match step:
-            case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
-                marks[pattern] = content
-            case {"type": "Strip", "content": " ", "start": int(start), "stop": 0} if start < 2:
-                drops = start == 1
-            case {"type": "ByteFallback" | "Fuse"}:
-                pass
-            case _:
-                kinds = []
-    if not marks:
-        raise TokenizerError(
-            "decoder must be ByteLevel, Metaspace, WordPiece, or a Sequence of Replace, ByteFallback, Fuse and Strip, "
-            f"got {json.dumps(decoder):.200}"
-        )
-    return _marked(marks, has_bytes="ByteFallback" in kinds), drops
-
-
-def _flattened(decoder: Any) -> list[dict[str, Any]]:
-    if isinstance(decoder, dict) and decoder.get("type") == "Sequence":
-        return [step for part in decoder["decoders"] for step in _flattened(part)]
-    return [decoder] if isinstance(decoder, dict) else []
-
-
-def _bytes_of_characters(token: str) -> bytes:
-    """Of a byte-level vocabulary, in which a character stands for each byte. Added tokens are what they say."""
-    if all(character in _BYTE_OF for character in token):
-        return bytes(_BYTE_OF[character] for character in token)
-    return token.encode("utf-8", "replace")
-
-
-def _marked(marks: Mapping[str, str], *, has_bytes: bool) -> Callable[[str], bytes]:
-    """Of a vocabulary in which blanks are marked; has_bytes: <0x0A> is a byte."""
-
-    def piece(token: str) -> bytes:
-        if has_bytes and _BYTE.fullmatch(token):
-            return bytes([int(token[3:5], 16)])
-        for mark, meaning in marks.items():
-            token = token.replace(mark, meaning)
-        return token.encode("utf-8", "replace")
-
-    return piece
-
-
-_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
-
-
-def _continued(prefix: str, *, is_clean: bool) -> Callable[[str], bytes]:
-    """Of a vocabulary in which what continues a word is marked; is_clean: no blank before a mark, and others."""
-
-    def piece(token: str) -> bytes:
-        if prefix and token.startswith(prefix):
-            return token.removeprefix(prefix).encode("utf-8", "replace")
-        text = f" {token}"
-        for blank, tidy in _TIDY.items() if is_clean else ():
-            text = text.replace(blank, tidy)
-        return text.encode("utf-8", "replace")
-
-    return piece
-
-
-_TIDY = {
-    **{f" {mark}": mark for mark in (".", "?", "!", ",")},
-    " ' ": "'",
-    " n't": "n't",
-    " 'm": "'m",
-    " do not": " don't",
-    " 's": "'s",
-    " 've": "'ve",
-    " 're": "'re",
-}
-
-
 # ---- training
 
 
@@ -501,15 +392,3 @@ def _train_words(texts: Iterable[str], vocab_size: int, special: list[str]) -> B
             "raise vocab_size or use the tokenizer 'bpe'"
         )
     return backend
-
-
-def _byte_of_character() -> dict[str, int]:
-    """The inverse of GPT-2's table that gives every byte a printable character."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable}
-    table.update({chr(256 + place): byte for place, byte in enumerate(others)})
-    return table
-
-
-_BYTE_OF = _byte_of_character()

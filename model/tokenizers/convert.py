@@ -1,11 +1,9 @@
 """Tokenizers as other people's checkpoints hold them, as a tokenizer.json of ours (`convert_tokenizer`).
 
-A SentencePiece model (Kudo & Richardson 2018) becomes the same segmentation in the terms of `tokenizers`: its pieces
-with their scores, or for BPE the merges that lead to them, behind a normalizer that
-`model.tokenizers.sentencepiece_normalizer` follows to the
-letter. What ids pieces have is a convention of each family: those of the model itself (T5, Llama), shifted by fairseq's
-special tokens (XLM-R, mBART, NLLB), or looked up in a list (Marian, M2M-100). Models are read from protobuf's wire
-format as sentencepiece_model.proto lays it out.
+A SentencePiece model becomes the same segmentation in the terms of `tokenizers`: its pieces with their scores, or for
+BPE the merges that lead to them, after a normalizer that `model.tokenizers.sentencepiece_normalizer` follows exactly.
+The ids of pieces are a convention of each family: those of the model itself (T5, Llama), shifted by fairseq's special
+tokens (XLM-R, mBART, NLLB), or looked up in a list (Marian, M2M-100).
 
     TokenizerError     a file is missing, damaged, or asks for what is not covered (`model.tokenizer`)
 """
@@ -14,32 +12,29 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from model.tokenizer import OWN_NORMALIZER, OWN_TARGET, Tokenizer, TokenizerError
+from model.tokenizers.fairseq_languages import M2M_100, MBART, MBART_50
+from model.tokenizers.sentencepiece_model import (
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceModel,
+    read_sentencepiece,
+)
 from model.tokenizers.sentencepiece_normalizer import BLANK
 
 CONFIG = "tokenizer_config.json"
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
 SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EXTRA_IDS = 100  # of T5: <extra_id_0> is its last token
-_MBART = (
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP "
-    "nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
-)
-_MBART_50 = (
-    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
-    "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
-)
-_M2M_100 = (
-    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy "
-    "id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru "
-    "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
-)
 # Byte-level vocabularies without a tokenizer.json that are cut as GPT-2 cuts; others split words by rules of their own.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
 
@@ -61,110 +56,6 @@ def convert_tokenizer(path: Path) -> Tokenizer:
             return convert()
     known = "; ".join(" and ".join(names) for names in files)
     raise TokenizerError(f"{path}: has no tokenizer that is covered; covered: {known}")
-
-
-# ---- SentencePiece models
-
-
-class Piece(NamedTuple):
-    text: str
-    score: float
-    type: int
-
-
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
-UNIGRAM, BPE = 1, 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentencePieceModel:
-    """What a model says. charsmap: b"" where it replaces nothing."""
-
-    pieces: tuple[Piece, ...]
-    kind: int
-    has_byte_fallback: bool
-    charsmap: bytes
-    add_dummy_prefix: bool
-    remove_extra_whitespaces: bool
-
-
-def read_sentencepiece(file: Path) -> SentencePieceModel:
-    """Raises TokenizerError."""
-    try:
-        return _model_of(file.read_bytes())
-    except (OSError, ValueError, struct.error) as error:
-        raise TokenizerError(f"{file}: is not a SentencePiece model that is covered: {error}") from error
-
-
-def _model_of(data: bytes) -> SentencePieceModel:
-    model = _message(data)
-    trainer, normalizer = (_message(b"".join(model.get(number, ()))) for number in (2, 3))
-    pieces = []
-    for item in model.get(1, ()):
-        fields = _message(item)
-        score = struct.unpack("<f", _last(fields, 2, b"\0\0\0\0"))[0]
-        pieces.append(Piece(_last(fields, 1, b"").decode(), score, _last(fields, 3, NORMAL)))
-    kind = _last(trainer, 3, UNIGRAM)
-    if kind not in (UNIGRAM, BPE):
-        raise ValueError(f"model_type must be unigram (1) or bpe (2), got {kind}")
-    if _last(trainer, 24, 0) or not _last(normalizer, 5, 1):
-        raise ValueError("blanks must be marked before words: treat_whitespace_as_suffix or not escape_whitespaces")
-    if _last(_message(b"".join(model.get(5, ()))), 2, b""):
-        raise ValueError("there are rules to change decoded text: denormalizer_spec")
-    if sum(piece.type == UNKNOWN for piece in pieces) != 1:
-        raise ValueError("there must be one unknown piece")
-    return SentencePieceModel(
-        pieces=tuple(pieces),
-        kind=kind,
-        has_byte_fallback=bool(_last(trainer, 35, 0)),
-        charsmap=_last(normalizer, 2, b""),
-        add_dummy_prefix=bool(_last(normalizer, 3, 1)),
-        remove_extra_whitespaces=bool(_last(normalizer, 4, 1)),
-    )
-
-
-def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any:
-    return fields[number][-1] if number in fields else default
-
-
-def _message(data: bytes) -> dict[int, list[Any]]:
-    """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
-    fields: dict[int, list[Any]] = {}
-    for number, value in _fields(data):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        if key & 7 == 0:
-            value, place = _varint(data, place)
-            yield key >> 3, value
-            continue
-        if key & 7 == 2:
-            size, place = _varint(data, place)
-        elif key & 7 in (1, 5):
-            size = 8 if key & 7 == 1 else 4
-        else:
-            raise ValueError(f"wire type {key & 7} at byte {place}")
-        if place + size > len(data):
-            raise ValueError("it ends in the midst of a field")
-        yield key >> 3, data[place : place + size]
-        place += size
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(data):
-            raise ValueError("it ends in the midst of a number")
-        byte, place = data[place], place + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise ValueError(f"a number of more than ten bytes before byte {place}")
 
 
 # ---- from a model and the ids of its pieces to a tokenizer.json
@@ -305,7 +196,7 @@ def _fairseq(path: Path) -> Tokenizer:
     if not any(item.id >= len(ids) for item in added):
         names = _named_special(path)
         if kind in ("mbart", "mbart50"):
-            names = _MBART.split() if kind == "mbart" else f"{_MBART} {_MBART_50}".split()
+            names = MBART.split() if kind == "mbart" else f"{MBART} {MBART_50}".split()
         elif kind.startswith("nllb") and not names:
             raise TokenizerError(f"{path}: nothing names the languages; save the tokenizer with a tokenizer.json")
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
@@ -323,7 +214,7 @@ def _m2m(path: Path) -> Tokenizer:
         codes = _config(path).get("language_codes", "m2m100")
         if not names and codes != "m2m100":
             raise TokenizerError(f"{path}: language_codes {codes!r} are not known; save it with a tokenizer.json")
-        names = names or [f"__{code}__" for code in _M2M_100.split()]
+        names = names or [f"__{code}__" for code in M2M_100.split()]
         added += [_Added(len(listed) + place, name) for place, name in enumerate(names)]
     added += [_Added(listed[name], name) for name in FAIRSEQ if name in listed]
     return _tokenizer(path, _looked_up(model, listed, added))
@@ -364,11 +255,9 @@ def _byte_level(path: Path) -> Tokenizer:
             f"{path}: vocab.json and merges.txt do not say how {kind} splits words; save it with a tokenizer.json"
         )
     listed = _listed(path)
-    try:
-        lines = (path / "merges.txt").read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path / 'merges.txt'}: cannot be read: {error}") from error
-    merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
+    merges = [
+        line.split(" ") for line in _lines(path / "merges.txt") if line.strip() and not line.startswith("#version")
+    ]
     if any(len(pair) != 2 for pair in merges):
         raise TokenizerError(f"{path / 'merges.txt'}: must have two pieces on each line")
     has_blank = bool(_config(path).get("add_prefix_space", False))
@@ -393,13 +282,8 @@ def _wordpiece(path: Path) -> Tokenizer:
     config = _config(path)
     if not config.get("do_basic_tokenize", True):
         raise TokenizerError(f"{path / CONFIG}: do_basic_tokenize false is not covered")
-    try:
-        lines = (path / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path / 'vocab.txt'}: cannot be read: {error}") from error
-    if not lines[-1]:
-        lines.pop()
-    listed = {line.rstrip("\r"): token for token, line in enumerate(lines)}
+    lines = _lines(path / "vocab.txt")
+    listed = {line: token for token, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     model = {
         "type": "WordPiece",
         "unk_token": "[UNK]",
@@ -458,6 +342,14 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise TokenizerError(f"{file}: must hold an object")
     return values
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a text file; the last one is empty where the file ends in a line break."""
+    try:
+        return [line.rstrip("\r") for line in file.read_text(encoding="utf-8").split("\n")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{file}: cannot be read: {error}") from error
 
 
 def _listed(path: Path) -> dict[str, int]:

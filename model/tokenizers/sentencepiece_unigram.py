@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece
 
@@ -99,3 +99,14 @@ SYMBOL_SCORE = -0.1  # SentencePiece's: better than any piece, whose scores are 
 def _single(value: float) -> float:
     """In single precision."""
     return array("f", [value])[0]
+
+
+def unigram_of(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
+) -> Unigram:
+    """The segmenter of a tokenizer.json that was converted from SentencePiece. unmatched: ids that no text has."""
+    symbols = [item["content"] for item in added if not item["special"]]
+    by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
+    left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}
+    scores = {text: score for token, (text, score) in enumerate(model["vocab"]) if token not in left_out and text}
+    return Unigram(scores, symbols, ids, unknown=model["unk_id"], by_byte=by_byte)

@@ -47,27 +47,46 @@ def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
 
 
 def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
-    """Training and validation loss, learning rate and speed over steps."""
+    """Training and validation loss, learning rate and throughput over optimiser steps, as a PNG.
+
+    The loss has a logarithmic axis where it falls to less than a third, so that the end of the curve stays readable.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import, needed once a run
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(8, 8), layout="constrained")
+    figure = Figure(figsize=(8, 9), layout="constrained")
     FigureCanvasAgg(figure)
     losses, rates, speeds = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+    validations = [(row["step"], row["validation_loss"]) for row in history if "validation_loss" in row]
     for axes, column, label in (
-        (losses, "train_loss", "training"),
-        (losses, "validation_loss", "validation"),
-        (rates, "learning_rate", None),
-        (speeds, "tokens_per_s", None),
+        (losses, "train_loss", "training loss, mean since the last point"),
+        (rates, "learning_rate", "learning rate"),
+        (speeds, "tokens_per_s", "throughput"),
     ):
         points = [(row["step"], row[column]) for row in history if column in row]
         axes.plot([step for step, _ in points], [value for _, value in points], label=label)
-        axes.grid(alpha=0.3)
-    losses.set_ylabel("loss, nats per token")
-    losses.legend()
+        axes.grid(alpha=0.3, which="both")
+    losses.plot(
+        [step for step, _ in validations], [loss for _, loss in validations], marker="o", label="validation loss"
+    )
+    values = [value for row in history for name in ("train_loss", "validation_loss") if (value := row.get(name, 0)) > 0]
+    if values and max(values) > 3 * min(values):
+        losses.set_yscale("log")
+        losses.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        losses.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        losses.yaxis.set_minor_formatter(NullFormatter())
+    losses.set_title("Training curves")
+    losses.set_ylabel("loss (nats per target token)")
     rates.set_ylabel("learning rate")
-    speeds.set_ylabel("target tokens/s")
+    speeds.set_ylabel("throughput\n(target tokens/s)")
+    speeds.yaxis.set_major_formatter(EngFormatter(sep=""))
     speeds.set_xlabel("optimiser steps")
+    rates.set_ylim(bottom=0)
+    speeds.set_ylim(bottom=0)
+    for axes in (losses, rates, speeds):
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best")
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=100)
     return image.getvalue()

@@ -3,8 +3,8 @@
     TrainError     a run cannot start, or cannot resume, as asked
     Interrupted    a run was stopped on request; its state is saved
 
-The loop is plain: plan an epoch, load a batch, forward and backward, step, and now and then log, validate, save. What
-each of these means lives in `data`, `loss`, `state`, `evaluate` and `report`.
+The loop is plain: plan an epoch, load a batch, forward and backward, step, and now and then log, validate, save. Each
+of these is implemented in `data`, `loss`, `training_state`, `evaluate` and `report`.
 """
 
 from __future__ import annotations
@@ -99,9 +99,11 @@ def _start(
         "validation": validation.digest if validation else None,
     }
     claim(out, identity, resume=resume)
+    display.message(f"reading {len(data.pairs):,} examples of {data.name}")
     if validation is None:
         data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
     tokenizer = _tokenizer(out, data, train_config, disk, model_config)
+    display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({train_config.tokenizer})")
     model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
     model_config.check_trainable()
     return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
@@ -324,6 +326,7 @@ class _Run:
             "examples_too_long": self.batches.dropped,
             **self._average(),
         }
+        self.display.message(f"scoring the model on {self.held_out.name}")
         if isinstance(self.model, Encoder):
             scores, samples = encoder_scores(self.model, self.tokenizer, self.held_out, self.validation)
         else:

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from model.tokenizer import Tokenizer, TokenizerError
-from model.tokenizers.convert import convert_tokenizer, read_sentencepiece
+from model.tokenizers.convert import convert_tokenizer
+from model.tokenizers.sentencepiece_model import read_sentencepiece
 from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
 from tests.multilingual import lines
 

@@ -1,0 +1,120 @@
+"""Reads SentencePiece models (Kudo & Richardson 2018) from protobuf's wire format, as sentencepiece_model.proto lays it
+out. Refuses what a tokenizer.json of ours cannot express. Standard library only.
+
+The `sentencepiece` library was tried in its place, and for `sentencepiece_unigram` and `sentencepiece_normalizer`: its
+generated protobuf code (0.2.3, gencode 7.36.1) refuses to load beside the protobuf runtime that a server has (6.33.6),
+and without it no processor can be made from the tokenizer.json of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from model.tokenizer import TokenizerError
+
+
+class Piece(NamedTuple):
+    """An entry of the vocabulary. type: NORMAL and the others below."""
+
+    text: str
+    score: float
+    type: int
+
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
+UNIGRAM, BPE = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePieceModel:
+    """The parts of a model that its segmentation depends on. charsmap: b"" if it replaces nothing."""
+
+    pieces: tuple[Piece, ...]
+    kind: int
+    has_byte_fallback: bool
+    charsmap: bytes
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+
+
+def read_sentencepiece(file: Path) -> SentencePieceModel:
+    """The model in a file. Raises TokenizerError."""
+    try:
+        return _model_of(file.read_bytes())
+    except (OSError, ValueError, struct.error) as error:
+        raise TokenizerError(f"{file}: is not a SentencePiece model that is covered: {error}") from error
+
+
+def _model_of(data: bytes) -> SentencePieceModel:
+    model = _message(data)
+    trainer, normalizer = (_message(b"".join(model.get(number, ()))) for number in (2, 3))
+    pieces = []
+    for item in model.get(1, ()):
+        fields = _message(item)
+        score = struct.unpack("<f", _last(fields, 2, b"\0\0\0\0"))[0]
+        pieces.append(Piece(_last(fields, 1, b"").decode(), score, _last(fields, 3, NORMAL)))
+    kind = _last(trainer, 3, UNIGRAM)
+    if kind not in (UNIGRAM, BPE):
+        raise ValueError(f"model_type must be unigram (1) or bpe (2), got {kind}")
+    if _last(trainer, 24, 0) or not _last(normalizer, 5, 1):
+        raise ValueError("blanks must be marked before words: treat_whitespace_as_suffix or not escape_whitespaces")
+    if _last(_message(b"".join(model.get(5, ()))), 2, b""):
+        raise ValueError("there are rules to change decoded text: denormalizer_spec")
+    if sum(piece.type == UNKNOWN for piece in pieces) != 1:
+        raise ValueError("there must be one unknown piece")
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        kind=kind,
+        has_byte_fallback=bool(_last(trainer, 35, 0)),
+        charsmap=_last(normalizer, 2, b""),
+        add_dummy_prefix=bool(_last(normalizer, 3, 1)),
+        remove_extra_whitespaces=bool(_last(normalizer, 4, 1)),
+    )
+
+
+def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any:
+    return fields[number][-1] if number in fields else default
+
+
+def _message(data: bytes) -> dict[int, list[Any]]:
+    """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
+    fields: dict[int, list[Any]] = {}
+    for number, value in _fields(data):
+        fields.setdefault(number, []).append(value)
+    return fields
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        if key & 7 == 0:
+            value, place = _varint(data, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            size, place = _varint(data, place)
+        elif key & 7 in (1, 5):
+            size = 8 if key & 7 == 1 else 4
+        else:
+            raise ValueError(f"wire type {key & 7} at byte {place}")
+        if place + size > len(data):
+            raise ValueError("it ends in the midst of a field")
+        yield key >> 3, data[place : place + size]
+        place += size
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise ValueError("it ends in the midst of a number")
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise ValueError(f"a number of more than ten bytes before byte {place}")
