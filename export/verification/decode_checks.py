@@ -125,8 +125,10 @@ class DecodeChecks:
 
     def _stride(self, name: str) -> int:
         """Positions that a state has one place for."""
-        config, layer = self.case.config, int(name.rpartition(".")[2])
-        return config.compression_stride if config.compression_stride and config.is_compressed(layer) else 1
+        config = self.case.config
+        if not config.compression_stride or not config.is_compressed(int(name.rpartition(".")[2])):
+            return 1
+        return config.compression_stride
 
     def steps_alone(self) -> Measured:
         return self.case.alone(

@@ -234,7 +234,9 @@ class Yardstick:
     """The outputs of a float32 model as `Expectation`s: see `TorchReference` for names and shapes."""
 
     def __init__(self, model: Model, *, in_float64: bool) -> None:
-        """in_float64: also compute them exactly; otherwise what the model gives is exact by definition."""
+        """in_float64: also compute them exactly; otherwise, and for recurrent models, whose cells run in float32 alone,
+        the model's own outputs are exact by definition."""
+        in_float64 = in_float64 and not isinstance(model, Recurrent)
         self.float32 = TorchReference(model)
         self.exact = TorchReference(copy.deepcopy(model).double()) if in_float64 else self.float32
 
@@ -242,27 +244,31 @@ class Yardstick:
         return self._both(lambda reference: reference.source(source))
 
     def logits(self, source: Ids, target: Ids) -> Expectation:
-        return Expectation(self.exact.logits(source, target), self.float32.logits(source, target))
+        return self._one(lambda reference: reference.logits(source, target))
 
     def logprobs(self, source: Ids, target: Ids) -> Expectation:
-        return Expectation(self.exact.logprobs(source, target), self.float32.logprobs(source, target))
+        return self._one(lambda reference: reference.logprobs(source, target))
 
     def caches(self, source: Ids, target: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.caches(source, target))
 
     def attention(self, source: Ids, target: Ids) -> Expectation:
-        return Expectation(self.exact.attention(source, target), self.float32.attention(source, target))
+        return self._one(lambda reference: reference.attention(source, target))
 
     def every_attention(self, source: Ids, target: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.every_attention(source, target))
 
     def unembedded(self, states: NDArray[Any]) -> Expectation:
-        return Expectation(self.exact.unembedded(states), self.float32.unembedded(states))
+        return self._one(lambda reference: reference.unembedded(states))
 
     def _both(self, compute: Callable[[TorchReference], Arrays]) -> dict[str, Expectation]:
         exact = compute(self.exact)
         float32 = exact if self.exact is self.float32 else compute(self.float32)
         return {name: Expectation(array, float32[name]) for name, array in exact.items()}
+
+    def _one(self, compute: Callable[[TorchReference], NDArray[Any]]) -> Expectation:
+        exact = compute(self.exact)
+        return Expectation(exact, exact if self.exact is self.float32 else compute(self.float32))
 
 
 def _scores(query_THD: NDArray[Any], key_SKD: NDArray[Any], factor: float) -> NDArray[Any]:
