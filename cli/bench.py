@@ -18,6 +18,9 @@ Texts = Annotated[
 Concurrency = Annotated[
     str, typer.Option(help="closed loop instead: so many clients that each wait for their answers, such as 1,64")
 ]
+FindMax = Annotated[
+    bool, typer.Option("--find-max", help="search the highest rate that meets the objectives, from --rate or 1")
+]
 Streamed = Annotated[bool, typer.Option("--stream/--unary", help="unary calls have no token latencies")]
 EndToEnd = Annotated[float, typer.Option(help="objective: time of a whole answer, milliseconds")]
 Burstiness = Annotated[float, typer.Option(help="1: Poisson arrivals; below 1 bursts, above 1 even")]
@@ -30,9 +33,7 @@ def bench(
     texts: Texts,
     model: ModelName = "",
     rate: Annotated[str, typer.Option(help="requests/s, such as 5,10,20: one load after another")] = "",
-    find_max: Annotated[
-        bool, typer.Option("--find-max", help="search the highest rate that meets the objectives, from --rate or 1")
-    ] = False,
+    find_max: FindMax = False,
     concurrency: Concurrency = "",
     duration_s: Annotated[float, typer.Option(help="measured seconds of each load")] = 30.0,
     warm_up_s: Annotated[float, typer.Option(help="seconds of load before them")] = 5.0,
@@ -56,17 +57,14 @@ def bench(
 ) -> None:
     """Load a running server as independent users would: latencies, goodput, highest sustained rate.
 
-    Requests are sent at random moments that do not depend on the answers. Every latency counts from the moment at which
-    a request was to be sent.
+    Requests are sent at random times, whatever the answers; every latency counts from the scheduled time.
     """
     from cli.load_generator import Window
     from cli.load_report import Objectives, ReportError, check_plot, draw
     from cli.load_test import Bench, BenchError, read_texts, run
 
     with report_call_errors(connection, BenchError, ReportError):
-        if plot is not None:
-            check_plot(plot)
-        limits = Objectives.from_ms(slo_e2e_ms, slo_ttft_ms, slo_itl_ms, percentile=percentile)
+        check_plot(plot)
         asked = Bench(
             connection=connection,
             texts=read_texts(texts),
@@ -80,7 +78,7 @@ def bench(
             wait_s=wait_s,
             timeout_s=timeout_s,
             is_streamed=stream,
-            objectives=limits,
+            objectives=Objectives.from_ms(slo_e2e_ms, slo_ttft_ms, slo_itl_ms, percentile=percentile),
             burstiness=burstiness,
             connections=connections,
             seed=seed,
@@ -88,6 +86,6 @@ def bench(
         )
         measured = run(asked, functools.partial(typer.echo, err=as_json))
         if plot is not None:
-            draw(plot, f"{measured.model.name} at {connection.address}", measured.loads, limits)
+            draw(plot, f"{measured.model.name} at {connection.address}", measured.loads, asked.objectives)
     if as_json:
         print_json(measured.as_json())

@@ -1,14 +1,13 @@
-"""Load on a service: requests sent at times of their own, and what became of each of them.
+"""Load generation: sends requests on a schedule and records the outcome of each.
 
-Open loop (`run_load`): when a request is sent does not depend on the answers to others, as with many independent users.
-Every time is counted from the moment at which a request was to be sent, not from the moment at which this process got
-round to it; otherwise a stalled generator would leave out just the requests that would have waited longest
-("coordinated omission", Gil Tene). How late it was itself is told by `Outcome.lag_s`.
-Closed loop (`run_closed_loop`): a fixed number of clients, each of which asks again when it is answered. It finds the
-most a service can do, but its latencies are not those of users, who do not wait for each other.
+Open loop (`run_load`): the schedule does not depend on the answers, as with many independent users. Latencies count
+from the scheduled moment, not from the actual sending; otherwise a stalled generator would omit exactly the requests
+that would have waited longest ("coordinated omission", Gil Tene). `Outcome.lag_s` is the delay of the generator itself.
+Closed loop (`run_closed_loop`): a fixed number of clients, each of which sends its next request after an answer. It
+measures the maximum throughput, but its latencies are not those of users, who do not wait for each other.
 
-Nothing here knows gRPC or this service: `Send` is any asynchronous generator. Time is that of the event loop.
-What the outcomes amount to is told by `cli.load_report`.
+This module knows neither gRPC nor this service: `Send` is any asynchronous generator. Time is that of the event loop.
+`cli.load_report` computes the figures.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from itertools import pairwise
 from typing import NamedTuple
 
 OK = "OK"
-UNFINISHED = "UNFINISHED"  # no status of gRPC: still running when nobody waited any longer
-FAILURE_PAUSE_S = 0.1  # of a closed-loop client that was refused, or it would do nothing but ask again
+UNFINISHED = "UNFINISHED"  # not a gRPC status: still running at the end of the wait
+FAILURE_PAUSE_S = 0.1  # of a closed-loop client after a failure, or it would only repeat rejected requests
 
 Send = Callable[[str], AsyncGenerator[int, None]]
-"""Sends one text and yields, whenever tokens of the answer arrive, how many; a whole answer is one such event. It ends
-with the answer, and raises SendFailed without one. Closing it early cancels the request."""
+"""Sends one text and yields the number of tokens in each piece of the answer; a unary answer is one piece. Raises
+SendFailed without an answer. Closing it early cancels the request."""
 
 
 class SendFailed(Exception):
-    """A request was not answered. `status` is the name of a gRPC status, or whatever the service calls it."""
+    """A request failed. `status` is the name of a gRPC status, or that of the service."""
 
     def __init__(self, status: str, message: str = "") -> None:
         super().__init__(f"{status}: {message}" if message else status)
@@ -41,7 +40,7 @@ class SendFailed(Exception):
 
 
 class Planned(NamedTuple):
-    """A request that is to be sent `at_s` seconds after the start, whatever happens to the others."""
+    """A request scheduled `at_s` seconds after the start."""
 
     at_s: float
     text: str
@@ -49,7 +48,7 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Requests to be sent in [warm_up_s, ends_s) are counted; those before only bring the service to a steady state."""
+    """Requests scheduled in [warm_up_s, ends_s) count; earlier ones bring the service to a steady state."""
 
     warm_up_s: float
     duration_s: float
@@ -72,9 +71,9 @@ class Patience:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a request. Moments are seconds after the start of the load."""
+    """The outcome of a request. Moments are seconds after the start of the load."""
 
-    intended_s: float  # when it was to be sent
+    intended_s: float  # when it was scheduled
     sent_s: float  # when it was
     ended_s: float = math.nan
     status: str = UNFINISHED
@@ -87,7 +86,7 @@ class Outcome:
 
     @property
     def lag_s(self) -> float:
-        """How late the generator was."""
+        """Delay of the generator."""
         return self.sent_s - self.intended_s
 
     @property
@@ -104,26 +103,26 @@ class Outcome:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Waits between pieces. Tokens that arrive together are one piece: nobody waited between them."""
+        """Times between pieces. Tokens that arrive together are one piece."""
         return [later - earlier for (earlier, _), (later, _) in pairwise(self.pieces)]
 
     @property
     def per_token_s(self) -> float | None:
-        """Mean time of a token behind the first piece; None without any."""
-        behind = self.tokens - self.pieces[0][1] if self.pieces else 0
-        return (self.pieces[-1][0] - self.pieces[0][0]) / behind if behind else None
+        """Mean time of a token after the first piece; None without any."""
+        later = self.tokens - self.pieces[0][1] if self.pieces else 0
+        return (self.pieces[-1][0] - self.pieces[0][0]) / later if later else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A load that is over."""
+    """The outcomes of a finished load."""
 
     window: Window
     outcomes: tuple[Outcome, ...]  # in the order of sending, warm-up included
-    most_outstanding: int  # requests at once
+    most_outstanding: int  # concurrent requests
     cpu_s: float  # processor time of this process
     wall_s: float
-    is_cut_short: bool = False  # patience was over
+    is_cut_short: bool = False  # the patience was exhausted
 
     @property
     def counted(self) -> list[Outcome]:
@@ -146,7 +145,7 @@ def arrival_times(rate: float, until_s: float, *, burstiness: float = 1.0, seed:
 
 
 def drawn(texts: Sequence[str], *, seed: int = 0) -> Iterator[str]:
-    """Texts at random, without end; one seed gives one sequence."""
+    """An endless random sequence of texts, fixed by the seed."""
     rng = random.Random(f"texts of {seed}")
     while True:
         yield rng.choice(texts)
@@ -160,10 +159,9 @@ async def run_load(
     wait_s: float,
     patience: Patience | None = None,
 ) -> Load:
-    """Sends every request at its moment. Returns when all are answered, or `wait_s` after the end of the window.
+    """Send every request at its scheduled time; returns when all have ended, or `wait_s` after the window.
 
-    plan: in the order of sending. patience: None measures to the end.
-    What `send` raises other than SendFailed is a defect, and is raised.
+    plan: ordered by time. patience: None measures to the end. Errors of `send` other than SendFailed are raised.
     """
     running = _Running(send, window, wait_s, patience)
     async with running.requests():
@@ -177,7 +175,7 @@ async def run_load(
 
 
 async def run_closed_loop(send: Send, texts: Iterator[str], *, concurrency: int, window: Window, wait_s: float) -> Load:
-    """`concurrency` clients ask one request after another until the window ends."""
+    """Run `concurrency` clients, each with one request at a time, until the window ends."""
     running = _Running(send, window, wait_s)
 
     async def client() -> None:
@@ -193,7 +191,7 @@ async def run_closed_loop(send: Send, texts: Iterator[str], *, concurrency: int,
 
 
 class _Running:
-    """A load under way."""
+    """A running load."""
 
     def __init__(self, send: Send, window: Window, wait_s: float, patience: Patience | None = None) -> None:
         self._send, self._window, self._wait_s, self._patience = send, window, wait_s, patience
@@ -211,7 +209,7 @@ class _Running:
 
     @contextlib.asynccontextmanager
     async def requests(self) -> AsyncGenerator[None, None]:
-        """Leaves no request behind."""
+        """On exit, wait for the requests and cancel those that remain."""
         try:
             async with self._group:
                 yield
@@ -249,7 +247,7 @@ class _Running:
         return outcome
 
     def _alarm(self, intended_s: float) -> asyncio.TimerHandle | None:
-        """Counts a request as missed when its time is over; an answer before that turns it off."""
+        """A timer that counts a request as missed at its limit; an earlier answer cancels it."""
         if not self._patience or not self._window.contains(intended_s):
             return None
         return self._loop.call_at(self._began_s + intended_s + self._patience.limit_s, self._miss)

@@ -1,7 +1,7 @@
-"""What the outcomes of a load amount to: percentiles, goodput, whether a rate is sustained; as text, JSON and a plot.
+"""Figures of a load: percentiles, goodput, whether a rate is sustained; as text, JSON and a plot.
 
-Latencies are told for answered requests. Whether objectives are met is judged with every failure as an endless wait, so
-that a service cannot become faster by refusing. All that is measured here is measured at the client.
+Latency percentiles cover answered requests. For the objectives every failure counts as an infinite latency, so that
+rejecting requests never improves them. All times are measured at the client.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 from cli.load_generator import UNFINISHED, Load, Outcome
 
-LAG_LIMIT_S = 0.010  # a generator that is later than this ...
-LAG_SHARE = 0.05  # ... and than this share of the median answer time takes part in what it measures
-CPU_LIMIT = 0.9  # of a core; the event loop has one
-STREAMS_PER_CONNECTION = 256  # a server's max_concurrent_streams, unless it is told otherwise
+LAG_LIMIT_S = 0.010  # a generator that is later than this …
+LAG_SHARE = 0.05  # … and than this share of the median latency distorts the measurement
+CPU_LIMIT = 0.9  # share of one core, which is all that the event loop can use
+STREAMS_PER_CONNECTION = 256  # default of the server's max_concurrent_streams
 PLOTS = (".png", ".svg")
 MS = 1000.0
 
 
 class ReportError(Exception):
-    """A report cannot be made as it is asked for."""
+    """The requested report cannot be made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objectives:
-    """Service level: `percentile` percent of the requests within these limits. Seconds; None: no limit."""
+    """Service-level objectives: `percentile` percent of the requests within these limits, seconds; None: no limit."""
 
     end_to_end_s: float = 1.0
     first_token_s: float | None = None
@@ -46,7 +46,7 @@ class Objectives:
         return cls(end_to_end_s=end_to_end / MS, first_token_s=first, inter_token_s=between, percentile=percentile)
 
     def are_met_by(self, outcome: Outcome) -> bool:
-        """One request within all limits; of its own waits between tokens, `percentile` percent."""
+        """Whether a request is within all limits; of its inter-token latencies, `percentile` percent."""
         if not outcome.is_answered or outcome.end_to_end_s > self.end_to_end_s:
             return False
         if self.first_token_s is not None and _endless(outcome.first_token_s) > self.first_token_s:
@@ -57,7 +57,7 @@ class Objectives:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How a latency is distributed, in milliseconds."""
+    """Distribution of a latency, milliseconds."""
 
     mean: float
     p50: float
@@ -71,31 +71,31 @@ class Spread:
 class Figures:
     """One load in figures. The names are the keys of the JSON report; all times in milliseconds."""
 
-    rate: float | None  # requests/s asked for; null in a closed loop
+    rate: float | None  # scheduled requests/s; null in a closed loop
     concurrency: int | None  # clients of a closed loop; null in an open one
-    requests: int  # that were to be sent within the measured time; all below speaks of these, but for the next two
-    achieved_rps: float  # answers that ended within the measured time, of requests of the warm-up too, per second
+    requests: int  # scheduled within the measured time; the figures below cover these, except for the next two
+    achieved_rps: float  # answers completed within the measured time, warm-up requests included, per second
     tokens_per_s: float  # generated tokens that arrived within the measured time, per second
     offered_rps: float  # requests per second of the measured time
     goodput_rps: float  # requests that met all objectives, per second of the measured time
     good_share: float  # of the requests
     answered: int
     failed: int
-    statuses: dict[str, int]  # gRPC status → requests; UNFINISHED: not answered when the wait was over
-    failures: dict[str, str]  # gRPC status → the first message that came with it
+    statuses: dict[str, int]  # gRPC status → requests; UNFINISHED: not answered at the end of the wait
+    failures: dict[str, str]  # gRPC status → its first message
     tokens: int  # in their answers
-    end_to_end_ms: Spread | None  # null where nothing was answered
+    end_to_end_ms: Spread | None  # null without answers
     first_token_ms: Spread | None  # null for unary calls, as the three below
-    inter_token_ms: Spread | None  # waits between pieces of an answer
-    per_token_ms: Spread | None  # TPOT: an answer's time behind its first piece, for each token there
-    objective_ms: dict[str, float | None]  # limited latency → its percentile, failures included; null: endless
-    sustained: bool  # each of these is within its limit
-    cut_short: bool  # a search ended the load, as it could not be sustained any more
-    lag_p99_ms: float  # how late the generator sent a request
+    inter_token_ms: Spread | None  # times between pieces of an answer
+    per_token_ms: Spread | None  # TPOT: time after the first piece per token after it
+    objective_ms: dict[str, float | None]  # latency with a limit → its percentile, failures included; null: infinite
+    sustained: bool  # each of objective_ms is within its limit
+    cut_short: bool  # a search ended the load because it could no longer be sustained
+    lag_p99_ms: float  # delay of the generator
     lag_max_ms: float
     cpu_share: float  # processor time of the generator, in cores
     most_outstanding: int  # requests at once
-    warnings: tuple[str, ...]  # why the figures may not be those of the server
+    warnings: tuple[str, ...]  # why the figures may not describe the server
 
     @property
     def load(self) -> str:
@@ -103,7 +103,7 @@ class Figures:
 
 
 def percentile(values: Iterable[float], q: float) -> float:
-    """The q-th percentile, linear between neighbours as numpy's default; values may be infinite, and are not empty."""
+    """The q-th percentile, linearly interpolated as by numpy's default; values: not empty, may be infinite."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * q / 100
     below = math.floor(place)
@@ -112,7 +112,7 @@ def percentile(values: Iterable[float], q: float) -> float:
 
 
 def spread(seconds: Sequence[float]) -> Spread | None:
-    """None without values."""
+    """The distribution of latencies in seconds; None without values."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -129,11 +129,11 @@ def figures(
     is_streamed: bool = True,
     connections: int = 1,
 ) -> Figures:
-    """rate or concurrency: what was asked for. connections: those that the requests were spread over."""
+    """Figures of a load at a rate or with a number of clients; connections: how many the requests used."""
     counted = load.counted
     answered = [outcome for outcome in counted if outcome.is_answered]
     starts_s = load.window.warm_up_s
-    # Cut short within the warm-up nothing is measured; the difference then only must not be 0.
+    # A load that is cut short in the warm-up measures nothing; the length must still not be 0.
     ends_s = min(load.window.ends_s, load.wall_s) if load.is_cut_short else load.window.ends_s
     measured_s = max(ends_s - starts_s, 1e-9)
     good = sum(objectives.are_met_by(outcome) for outcome in counted)
@@ -171,7 +171,7 @@ def figures(
 
 
 def _limited(counted: Sequence[Outcome], objectives: Objectives) -> dict[str, tuple[float, float]]:
-    """Each latency that has a limit: its percentile and the limit, in seconds."""
+    """Each latency that has a limit: its percentile and the limit, seconds."""
     if not counted:
         return {}
     q = objectives.percentile
@@ -195,41 +195,40 @@ def _warnings(
     connections: int,
 ) -> Iterable[str]:
     if not counted:
-        yield "no request fell into the measured time; choose a longer duration or a higher rate"
+        yield "no request was scheduled in the measured time; choose a longer duration or a higher rate"
         return
     late_s = percentile(lags, 99)
     if late_s > LAG_LIMIT_S and (end_to_end is None or late_s > LAG_SHARE * end_to_end.p50 / MS):
         yield (
-            f"the generator itself was {late_s * MS:.0f} ms late (p99), and that is in all latencies: the bottleneck "
-            "may be here, not in the server; give it another machine, a higher priority (nice -n -10) or a lower rate"
+            f"the generator itself was {late_s * MS:.0f} ms late (p99), which is part of all latencies: the bottleneck "
+            "may be the generator; use another machine, a higher priority (nice -n -10) or a lower rate"
         )
     if load.wall_s and load.cpu_s > CPU_LIMIT * load.wall_s:
         yield (
-            f"the generator kept {load.cpu_s / load.wall_s:.2f} cores busy, and has one: the bottleneck may be "
-            "here, not in the server; use --unary, a lower rate, or several generators"
+            f"the generator used {load.cpu_s / load.wall_s:.2f} of the one core that it can use: the bottleneck may be "
+            "the generator; use --unary, a lower rate, or several generators"
         )
     if load.most_outstanding > connections * STREAMS_PER_CONNECTION:
         yield (
-            f"{load.most_outstanding} requests at once on {connections} connections: a server takes "
-            f"{STREAMS_PER_CONNECTION} on each unless told otherwise, the rest waited here; use more --connections"
+            f"{load.most_outstanding} concurrent requests on {connections} connections: a server accepts "
+            f"{STREAMS_PER_CONNECTION} on each by default, the others waited in the generator; use more --connections"
         )
     if len(counted) * (100 - objectives.percentile) < 100:
         yield (
-            f"p{objectives.percentile:g} of {len(counted)} requests is little more than the slowest one; "
-            "choose a longer duration"
+            f"p{objectives.percentile:g} of {len(counted)} requests is close to the maximum; choose a longer duration"
         )
     if UNFINISHED in {outcome.status for outcome in counted} and not load.is_cut_short:
-        yield "some requests were still running when the wait was over; they count as failures"
+        yield "some requests were still running at the end of the wait; they count as failures"
 
 
 def fewest_misses(requests: int, objectives: Objectives) -> int:
-    """How many of so many requests must fail, or take too long, until the percentile of end-to-end is beyond its limit
-    whatever the others do."""
+    """The number of failed or late requests that puts the percentile of end-to-end latency beyond its limit, whatever
+    the others do."""
     return requests - math.floor((requests - 1) * objectives.percentile / 100)
 
 
 def highest_sustained(loads: Iterable[Figures]) -> float | None:
-    """The highest rate that is sustained, as all lower ones are."""
+    """The highest rate that is sustained together with all lower ones."""
     tried = [(load.rate, load.sustained) for load in loads if load.rate is not None]
     lowest_failed = min((rate for rate, sustained in tried if not sustained), default=math.inf)
     return max((rate for rate, sustained in tried if sustained and rate < lowest_failed), default=None)
@@ -241,7 +240,7 @@ def by_load(loads: Iterable[Figures]) -> list[Figures]:
 
 
 def block(load: Figures) -> str:
-    """One load for a terminal."""
+    """The text of one load."""
     verdict = "sustained" if load.sustained else "NOT sustained"
     verdict += ", cut short" if load.cut_short else ""
     lines = [
@@ -268,14 +267,14 @@ def block(load: Figures) -> str:
     for label, value in rows:
         lines.append(f"  {label:16}" + "".join(f"{getattr(value, name):10.1f}" for name in names))
     lines.append(
-        f"  generator: late by {load.lag_p99_ms:.1f} ms (p99), {load.lag_max_ms:.1f} ms (most), "
-        f"{load.cpu_share:.2f} cores, at most {load.most_outstanding} requests at once"
+        f"  generator: late by {load.lag_p99_ms:.1f} ms (p99), {load.lag_max_ms:.1f} ms (max), "
+        f"{load.cpu_share:.2f} cores, at most {load.most_outstanding} concurrent requests"
     )
     return "\n".join([*lines, *(f"  warning: {warning}" for warning in load.warnings)])
 
 
 def summary(loads: Sequence[Figures]) -> str:
-    """Several loads for a terminal, a line each; latencies in milliseconds."""
+    """A table of several loads, a line each; latencies in milliseconds."""
     titles = ("load", "achieved", "goodput", "tokens/s", "failed", "e2e p50", "e2e p95", "e2e p99", "TTFT p99")
     rows = [titles]
     ordered = by_load(loads)
@@ -291,22 +290,24 @@ def summary(loads: Sequence[Figures]) -> str:
     )
 
 
-def check_plot(path: Path) -> None:
-    """Raises ReportError if `draw` could not write there, before anything is measured."""
+def check_plot(path: Path | None) -> None:
+    """Raises ReportError if `draw` could not write there. Called before anything is measured."""
+    if path is None:
+        return
     if path.suffix.lower() not in PLOTS:
         raise ReportError(f"--plot {path}: must end in {' or '.join(PLOTS)}, got {path.suffix!r}")
     if not path.absolute().parent.is_dir():
         raise ReportError(f"--plot {path}: {path.absolute().parent} is not a directory; make it first")
     try:
-        import matplotlib  # noqa: F401  # half a second, and only in the requirements of training
+        import matplotlib  # noqa: F401  # takes half a second to import, and only training requires it
     except ImportError:
         raise ReportError(f"--plot {path}: needs matplotlib; fix: pip install matplotlib") from None
 
 
 def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objectives) -> None:
-    """Writes p50, p95 and p99 of end-to-end and first token over the offered load.
+    """Plot p50, p95 and p99 of end-to-end and first-token latency over the offered load.
 
-    Of a load that was cut short only the quick answers are known, so it is a line at its rate instead of a point.
+    A load that was cut short has only its fast answers, so it is a vertical line instead of a point.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -334,11 +335,11 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
             axes.axvline(load.offered_rps, color="C3", linewidth=1, linestyle=":", label=label)
             label = "_"  # once in the legend
     if math.isfinite(objectives.end_to_end_s):
-        label = f"limit of end-to-end p{objectives.percentile:g}"
+        label = f"objective of end-to-end p{objectives.percentile:g}"
         axes.axhline(objectives.end_to_end_s * MS, color="0.5", linewidth=1, linestyle=":", label=label)
     axes.set_yscale("log")
-    axes.set_xlabel("requests/s offered" if is_open else "clients of a closed loop")
-    axes.set_ylabel("ms")
+    axes.set_xlabel("offered load, requests/s" if is_open else "concurrent clients (closed loop)")
+    axes.set_ylabel("latency, ms")
     axes.set_title(title)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper")

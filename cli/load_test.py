@@ -1,8 +1,7 @@
-"""`glossa bench`: loads on a running server, one after another, and what it sustains.
+"""Load tests of a running server: one load after another, and the highest sustained rate.
 
-It decides what is asked and in what order; sending is done by `cli.load_generator`, figures are made by
-`cli.load_report`. One event loop sends everything, as what it costs is taken from the server where both share a
-machine.
+`cli.load_generator` sends the requests, `cli.load_report` computes the figures. One event loop sends everything: the
+generator takes processor time from a server on the same machine.
 """
 
 from __future__ import annotations
@@ -44,24 +43,24 @@ Show = Callable[[str], None]
 
 
 class BenchError(Exception):
-    """What was asked cannot be measured."""
+    """The requested load test cannot be run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What to measure. Exactly one of rates, concurrencies and a search."""
+    """A load test: exactly one of rates, concurrencies and a search."""
 
     connection: Connection
     texts: Sequence[str]
     model: str = ""
-    rates: Sequence[float] = ()  # requests/s, one after another; of a search: where it begins
-    concurrencies: Sequence[int] = ()  # clients of closed loops, one after another
+    rates: Sequence[float] = ()  # requests/s, one load each; of a search: its start
+    concurrencies: Sequence[int] = ()  # clients of closed loops, one load each
     is_search: bool = False  # for the highest sustained rate
-    precision: float = 0.05  # a search ends when a rate so much higher is known not to be sustained
-    within_s: float = 600.0  # a search starts no load that may end later
+    precision: float = 0.05  # relative width of the interval at which a search ends
+    within_s: float = 600.0  # most seconds of a search
     window: Window = field(default_factory=lambda: Window(warm_up_s=5.0, duration_s=30.0))
-    wait_s: float = 30.0  # for answers behind the end of the window
-    timeout_s: float = 60.0  # of each request, from its sending
+    wait_s: float = 30.0  # for answers after the window
+    timeout_s: float = 60.0  # deadline of each request
     is_streamed: bool = True
     objectives: Objectives = field(default_factory=Objectives)
     burstiness: float = 1.0
@@ -95,10 +94,10 @@ class Bench:
             ("--slo-ttft-ms", limits.first_token_s, 1e-9, math.inf),
             ("--slo-itl-ms", limits.inter_token_s, 1e-9, math.inf),
         ):
-            if value is not None and not low <= value <= high:  # what is no number is in no range
+            if value is not None and not low <= value <= high:  # NaN is in no range
                 raise BenchError(f"{name}: must be {low:g}..{high:g}, got {value:g}")
         if not self.is_streamed and (limits.first_token_s is not None or limits.inter_token_s is not None):
-            raise BenchError("--slo-ttft-ms and --slo-itl-ms: a unary call tells only its end; use --stream")
+            raise BenchError("--slo-ttft-ms and --slo-itl-ms: unary calls have no token latencies; use --stream")
         if self.is_search and self.longest_load_s > self.within_s:
             raise BenchError(
                 f"--within-s: must be at least {self.longest_load_s:g}, the length of one load, got {self.within_s:g}"
@@ -111,12 +110,12 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was measured. `loads` are in the order of measuring."""
+    """The result of a load test. `loads` are in the order of measuring."""
 
     bench: Bench
     model: pb.Model
     loads: Sequence[Figures]
-    search: str = ""  # how a search ended
+    search: str = ""  # why a search ended
 
     @property
     def highest_rate(self) -> float | None:
@@ -128,7 +127,7 @@ class Report:
         return {
             "schema": SCHEMA,
             "loop": "closed" if bench.concurrencies else "open",
-            "highest_sustained_rate": self.highest_rate,  # requests/s; null: none was, or a closed loop
+            "highest_sustained_rate": self.highest_rate,  # requests/s; null: none, or a closed loop
             "search": self.search or None,  # how --find-max ended
             "loads": [as_json(load) for load in self.loads],  # the keys are those of cli.load_report.Figures
             "objectives": {
@@ -155,7 +154,7 @@ class Report:
                 "provider": self.model.execution_provider.provider,
                 "bundle_sha256": self.model.bundle_sha256,
             },
-            "client": {  # the machine of the generator, which need not be the server's
+            "client": {  # the machine of the generator
                 "glossa": VERSION,
                 "grpcio": _version("grpcio"),
                 "python": platform.python_version(),
@@ -171,13 +170,13 @@ def task_of(model: pb.Model) -> Literal["translation", "generation"]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The lines of a file that are not blank; of TSV the first column. A name in .gz is uncompressed."""
+    """The lines of a file that are not blank, of TSV the first column; a name in .gz is decompressed."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         return [text for line in lines if (text := line.rstrip("\r\n").partition("\t")[0]).strip()]
 
 
 def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options: Mapping[str, Any]) -> Send:
-    """Asks a Glossa server. task: translation or generation."""
+    """Sends to a Glossa server. task: translation or generation."""
     asked: Any = {**options, "include_tokens": True}
 
     async def stream(text: str) -> AsyncGenerator[int, None]:
@@ -200,7 +199,7 @@ def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options:
 
 
 def next_rate(tried: Sequence[tuple[float, bool]], start: float, precision: float) -> float | None:
-    """The rate that a search tries next, by doubling (or halving) until the answer is enclosed, then between.
+    """The next rate of a search: doubling (or halving) until the maximum is bracketed, then the geometric mean.
 
     tried: rates and whether they were sustained. None: the highest sustained rate is known to within `precision`.
     """
@@ -216,22 +215,19 @@ def next_rate(tried: Sequence[tuple[float, bool]], start: float, precision: floa
 
 
 def run(bench: Bench, show: Show) -> Report:
-    """Measures; shows each load when it is over, and a summary of several.
-
-    Raises BenchError, and ClientError when the server does not tell what it serves.
-    """
+    """Run a load test; `show` prints each load and a summary. Raises BenchError, ClientError."""
     # epoll sleeps in whole milliseconds, rounded up; select does not, and there are few files to watch.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         return runner.run(measure(bench, show))
 
 
 async def measure(bench: Bench, show: Show) -> Report:
-    """`run` on a loop that runs already."""
+    """`run` within a running event loop."""
     async with bench.connection.async_client(
         timeout_s=bench.timeout_s, connections=bench.connections, retries=False
     ) as client:
         model = await client.get_model(bench.model)
-        for _ in range(1, bench.connections):  # that setting up a connection is not measured
+        for _ in range(1, bench.connections):  # connections are set up before the measurement
             await client.get_model(bench.model)
         options = {**bench.options, "model": model.name}
         send = sender(client, task_of(model), is_streamed=bench.is_streamed, options=options)
@@ -251,7 +247,7 @@ async def measure(bench: Bench, show: Show) -> Report:
 
 
 async def _try(send: Send, text: str) -> None:
-    """One request before all others, so that what the server refuses from all of them is told at once."""
+    """Send one request first, so that what the server rejects in all of them is reported at once."""
     try:
         async with contextlib.aclosing(send(text)) as answer:
             async for _ in answer:
@@ -275,7 +271,7 @@ async def _open_loop(bench: Bench, send: Send, rate: float) -> Figures:
     moments = arrival_times(rate, bench.window.ends_s, burstiness=bench.burstiness, seed=bench.seed)
     plan = [Planned(at_s, text) for at_s, text in zip(moments, drawn(bench.texts, seed=bench.seed), strict=False)]
     patience = None
-    if bench.is_search:  # a rate that is not sustained need not be measured to its end
+    if bench.is_search:  # a rate that is not sustained is not measured to its end
         requests = sum(bench.window.contains(at_s) for at_s in moments)
         misses = fewest_misses(requests, bench.objectives)
         patience = Patience(limit_s=bench.objectives.end_to_end_s, misses=misses)
@@ -301,7 +297,7 @@ def _figures(bench: Bench, load: Load, *, rate: float | None = None, concurrency
 
 
 async def search(bench: Bench, send: Send, show: Show) -> tuple[list[Figures], str]:
-    """Loads that enclose the highest sustained rate, and how it ended: the rate is known, or the time is over."""
+    """Loads that bracket the highest sustained rate, and why the search ended: precision, or time."""
     loop = asyncio.get_running_loop()
     limit_s = loop.time() + bench.within_s
     start = bench.rates[0] if bench.rates else 1.0
@@ -311,7 +307,7 @@ async def search(bench: Bench, send: Send, show: Show) -> tuple[list[Figures], s
         if rate is None:
             return loads, f"known within {bench.precision:.1%}"
         if loop.time() + bench.longest_load_s > limit_s:
-            return loads, f"not yet known within {bench.precision:.1%}: --within-s {bench.within_s:g} were over"
+            return loads, f"not yet known within {bench.precision:.1%} after --within-s {bench.within_s:g}"
         load = await _open_loop(bench, send, float(f"{rate:.4g}"))
         if not load.requests:
             return (
@@ -323,7 +319,7 @@ async def search(bench: Bench, send: Send, show: Show) -> tuple[list[Figures], s
 
 
 def heading(bench: Bench, model: pb.Model) -> str:
-    """What is measured, for a terminal."""
+    """What is measured, as text."""
     limits = bench.objectives
     told = [
         f"{name} {value * 1000:g} ms"

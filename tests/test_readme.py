@@ -1,7 +1,7 @@
 """The blocks of README.md, run as pasted, in order, in a fresh copy of the project."""
 
-import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def copy(tmp_path):
     for name in filter(None, files.stdout.split("\0")):
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(ROOT / name, tmp_path / name)
+            shutil.copy(ROOT / name, tmp_path / name)
     environment = tmp_path / ".venv"
     subprocess.run(["python", "-m", "venv", "--without-pip", environment], check=True, capture_output=True)
     (packages,) = environment.glob("lib/python*/site-packages")

@@ -180,9 +180,9 @@ def test_a_late_generator_is_named():
 def test_a_busy_generator_too_few_connections_and_too_few_requests_are_named():
     outcomes = [outcome(10 + 0.1 * number) for number in range(150)]
     (busy,) = figures(load(*outcomes, cpu_s=29.0), Objectives(), rate=5.0).warnings
-    assert "0.97 cores" in busy
+    assert "0.97 of the one core" in busy
     crowded = figures(load(*outcomes, most_outstanding=600), Objectives(), rate=5.0, connections=2)
-    assert "600 requests at once on 2 connections" in crowded.warnings[0]
+    assert "600 concurrent requests on 2 connections" in crowded.warnings[0]
     assert figures(load(*outcomes, most_outstanding=600), Objectives(), rate=5.0, connections=3).warnings == ()
     assert "p99 of 50 requests" in made(*outcomes[:50]).warnings[0]
 
@@ -190,7 +190,7 @@ def test_a_busy_generator_too_few_connections_and_too_few_requests_are_named():
 def test_a_load_without_requests_is_not_sustained():
     told = made(outcome(3.0))
     assert (told.requests, told.sustained, told.end_to_end_ms) == (0, False, None)
-    assert "no request fell into the measured time" in told.warnings[0]
+    assert "no request was scheduled in the measured time" in told.warnings[0]
     json.dumps(as_json(told), allow_nan=False)
     block(told)
 
@@ -268,8 +268,8 @@ def test_a_plot_is_drawn(tmp_path, suffix, is_open):
     image = path.read_bytes()
     assert image.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
     if suffix == ".svg":
-        assert (b"requests/s offered" in image) == is_open  # axes' titles are comments of their outlines
-        assert (b"clients of a closed loop" in image) == (not is_open)
+        assert (b"offered load, requests/s" in image) == is_open  # axes' titles are comments of their outlines
+        assert (b"concurrent clients (closed loop)" in image) == (not is_open)
 
 
 def test_a_plot_that_cannot_be_drawn_is_refused_before(tmp_path, monkeypatch):
