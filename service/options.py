@@ -82,6 +82,7 @@ class DecodingOptions:
 
     @property
     def is_sampling(self) -> bool:
+        """Whether an option of sampling is given, and the temperature is not 0."""
         given = (self.top_k, self.top_p != 1.0, self.min_p, self.typical_p != 1.0, self.num_sequences != 1)
         return self.temperature != 0 and (self.temperature is not None or self.seed is not None or any(given))
 

@@ -58,13 +58,16 @@ def build_logits_processors(
 
 
 class _Stateless:
-    """A processor that depends on the tokens alone."""
+    """A processor that depends on the tokens alone, and applies to all of them by default."""
 
     def initial_state(self) -> None:
         return None
 
     def next_state(self, state: None, token: int) -> None:
         return None
+
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        return True
 
 
 class RepetitionPenalty(_Stateless):
@@ -75,10 +78,8 @@ class RepetitionPenalty(_Stateless):
     def __init__(self, penalty: float, prompt: Sequence[int]) -> None:
         self._penalty, self._prompt = penalty, tuple(prompt)
 
-    def applies(self, state: None, tokens: Sequence[int]) -> bool:
-        return True
-
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Divides or multiplies the logits of tokens that occurred."""
         seen = np.array([*self._prompt, *tokens], np.int64)
         logits = scores_V[seen]
         scores_V[seen] = np.where(logits > 0, logits / self._penalty, logits * self._penalty)
@@ -93,9 +94,11 @@ class PresenceFrequencyPenalty(_Stateless):
         self._presence, self._frequency = presence, frequency
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        """Whether the answer has tokens."""
         return len(tokens) > 0
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Subtracts the penalties."""
         ids, counts = np.unique(np.array(tokens, np.int64), return_counts=True)
         scores_V[ids] -= (self._presence + self._frequency * counts).astype(np.float32)
 
@@ -109,10 +112,8 @@ class LogitBias(_Stateless):
         self._ids = np.array(list(biases), np.int64)
         self._biases = np.array(list(biases.values()), np.float32)
 
-    def applies(self, state: None, tokens: Sequence[int]) -> bool:
-        return True
-
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Adds the biases."""
         scores_V[self._ids] += self._biases
 
 
@@ -128,14 +129,17 @@ class PrefixBias:
         self._weight = math.log(beta) - math.log1p(-beta)
 
     def initial_state(self) -> int | None:
+        """No token of the prefix is followed yet."""
         return 0
 
     def next_state(self, state: int | None, token: int) -> int | None:
+        """One more token of the prefix, or None after a deviation or its end."""
         if state is None or state >= len(self._prefix) or token != self._prefix[state]:
             return None
         return state + 1
 
     def applies(self, state: int | None, tokens: Sequence[int]) -> bool:
+        """Whether a token of the prefix comes next."""
         return state is not None and state < len(self._prefix)
 
     def apply(self, scores_V: np.ndarray, state: int | None, tokens: Sequence[int]) -> None:
@@ -157,9 +161,11 @@ class MinLength(_Stateless):
         self._eos_ids, self._before = list(eos_ids), before
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        """Whether the answer is too short to end."""
         return len(tokens) < self._before
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Excludes the end tokens."""
         scores_V[self._eos_ids] = -np.inf
 
 
@@ -173,9 +179,11 @@ class NoRepeatNGram(_Stateless):
         self._length = length
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
+        """Whether the answer has an n-gram."""
         return len(tokens) >= self._length
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Excludes the tokens that complete an n-gram of the answer."""
         ids = np.array(tokens, np.int64)
         given = self._length - 1
         starts = np.arange(len(ids) - given)  # of all n-grams in the answer
@@ -192,10 +200,8 @@ class AllowedTokens(_Stateless):
     def __init__(self, allowed: Iterable[int]) -> None:
         self._allowed = np.array(sorted(allowed), np.int64)
 
-    def applies(self, state: None, tokens: Sequence[int]) -> bool:
-        return True
-
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
+        """Excludes all other tokens."""
         kept = scores_V[self._allowed]
         scores_V.fill(-np.inf)
         scores_V[self._allowed] = kept
@@ -227,9 +233,11 @@ class BannedTexts:
         self._found: dict[tuple[int, bool], np.ndarray] = {}
 
     def initial_state(self) -> tuple[int, bool]:
+        """No byte of a text, and no text yet."""
         return ROOT, True
 
     def next_state(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
+        """The node after the bytes of a token."""
         node, is_first = state
         piece = self._vocabulary.first(token) if is_first else self._vocabulary.pieces[token]
         for byte in piece:
@@ -237,9 +245,11 @@ class BannedTexts:
         return node, is_first and not self._vocabulary.pieces[token]
 
     def applies(self, state: tuple[int, bool], tokens: Sequence[int]) -> bool:
+        """Whether some token completes a text."""
         return len(self._completing(state)) > 0
 
     def apply(self, scores_V: np.ndarray, state: tuple[int, bool], tokens: Sequence[int]) -> None:
+        """Excludes the tokens that complete a text."""
         scores_V[self._completing(state)] = -np.inf
 
     def _completing(self, state: tuple[int, bool]) -> np.ndarray:

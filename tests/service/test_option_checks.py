@@ -130,7 +130,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "field", "problem"), REFUSED)
-def test_what_cannot_be_used_is_refused_with_its_name(changes, field, problem):
+def test_invalid_options_are_rejected_by_name(changes, field, problem):
     with pytest.raises(InvalidRequest) as caught:
         check(DecodingOptions(**changes))
     assert re.fullmatch(rf"options\.{field}", caught.value.field)
@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_refused_with_its_name(changes, field, problem):
         {"alignment": "both", "alignment_layer": 2, "alignment_heads": (1, 2), "top_logprobs": 20},
     ],
 )
-def test_what_fits_together_is_taken(changes):
+def test_consistent_options_are_accepted(changes):
     check(DecodingOptions(**changes))
 
 
@@ -177,14 +177,14 @@ def test_no_number_may_be_infinite_or_none(name, value):
 
 @pytest.mark.parametrize("value", [-(2**31), 2**31 - 1])
 @pytest.mark.parametrize("name", [name for name, kind in get_type_hints(DecodingOptions).items() if kind is int])
-def test_hostile_numbers_are_refused_at_once(name, value):
+def test_hostile_numbers_are_rejected_at_once(name, value):
     if value > 0 and name in ("max_tokens", "min_tokens", "top_k"):  # the model's own limits bound them
         return check(DecodingOptions(**{name: value}))
     with pytest.raises(InvalidRequest, match=f"options.{name}: must be .*, got {value}"):
         check(DecodingOptions(**{name: value}))
 
 
-def test_a_given_target_is_only_asked_about_its_score():
+def test_scoring_accepts_only_options_of_scores():
     check_scoring(
         DecodingOptions(
             length_penalty=0.6, length_normalization="gnmt", top_logprobs=3, alignment="both", alignment_layer=1

@@ -127,7 +127,7 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
-def test_answers_are_those_of_the_definition(options):
+def test_answers_match_an_exhaustive_definition(options):
     requests = [
         request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=n % 11 + 4, **options) for n in range(30)
     ]
@@ -153,7 +153,7 @@ def test_every_hypothesis_may_end_in_every_step(beam_size):
         assert_same(sequence, by_definition(sequence.request, weary))
 
 
-def test_beams_of_all_kinds_share_steps_with_everything_else():
+def test_beams_of_all_kinds_are_batched_with_other_strategies():
     rng = random.Random(4)
     requests = []
     for n in range(120):
@@ -172,7 +172,7 @@ def test_beams_of_all_kinds_share_steps_with_everything_else():
             assert answers(alone) == answers(sequence)
 
 
-def test_what_is_streamed_begins_the_answer_and_is_never_taken_back():
+def test_streamed_tokens_are_a_prefix_of_the_answer():
     requests = [request(str(n), source=(n % 9 + 3, n // 9 % 9 + 3, 2), max_tokens=20, beam_size=4) for n in range(100)]
     sequences, agreed = run(*requests, max_rows=64)
     early = 0
@@ -193,7 +193,7 @@ def test_a_wider_beam_finds_likelier_answers():
     assert totals == sorted(totals)
 
 
-def test_reasons_and_log_probabilities_are_told():
+def test_finish_reasons_and_log_probabilities_are_reported():
     ((sequence,), _) = run(request(beam_size=4, num_hypotheses=4, max_tokens=4, top_logprobs=2))
     for answer in sequence.answers:
         ended = answer.tokens[-1] == EOS
@@ -206,7 +206,7 @@ def test_reasons_and_log_probabilities_are_told():
             assert answer.alternatives[place][0][1] == pytest.approx(float(logprobs_V.max()))
 
 
-def test_copies_read_rows_that_stay_and_write_rows_that_nobody_continues():
+def test_copies_read_kept_rows_and_write_rows_that_no_hypothesis_continues():
     """The scripted runner checks what every copy finds; here, that there are few of them."""
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
     run(*(request(str(n), source=(n + 3, 2), beam_size=4, max_tokens=20) for n in range(8)), runner=runner)
@@ -249,7 +249,7 @@ def test_masks_leave_the_probability_of_what_they_allow():
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"seed": 1}])
-def test_constraints_that_leave_nothing_end_the_request_alone(options):
+def test_unsatisfiable_constraints_end_only_their_request(options):
     (stuck, fine), _ = run(request(logits_processors=(Forbid(),), **options), request(**options))
     assert isinstance(stuck.outcome, Unsatisfiable)
     assert isinstance(fine.outcome, FinishReason)
@@ -309,7 +309,7 @@ def test_a_phrase_finds_a_better_place_than_the_beginning():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_ten_thousand_streamed_beams_never_take_back(seed):
+def test_ten_thousand_streamed_beams_never_retract_a_token(seed):
     """`run` checks after every turn that what was certain stays so."""
     rng = random.Random(seed)
     requests = [
@@ -325,7 +325,7 @@ def test_ten_thousand_streamed_beams_never_take_back(seed):
         assert certain[-1] == tuple(sequence.answers[0].tokens)
 
 
-def test_agreement_is_the_common_beginning():
+def test_the_common_prefix_is_extended():
     def hypothesis(*tokens):
         made = Hypothesis()
         made.tokens = list(tokens)

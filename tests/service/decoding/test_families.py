@@ -28,37 +28,37 @@ def vocabulary(tokenizer):
     return Vocabulary.of(tokenizer, eos_ids=(tokenizer.special["</s>"],))
 
 
-def possible(rule, state, tokens, size):
+def possible(processor, state, tokens, size):
     scores_V = np.zeros(size, np.float32)
-    if rule.applies(state, tokens):
-        rule.apply(scores_V, state, tokens)
+    if processor.applies(state, tokens):
+        processor.apply(scores_V, state, tokens)
     return np.flatnonzero(scores_V == 0).tolist()
 
 
-def test_a_grammar_is_followed_whatever_tokens_spell_it(tokenizer, vocabulary):
+def test_a_grammar_holds_for_every_tokenizer(tokenizer, vocabulary):
     pattern, rng = r"(ka|lo)( mi| [0-9]{1,2}){1,3}\.", random.Random(1)
-    rule = Grammar("regex", pattern, vocabulary)
+    processor = Grammar("regex", pattern, vocabulary)
     for _ in range(20):
-        state, tokens = rule.initial_state(), list[int]()
+        state, tokens = processor.initial_state(), list[int]()
         while not {*tokens} & {*vocabulary.eos_ids}:
-            choices = possible(rule, state, tokens, len(vocabulary))
+            choices = possible(processor, state, tokens, len(vocabulary))
             assert not {*choices} & {*tokenizer.special.values()} - {*vocabulary.eos_ids}
             tokens.append(rng.choice(choices))
-            state = rule.next_state(state, tokens[-1])
+            state = processor.next_state(state, tokens[-1])
         assert re.fullmatch(pattern, tokenizer.decode(tokens))
 
 
 def test_a_banned_text_never_appears(tokenizer, vocabulary):
-    rule, rng = BannedTexts(["a", "ó", "m"], vocabulary), random.Random(2)
+    processor, rng = BannedTexts(["a", "ó", "m"], vocabulary), random.Random(2)
     for _ in range(30):
-        state, tokens = rule.initial_state(), list[int]()
+        state, tokens = processor.initial_state(), list[int]()
         for _ in range(12):
-            tokens.append(rng.choice(possible(rule, state, tokens, len(vocabulary))))
-            state = rule.next_state(state, tokens[-1])
+            tokens.append(rng.choice(possible(processor, state, tokens, len(vocabulary))))
+            state = processor.next_state(state, tokens[-1])
         assert not {*"aóm"} & {*tokenizer.decode(tokens)}
 
 
-def test_phrases_can_be_spelled_and_are_found(tokenizer, vocabulary):
+def test_phrases_have_tokenizations_that_meet_them(tokenizer, vocabulary):
     for text in ("lo mi", "при", "世界"):
         variants = phrase_variants(tokenizer, text, field="options.phrases[0]")
         assert all(text in tokenizer.decode(variant) for variant in variants)

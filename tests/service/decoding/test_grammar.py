@@ -41,24 +41,24 @@ BOTH = pytest.mark.parametrize("kind", VOCABULARIES)
 INSTANT = settings(max_examples=40, deadline=None)
 
 
-def possible(rule, state, size):
+def possible(grammar, state, size):
     scores_V = np.zeros(size, np.float32)
-    if rule.applies(state, ()):
-        rule.apply(scores_V, state, ())
+    if grammar.applies(state, ()):
+        grammar.apply(scores_V, state, ())
     assert set(scores_V.tolist()) <= {0.0, -np.inf}
     return np.flatnonzero(scores_V == 0).tolist()
 
 
-def walk(rule, vocabulary, rng, most=60):
+def walk(grammar, vocabulary, rng, most=60):
     """A random answer's tokens. Its text is complete if the last one is the end token."""
-    state, tokens = rule.initial_state(), list[int]()
+    state, tokens = grammar.initial_state(), list[int]()
     while len(tokens) < most and EOS not in tokens:
-        choices = possible(rule, state, len(vocabulary))
+        choices = possible(grammar, state, len(vocabulary))
         if not choices:
             break
         assert not {0, 1, 3} & set(choices)  # no special token but the end
         tokens.append(EOS if EOS in choices and rng.random() < 0.3 else rng.choice(choices))
-        state = rule.next_state(state, tokens[-1])
+        state = grammar.next_state(state, tokens[-1])
     return tokens
 
 
@@ -67,11 +67,11 @@ def written(vocabulary, tokens):
     return text.removeprefix(b" ") if vocabulary.strips_leading_space else text
 
 
-def answers(rule, kind, seeds=range(30)):
+def answers(grammar, kind, seeds=range(30)):
     """Texts of random answers that came to their end."""
     found = []
     for seed in seeds:
-        tokens = walk(rule, VOCABULARIES[kind], random.Random(seed))
+        tokens = walk(grammar, VOCABULARIES[kind], random.Random(seed))
         if tokens[-1:] == [EOS]:
             found.append(TOKENIZERS[kind].decode(tokens))
     assert found
@@ -89,14 +89,14 @@ words = st.text("theold räs.", min_size=1, max_size=8) | st.sampled_from(
 @BOTH
 @given(texts=st.lists(words, min_size=1, max_size=4), seed=st.integers(0, 99))
 @INSTANT
-def test_a_token_is_allowed_if_and_only_if_a_text_goes_on_like_that(kind, texts, seed):
+def test_a_token_is_allowed_if_and_only_if_some_match_continues_with_it(kind, texts, seed):
     vocabulary, rng = VOCABULARIES[kind], random.Random(seed)
     try:
-        rule = Grammar("regex", "|".join(map(re.escape, texts)), vocabulary)
+        grammar = Grammar("regex", "|".join(map(re.escape, texts)), vocabulary)
     except InvalidRequest:
-        rule = None
+        grammar = None
     tokens, whole = list[int](), [text.encode() for text in texts]
-    state: Any = rule.initial_state() if rule else None
+    state: Any = grammar.initial_state() if grammar else None
     while True:
         here = written(vocabulary, tokens)
         expected = [
@@ -105,15 +105,15 @@ def test_a_token_is_allowed_if_and_only_if_a_text_goes_on_like_that(kind, texts,
             if (text := written(vocabulary, [*tokens, token])) != here and any(t.startswith(text) for t in whole)
         ]
         expected = sorted([*expected, EOS]) if here in whole else expected
-        if rule is None:
+        if grammar is None:
             assert not expected
             return
-        choices = possible(rule, state, len(vocabulary))
+        choices = possible(grammar, state, len(vocabulary))
         assert choices == expected, (texts, here)
         if not (choices := [token for token in choices if token != EOS]):
             return
         tokens.append(rng.choice(choices))
-        state = rule.next_state(state, tokens[-1])
+        state = grammar.next_state(state, tokens[-1])
 
 
 @BOTH
@@ -157,20 +157,20 @@ def check_schema(value):
 
 
 def test_answers_follow_the_schema_and_hold_no_blank_between_their_parts():
-    rule = Grammar("json_schema", json.dumps(SCHEMA), BPE)
-    for text in answers(rule, "bpe", range(60)):
+    grammar = Grammar("json_schema", json.dumps(SCHEMA), BPE)
+    for text in answers(grammar, "bpe", range(60)):
         check_schema(json.loads(text))
         assert not re.search(r'[\s](?=(?:[^"]|"(?:[^"\\]|\\.)*")*$)', text), text
 
 
 def test_what_a_schema_bounds_is_bounded():
     """A model that wants to go on for ever comes to the end: nothing can be put between the parts."""
-    rule = Grammar("json_schema", json.dumps(SCHEMA), BPE)
-    state, tokens = rule.initial_state(), list[int]()
+    grammar = Grammar("json_schema", json.dumps(SCHEMA), BPE)
+    state, tokens = grammar.initial_state(), list[int]()
     while EOS not in tokens:
-        choices = possible(rule, state, len(BPE))
+        choices = possible(grammar, state, len(BPE))
         tokens.append(max(choices, key=lambda token: (token != EOS, -len(BPE.pieces[token]), token)))
-        state = rule.next_state(state, tokens[-1])
+        state = grammar.next_state(state, tokens[-1])
         assert len(tokens) < 150
 
 
@@ -194,72 +194,74 @@ def test_answers_follow_a_lark_grammar():
 
 
 def test_a_character_may_be_spread_over_tokens():
-    rule = Grammar("regex", "[ö日]{3}", BPE)
-    for text in answers(rule, "bpe"):
+    grammar = Grammar("regex", "[ö日]{3}", BPE)
+    for text in answers(grammar, "bpe"):
         assert re.fullmatch("[ö日]{3}", text)
 
 
-def test_text_may_be_cut_in_every_way():
-    rule = Grammar("regex", "the old tree", BPE)
-    state = rule.initial_state()
+def test_every_tokenization_of_a_match_is_allowed():
+    grammar = Grammar("regex", "the old tree", BPE)
+    state = grammar.initial_state()
     for byte in b"the old tree":
-        state = rule.next_state(state, BPE.pieces.index(bytes([byte])))
-    assert possible(rule, state, len(BPE)) == [EOS]
+        state = grammar.next_state(state, BPE.pieces.index(bytes([byte])))
+    assert possible(grammar, state, len(BPE)) == [EOS]
 
 
-def test_where_the_first_blank_is_dropped_the_grammar_begins_without_it():
-    rule = Grammar("regex", "(the|a) .*", WORDS)
-    assert {WORDS.pieces[token] for token in possible(rule, rule.initial_state(), len(WORDS))} == {b" the", b" a"}
-    behind = rule.next_state(rule.initial_state(), WORDS.pieces.index(b" the"))
-    assert all(WORDS.pieces[token].startswith(b" ") for token in possible(rule, behind, len(WORDS)))
+def test_a_stripped_leading_space_is_no_part_of_the_match():
+    grammar = Grammar("regex", "(the|a) .*", WORDS)
+    assert {WORDS.pieces[token] for token in possible(grammar, grammar.initial_state(), len(WORDS))} == {b" the", b" a"}
+    behind = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
+    assert all(WORDS.pieces[token].startswith(b" ") for token in possible(grammar, behind, len(WORDS)))
 
 
-def test_a_grammar_that_no_token_can_go_on_with_leaves_nothing():
-    rule = Grammar("regex", "the zebra", WORDS)
-    behind = rule.next_state(rule.initial_state(), WORDS.pieces.index(b" the"))
-    assert possible(rule, behind, len(WORDS)) == []
+def test_a_grammar_that_no_token_can_continue_allows_nothing():
+    grammar = Grammar("regex", "the zebra", WORDS)
+    behind = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
+    assert possible(grammar, behind, len(WORDS)) == []
 
 
 def test_tokens_with_the_same_text_are_all_allowed():
     vocabulary = Vocabulary(
         (b"", b"", b"", b"", b"a", b" a", b"a", b"b", b"\xff"), eos_ids=(EOS,), strips_leading_space=True
     )
-    rule = Grammar("regex", "ab?", vocabulary)
-    assert possible(rule, rule.initial_state(), len(vocabulary)) == [4, 5, 6]
-    assert possible(rule, rule.next_state(rule.initial_state(), 6), len(vocabulary)) == [EOS, 7]
+    grammar = Grammar("regex", "ab?", vocabulary)
+    assert possible(grammar, grammar.initial_state(), len(vocabulary)) == [4, 5, 6]
+    assert possible(grammar, grammar.next_state(grammar.initial_state(), 6), len(vocabulary)) == [EOS, 7]
 
 
 def test_states_are_values():
-    rule = Grammar("regex", "(the|two) [a-z]+", BPE)
-    rng, seen = random.Random(1), [(rule.initial_state(), possible(rule, rule.initial_state(), len(BPE)))]
+    grammar = Grammar("regex", "(the|two) [a-z]+", BPE)
+    rng, seen = random.Random(1), [(grammar.initial_state(), possible(grammar, grammar.initial_state(), len(BPE)))]
     for _ in range(60):
         state, choices = rng.choice(seen)
-        after = rule.next_state(state, rng.choice(choices))
-        seen.append((after, possible(rule, after, len(BPE))))
-        assert all(possible(rule, state, len(BPE)) == choices for state, choices in rng.sample(seen, min(5, len(seen))))
-        seen = [(state, choices) for state, choices in seen if rule.applies(state, ())]
+        after = grammar.next_state(state, rng.choice(choices))
+        seen.append((after, possible(grammar, after, len(BPE))))
+        assert all(
+            possible(grammar, state, len(BPE)) == choices for state, choices in rng.sample(seen, min(5, len(seen)))
+        )
+        seen = [(state, choices) for state, choices in seen if grammar.applies(state, ())]
 
 
-def test_special_tokens_write_nothing_and_the_end_ends():
-    rule = Grammar("regex", "the", WORDS)
-    start = rule.next_state(rule.initial_state(), 3)
-    assert possible(rule, start, len(WORDS)) == possible(rule, rule.initial_state(), len(WORDS))
-    assert not rule.applies(rule.next_state(rule.initial_state(), EOS), ())
+def test_special_tokens_have_no_text_and_the_end_token_ends():
+    grammar = Grammar("regex", "the", WORDS)
+    start = grammar.next_state(grammar.initial_state(), 3)
+    assert possible(grammar, start, len(WORDS)) == possible(grammar, grammar.initial_state(), len(WORDS))
+    assert not grammar.applies(grammar.next_state(grammar.initial_state(), EOS), ())
 
 
-def test_any_of_several_ends_may_end_a_text_that_is_complete():
+def test_each_end_token_may_end_a_complete_match():
     more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.eos_ids)
-    rule = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), strips_leading_space=False))
-    behind = rule.next_state(rule.initial_state(), BPE.pieces.index(b"a"))
-    assert possible(rule, rule.initial_state(), len(BPE)) == [BPE.pieces.index(b"a")]
-    assert possible(rule, behind, len(BPE)) == sorted([EOS, more])
-    assert not rule.applies(rule.next_state(behind, more), ())
+    grammar = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), strips_leading_space=False))
+    behind = grammar.next_state(grammar.initial_state(), BPE.pieces.index(b"a"))
+    assert possible(grammar, grammar.initial_state(), len(BPE)) == [BPE.pieces.index(b"a")]
+    assert possible(grammar, behind, len(BPE)) == sorted([EOS, more])
+    assert not grammar.applies(grammar.next_state(behind, more), ())
 
 
 def test_a_token_that_does_not_fit_cannot_be_followed():
-    rule = Grammar("regex", "the", BPE)
+    grammar = Grammar("regex", "the", BPE)
     with pytest.raises(Unsatisfiable, match="the answer cannot continue to match its grammar"):
-        rule.next_state(rule.initial_state(), BPE.pieces.index(b"z"))
+        grammar.next_state(grammar.initial_state(), BPE.pieces.index(b"z"))
 
 
 # ---- what is refused
@@ -298,7 +300,7 @@ def test_a_token_that_does_not_fit_cannot_be_followed():
         ("lark", "start: start", "no token of the model can begin such a text"),
     ],
 )
-def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
+def test_an_invalid_grammar_is_rejected_with_its_field(kind, text, problem):
     with pytest.raises(InvalidRequest) as refused:
         Grammar(kind, text, BPE)
     assert refused.value.field == f"options.{kind}"
@@ -307,13 +309,13 @@ def test_what_is_no_grammar_is_refused_on_its_field(kind, text, problem):
     assert "\n" not in refused.value.problem
 
 
-def test_a_grammar_whose_first_token_needs_too_much_is_refused():
+def test_a_grammar_beyond_the_limits_at_its_first_token_is_rejected():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
     with pytest.raises(InvalidRequest, match="the grammar exceeds a limit: parser error: Too many items"):
         Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), strips_leading_space=False))
 
 
-def test_patterns_may_stand_where_nothing_is_intersected():
+def test_patterns_without_intersections_are_accepted():
     schema = {
         "anyOf": [{"$ref": "#/$defs/code"}, {"type": "null"}],
         "title": "a code or none",
@@ -337,15 +339,15 @@ def test_patterns_may_stand_where_nothing_is_intersected():
         ({"prefixItems": [{}] * MAX_NODES}, "at most 512 objects and lists, got 514"),
     ],
 )
-def test_schemas_that_could_take_minutes_to_read_are_refused(schema, problem):
+def test_schemas_that_could_take_minutes_to_compile_are_rejected(schema, problem):
     with pytest.raises(InvalidRequest, match=problem):
         Grammar("json_schema", json.dumps(schema), BPE)
 
 
-def test_a_limit_reached_on_the_way_is_told():
-    rule = Grammar("regex", "(.*[a-m].{90}|.*[b-z].{91})*x", BPE)  # needs 2**90 states
+def test_a_limit_reached_during_decoding_is_reported():
+    grammar = Grammar("regex", "(.*[a-m].{90}|.*[b-z].{91})*x", BPE)  # needs 2**90 states
     with pytest.raises(Unsatisfiable, match="the grammar exceeds a limit: lexer error: too many expressions"):
-        walk(rule, BPE, random.Random(0), most=1000)
+        walk(grammar, BPE, random.Random(0), most=1000)
 
 
 NAMES = ["".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=3)]
@@ -382,16 +384,16 @@ AMBIGUOUS = {  # a step costs more than the one before: 0.3 to 16 ms in the end
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_many_hypotheses_share_what_a_step_may_cost(name):
+def test_hypotheses_share_the_cost_limit_of_a_step(name):
     """Each of 32 may need a fifth of what a single one may: the beam costs its neighbours as much as few do."""
 
     def steps(width):
         with contextlib.suppress(Unsatisfiable, InvalidRequest):
-            rule, count = Grammar("lark", AMBIGUOUS[name], BPE, width=width), 0
-            state = rule.initial_state()
+            grammar, count = Grammar("lark", AMBIGUOUS[name], BPE, width=width), 0
+            state = grammar.initial_state()
             while count < 200:
-                rule.apply(np.zeros(len(BPE), np.float32), state, ())
-                state, count = rule.next_state(state, BPE.pieces.index(b"a")), count + 1
+                grammar.apply(np.zeros(len(BPE), np.float32), state, ())
+                state, count = grammar.next_state(state, BPE.pieces.index(b"a")), count + 1
         return count
 
     assert steps(32) < 0.7 * steps(1)
@@ -468,7 +470,7 @@ def test_hostile_grammars_cost_little(name):
 
 
 @pytest.mark.parametrize("kind", get_args(GrammarKind))
-def test_what_is_nearly_a_grammar_is_one_or_is_refused(kind):
+def test_a_mutated_grammar_is_accepted_or_rejected(kind):
     rng = random.Random(7)
     for _ in range(400):
         text = near_valid(rng, kind)
@@ -501,9 +503,9 @@ vocabulary = Vocabulary(pieces, eos_ids=(2,), strips_leading_space=False)
 def run():
     for name, (kind, text) in {DEEP!r}.items():
         try:
-            rule = Grammar(kind, text, vocabulary)
+            grammar = Grammar(kind, text, vocabulary)
             for token in (101, 95):
-                rule.next_state(rule.initial_state(), token)
+                grammar.next_state(grammar.initial_state(), token)
         except (InvalidRequest, Unsatisfiable) as error:
             pass
         print(name)

@@ -42,7 +42,7 @@ def greedily(asked, tokens=()):
     return tokens
 
 
-def test_greedy_search_takes_the_likeliest_token():
+def test_greedy_search_selects_the_most_likely_token():
     for n in range(20):
         asked = request(source=(n % 13 + 3, 2), token_logprobs=True)
         (sequence,) = run(asked)
@@ -54,7 +54,7 @@ def test_greedy_search_takes_the_likeliest_token():
 
 
 @pytest.mark.parametrize("prefix", [(), (7, 8)])
-def test_without_scores_the_answer_is_the_same_and_nobody_asks_for_a_distribution(prefix):
+def test_without_scores_the_answer_is_the_same_and_no_distribution_is_read(prefix):
     """The scripted model refuses to tell one then."""
     for n in range(20):
         source = (n % 13 + 3, 2)
@@ -98,14 +98,14 @@ def test_a_target_is_scored_token_by_token():
     assert answer.normalised == pytest.approx(sum(expected) / 2)
 
 
-def test_alternatives_begin_with_the_best_tokens_behind_the_prefix_and_go_on_greedily():
+def test_alternatives_start_with_the_best_tokens_after_the_prefix_and_continue_greedily():
     asked = request(prefix=(7,), num_hypotheses=4, return_alternatives=True)
     (sequence,) = run(asked)
     best = np.argsort(-distribution(asked, (7,)), kind="stable")[:4]
     assert [answer.tokens for answer in sequence.answers] == [greedily(asked, (7, int(token))) for token in best]
 
 
-def test_alternatives_that_are_too_unlikely_are_left_out_but_never_the_first():
+def test_unlikely_alternatives_are_omitted_except_the_first():
     asked = request(num_hypotheses=8, return_alternatives=True, min_alternative_probability=0.05)
     (sequence,) = run(asked)
     likely = (np.exp(distribution(asked, ())) >= 0.05).sum()
@@ -147,7 +147,7 @@ def test_finished_samples_free_their_rows_at_once():
         assert rows == reserved == sum(length > turn for length in lengths)
 
 
-def test_alternatives_of_each_position_are_told():
+def test_the_most_likely_tokens_of_each_position_are_reported():
     asked = request(top_logprobs=3)
     answer = run(asked)[0].answers[0]
     for place, told in enumerate(answer.alternatives):
@@ -178,7 +178,7 @@ class Bonus:
         scores_V[self.token] += self.bonus
 
 
-def test_a_penalty_changes_the_choice_and_not_the_log_probability_that_is_told():
+def test_a_penalty_changes_the_token_but_not_its_reported_log_probability():
     asked = request(logits_processors=(Bonus(9, 50.0),), max_tokens=3)
     answer = run(asked)[0].answers[0]
     assert answer.tokens == [9, 9, 9]
@@ -187,7 +187,7 @@ def test_a_penalty_changes_the_choice_and_not_the_log_probability_that_is_told()
     assert answer.normalised == pytest.approx(sum(answer.logprobs) / 3)
 
 
-def test_a_rule_that_breaks_costs_only_its_own_request(caplog):
+def test_a_defective_processor_fails_only_its_own_request(caplog):
     class Broken(Bonus):
         def apply(self, scores_V, state, tokens):
             raise ZeroDivisionError

@@ -72,7 +72,7 @@ def test_the_fewest_tokens_are_enough(phrases, rng):
 
 
 @given(variants.map(tuple), st.integers(2, 3), st.randoms(use_true_random=False))
-def test_a_phrase_asked_for_twice_appears_twice_one_behind_the_other(phrase, count, rng):
+def test_a_phrase_given_twice_appears_twice_without_overlap(phrase, count, rng):
     tokens, state = walk(build((phrase,) * count), rng.choice)
     assert not any(state.missing)
     ends, position, found = set(places(tokens, phrase)), 0, 0
@@ -140,7 +140,7 @@ def stands(tokens, phrase, before):
 
 
 @given(spelled_lists, st.lists(st.integers(1, 8), max_size=12), befores)
-def test_a_phrase_counts_where_a_word_may_stand(phrases, tokens, before):
+def test_a_phrase_counts_where_a_word_may_occur(phrases, tokens, before):
     phrases = list(dict.fromkeys(phrases))
     built = standing(phrases, before=before)
     state = progress(built, *tokens)
@@ -148,7 +148,7 @@ def test_a_phrase_counts_where_a_word_may_stand(phrases, tokens, before):
 
 
 @given(spelled_lists, st.booleans(), st.integers(0, 5), befores, st.randoms(use_true_random=False))
-def test_phrases_that_stand_where_words_do_are_met_as_well(phrases, ordered, slack, before, rng):
+def test_phrases_at_word_positions_are_met(phrases, ordered, slack, before, rng):
     built = standing(phrases, ordered=ordered, slack=slack, before=before)
     tokens, state = walk(built, rng.choice)
     assert built.is_done(state)
@@ -156,7 +156,7 @@ def test_phrases_that_stand_where_words_do_are_met_as_well(phrases, ordered, sla
     assert all(stands(tokens, phrase, before) for phrase in phrases)
 
 
-def test_a_blank_begins_no_answer_and_no_phrase_is_glued_to_a_word():
+def test_no_blank_begins_an_answer_and_no_phrase_joins_a_word():
     phrase = standing([((1,), (2,))])
     assert phrase.next_tokens(phrase.initial_state()) == (2,)
     assert phrase.next_tokens(progress(phrase, 3)) == (1,)
@@ -169,7 +169,7 @@ def test_a_blank_begins_no_answer_and_no_phrase_is_glued_to_a_word():
     assert continued.next_tokens(continued.initial_state()) == (1,)
 
 
-def test_where_the_spelling_at_the_start_is_long_some_text_may_come_first():
+def test_text_may_precede_a_phrase_with_a_long_initial_tokenization():
     phrase = standing([((1,), (2, 3, 2))], slack=0)
     assert phrase.minimum == 3  # something, the phrase, the end
     scores_V = np.zeros(V, np.float32)
@@ -177,7 +177,7 @@ def test_where_the_spelling_at_the_start_is_long_some_text_may_come_first():
     assert np.flatnonzero(scores_V == 0).tolist() == [1, 2, 3, 4, 5, 7, 8]  # not the end, no token without text
 
 
-def test_with_no_token_to_spare_text_of_the_right_kind_may_still_come():
+def test_without_spare_tokens_text_that_keeps_the_minimum_is_allowed():
     phrase = standing([((8, 1), (2,))], slack=1)  # two tokens behind a letter, one behind a blank
     scores_V = np.zeros(V, np.float32)
     phrase.apply(scores_V, phrase.initial_state(), [])
@@ -188,7 +188,7 @@ def test_with_no_token_to_spare_text_of_the_right_kind_may_still_come():
     ("text", "is_closed"),
     [("ä", True), ("Haus7", True), ("(", False), ("Haus ", False), ("„", False), ("本", False), ("Haus!", True)],
 )
-def test_what_a_word_may_follow_at_once(text, is_closed):
+def test_characters_that_a_word_may_follow_directly(text, is_closed):
     word = BPE.encode("house")
     phrases = LexicalConstraints(
         [phrase_variants(BPE, "house")],
@@ -202,7 +202,7 @@ def test_what_a_word_may_follow_at_once(text, is_closed):
     assert phrases.is_done(progress(phrases, *BPE.encode(" house")))
 
 
-def test_a_script_without_blanks_and_marks_stand_anywhere():
+def test_scripts_without_blanks_and_punctuation_occur_anywhere():
     for text in ("本", ", the", "-old"):
         phrases = LexicalConstraints(
             [phrase_variants(BPE, text)],
@@ -222,7 +222,7 @@ def progress(phrases, *tokens):
     return state
 
 
-def test_a_broken_phrase_keeps_the_longest_beginning_that_is_still_there():
+def test_an_interrupted_phrase_keeps_its_longest_matching_prefix():
     phrases = build([((1, 1, 2),)])
     assert [phrases.num_met(progress(phrases, *[1] * count)) for count in range(5)] == [0, 1, 2, 2, 2]
     assert phrases.num_met(progress(phrases, 1, 1, 3)) == 0
@@ -235,7 +235,7 @@ def test_phrases_may_share_tokens():
     assert phrases.minimum == 5  # an upper bound: none of them shared, and the end token
 
 
-def test_every_spelling_counts_as_much_as_the_longest():
+def test_every_tokenization_counts_as_the_longest():
     phrases = build([((1, 2, 3), (4,))])
     assert phrases.total == 3
     assert phrases.num_met(progress(phrases, 1)) == 1
@@ -244,14 +244,14 @@ def test_every_spelling_counts_as_much_as_the_longest():
     assert phrases.minimum == 2
 
 
-def test_of_phrases_begun_at_once_only_one_counts():
+def test_of_phrases_begun_together_only_one_counts():
     phrases = build([((1, 2),), ((1, 3),)])
     assert phrases.num_met(progress(phrases, 1)) == 1
     assert phrases.remaining(progress(phrases, 1)) == 3
     assert phrases.next_tokens(progress(phrases, 1)) == (2, 3)
 
 
-def test_with_no_token_to_spare_only_the_phrase_is_left():
+def test_without_spare_tokens_only_the_phrase_is_allowed():
     phrases = build([((1, 2),)], slack=1)
     scores_V = np.zeros(V, np.float32)
     phrases.apply(scores_V, progress(phrases, 1), [1])
@@ -261,7 +261,7 @@ def test_with_no_token_to_spare_only_the_phrase_is_left():
     assert np.flatnonzero(scores_V == 0).tolist() == [2]
 
 
-def test_phrases_that_do_not_fit_any_more_leave_nothing():
+def test_phrases_that_no_longer_fit_allow_nothing():
     phrases = LexicalConstraints((((1, 2, 3),),), eos_ids=(EOS, 7), ordered=False, max_tokens=3)
     assert phrases.minimum == 4
     scores_V = np.zeros(V, np.float32)
@@ -279,13 +279,13 @@ def test_banks_share_the_beam_and_the_highest_takes_the_rest():
     assert chosen == sorted(chosen, key=lambda place: (-candidates[place][0], place))
 
 
-def test_places_that_a_bank_cannot_fill_go_to_its_neighbours():
+def test_slots_that_a_bank_cannot_fill_go_to_other_banks():
     assert sorted(allocate([(0.0, 2), (-1.0, 0), (-2.0, 0), (-3.0, 0)], 3)) == [0, 1, 2]
     assert sorted(allocate([(-5.0, 0), (-1.0, 2), (-2.0, 2), (-3.0, 2)], 4)) == [0, 1, 2, 3]
     assert sorted(allocate([(0.0, 0), (-1.0, 0), (-9.0, 1), (-9.5, 1), (-9.6, 1)], 4)) == [0, 1, 2, 3]
 
 
-def test_a_beam_smaller_than_the_banks_keeps_what_has_come_furthest():
+def test_a_beam_smaller_than_the_banks_keeps_the_most_advanced():
     assert allocate([(0.0, 0), (-1.0, 1), (-2.0, 2), (-3.0, 3)], 2) == [2, 3]
 
 
@@ -295,7 +295,7 @@ def test_equal_candidates_keep_their_order():
 
 
 @given(st.lists(st.tuples(st.floats(-9, 0), st.integers(0, 5)), max_size=30), st.integers(1, 12))
-def test_as_many_places_as_possible_are_given_and_each_bank_gives_its_best(candidates, beam_size):
+def test_the_beam_is_filled_with_the_best_of_each_bank(candidates, beam_size):
     chosen = allocate(candidates, beam_size)
     assert len(chosen) == len(set(chosen)) == min(beam_size, len(candidates))
     for bank in range(6):
@@ -315,7 +315,7 @@ def test_as_many_places_as_possible_are_given_and_each_bank_gives_its_best(candi
 
 @pytest.mark.parametrize("tokenizer", [BPE, WORDS], ids=["bpe", "words"])
 @pytest.mark.parametrize("text", ["red house", "New York", "größer", "tree", "York, New"])
-def test_the_text_of_every_spelling_contains_the_phrase_wherever_it_stands(tokenizer, text):
+def test_the_text_of_every_tokenization_contains_the_phrase(tokenizer, text):
     rng = random.Random(text)
     for variant in phrase_variants(tokenizer, text):
         assert text in tokenizer.decode(variant)
@@ -324,7 +324,7 @@ def test_the_text_of_every_spelling_contains_the_phrase_wherever_it_stands(token
         assert text in tokenizer.decode([*variant, *around])
 
 
-def test_bytes_are_spelled_with_and_without_the_blank_before_them():
+def test_bytes_have_tokenizations_with_and_without_a_leading_blank():
     spelled = {BPE.decode(variant) for variant in phrase_variants(BPE, "house")}
     assert spelled == {"house", " house"}
     assert len(phrase_variants(WORDS, "house")) == 1
@@ -332,7 +332,7 @@ def test_bytes_are_spelled_with_and_without_the_blank_before_them():
 
 
 @pytest.mark.parametrize("text", [",", ", New York"])
-def test_a_mark_that_a_closed_vocabulary_has_only_behind_words_is_spelled_so(text):
+def test_a_mark_that_a_closed_vocabulary_has_only_after_words_is_tokenized_so(text):
     assert WORDS.unknown_words(text) == [","]
     (spelling,) = phrase_variants(WORDS, text)
     assert WORDS.decode([*WORDS.encode("tree"), *spelling]) == "tree" + text
@@ -341,7 +341,7 @@ def test_a_mark_that_a_closed_vocabulary_has_only_behind_words_is_spelled_so(tex
             phrase_variants(WORDS, unknown)
 
 
-def test_what_the_model_cannot_spell_is_refused():
+def test_phrases_without_a_tokenization_are_rejected():
     with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: the model's closed vocabulary .* not know zebra"):
         phrase_variants(WORDS, "old zebra", field="options.phrases[1]")
     for text in ("", "old  tree", " tree"):

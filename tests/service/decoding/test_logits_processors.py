@@ -26,16 +26,16 @@ token_lists = st.lists(st.integers(0, V - 1), max_size=30)
 logit_lists = st.lists(st.floats(-20, 20, width=32), min_size=V, max_size=V)
 
 
-def applied(rule, logits, tokens=()):
-    """The scores behind `tokens` after the rule."""
+def applied(processor, logits, tokens=()):
+    """The scores behind `tokens` after the processor."""
     scores_V = np.array(logits, np.float32)
-    state = rule.initial_state()
+    state = processor.initial_state()
     for token in tokens:
-        state = rule.next_state(state, token)
+        state = processor.next_state(state, token)
     before = scores_V.copy()
-    if rule.applies(state, tokens):
-        rule.apply(scores_V, state, tokens)
-    if rule.is_mask:
+    if processor.applies(state, tokens):
+        processor.apply(scores_V, state, tokens)
+    if processor.is_mask:
         changed = scores_V != before
         assert np.isneginf(scores_V[changed]).all()
     return scores_V
@@ -87,9 +87,9 @@ def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(lo
 # ---- masks
 
 
-def test_the_end_waits_for_other_tokens():
-    rule = MinLength((EOS, 5), before=2)
-    masked = [np.flatnonzero(np.isneginf(applied(rule, [0.0] * V, [6] * count))).tolist() for count in range(4)]
+def test_end_tokens_are_excluded_before_the_minimum_length():
+    processor = MinLength((EOS, 5), before=2)
+    masked = [np.flatnonzero(np.isneginf(applied(processor, [0.0] * V, [6] * count))).tolist() for count in range(4)]
     assert masked == [[EOS, 5], [EOS, 5], [], []]
 
 
@@ -101,7 +101,7 @@ def test_no_sequence_of_tokens_appears_twice(tokens, length):
         assert masked[token] == (tuple([*tokens, token][-length:]) in seen)
 
 
-def test_only_what_is_allowed_is_left():
+def test_only_allowed_tokens_remain():
     assert np.flatnonzero(applied(AllowedTokens({7, 3, EOS}), [0.5] * V) == 0.5).tolist() == [EOS, 3, 7]
 
 
@@ -139,14 +139,14 @@ def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banne
 @settings(max_examples=60, deadline=None)
 def test_no_random_answer_contains_a_banned_text(kind, banned, seed):
     vocabulary, rng = VOCABULARIES[kind], random.Random(seed)
-    rule, tokens = BannedTexts(banned, vocabulary), list[int]()
-    state = rule.initial_state()
+    processor, tokens = BannedTexts(banned, vocabulary), list[int]()
+    state = processor.initial_state()
     for _ in range(25):
         scores_V = np.zeros(len(vocabulary), np.float32)
-        if rule.applies(state, tokens):
-            rule.apply(scores_V, state, tokens)
+        if processor.applies(state, tokens):
+            processor.apply(scores_V, state, tokens)
         tokens.append(rng.choice(np.flatnonzero(scores_V == 0).tolist()))
-        state = rule.next_state(state, tokens[-1])
+        state = processor.next_state(state, tokens[-1])
     assert not any(text in TOKENIZERS[kind].decode(tokens) for text in banned)
 
 
@@ -169,13 +169,13 @@ def built(prefix=(), **options):
     )
 
 
-def test_without_options_there_are_no_rules():
+def test_without_options_there_are_no_processors():
     assert built() == ()
     assert built(prefix=(5, 6)) == ()  # it is forced, not preferred
 
 
-def test_every_option_becomes_its_rule_penalties_first():
-    rules = built(
+def test_every_option_becomes_its_processor_penalties_first():
+    processors = built(
         prefix=(5, 6),
         repetition_penalty=1.2,
         presence_penalty=0.5,
@@ -197,23 +197,23 @@ def test_every_option_becomes_its_rule_penalties_first():
         BannedTexts,
         AllowedTokens,
     ]
-    assert [type(rule) for rule in rules] == kinds
-    assert [rule.is_mask for rule in rules] == sorted(rule.is_mask for rule in rules)
+    assert [type(processor) for processor in processors] == kinds
+    assert [processor.is_mask for processor in processors] == sorted(processor.is_mask for processor in processors)
 
 
 def test_an_answer_without_end_never_ends():
-    (rule,) = built(ignore_eos=True)
+    (processor,) = built(ignore_eos=True)
     size = len(VOCABULARIES["words"])
-    assert all(np.isneginf(applied(rule, np.zeros(size), [5] * count)[EOS]) for count in range(9))
+    assert all(np.isneginf(applied(processor, np.zeros(size), [5] * count)[EOS]) for count in range(9))
 
 
 def test_every_end_is_always_allowed():
     vocabulary = Vocabulary.of(TOKENIZERS["words"], eos_ids=(EOS, 9))
     options = DecodingOptions(allowed_tokens=(EOS,))
-    (rule,) = build_logits_processors(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
-    assert np.flatnonzero(applied(rule, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
+    (processor,) = build_logits_processors(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
+    assert np.flatnonzero(applied(processor, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
 
 
 def test_the_end_is_always_allowed():
-    (rule,) = built(allowed_tokens=(EOS,))
-    assert np.flatnonzero(applied(rule, np.zeros(len(VOCABULARIES["words"]))) == 0).tolist() == [EOS]
+    (processor,) = built(allowed_tokens=(EOS,))
+    assert np.flatnonzero(applied(processor, np.zeros(len(VOCABULARIES["words"]))) == 0).tolist() == [EOS]

@@ -223,13 +223,13 @@ def test_equal_tokens_at_a_cut_keep_the_lower_ids():
         assert len(drawn) > 0.95 * kept
 
 
-def test_min_p_keeps_all_that_equal_the_threshold():
+def test_min_p_keeps_tokens_equal_to_the_threshold():
     row = normalised([3.0, 1.0, 1.0, 0.9, 1.0])
     least = float(np.exp(-2.0)) * (1 - 1e-6)
     assert {Sampler(DecodingOptions(min_p=least), 1, index).draw(row) for index in range(500)} == {0, 1, 2, 4}
 
 
-def test_typical_leaves_the_most_likely_token_out_when_it_says_too_little():
+def test_typical_sampling_excludes_a_most_likely_token_with_too_little_information():
     row = normalised(np.log([0.5, 0.2, 0.15, 0.15]))  # entropy 1.24; surprise 0.69, 1.61, 1.90, 1.90
     drawn = {Sampler(DecodingOptions(typical_p=0.19), 1, index).draw(row) for index in range(200)}
     assert drawn == {1}

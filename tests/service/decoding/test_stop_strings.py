@@ -36,14 +36,14 @@ spelled = st.text("ab größe日本😀 ", max_size=20).map(BPE.encode)
 @given(
     tokens=some_tokens | spelled | st.tuples(spelled, some_tokens).map(lambda two: two[0] + two[1]), stop=stop_strings
 )
-def test_it_stops_with_the_token_that_the_detokenizer_stops_with(tokens, stop):
+def test_it_stops_at_the_same_token_as_the_detokenizer(tokens, stop):
     """Any tokens: special ones, and bytes that are no UTF-8."""
     matcher = StopMatcher(BPE.pieces, stop, strips_leading_space=False)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(BPE.incremental(), stop), tokens)
 
 
 @given(tokens=st.lists(st.integers(0, WORDS.vocab_size - 1), max_size=20), stop=stop_strings)
-def test_the_blank_before_the_first_word_is_no_text(tokens, stop):
+def test_a_stripped_leading_space_has_no_text(tokens, stop):
     matcher = StopMatcher(WORDS.pieces, stop, strips_leading_space=WORDS.strips_leading_space)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(WORDS.incremental(), stop), tokens)
 

@@ -14,13 +14,13 @@ scores = st.lists(st.sampled_from([-math.inf, -3.0, -2.5, -1.0, 0.0, 1.5]), min_
 
 
 @given(values=scores, count=st.integers(1, 45))
-def test_the_best_are_those_of_a_stable_sort(values, count):
+def test_the_top_tokens_are_those_of_a_stable_sort(values, count):
     expected = sorted((-value, token) for token, value in enumerate(values) if value > -math.inf)[:count]
     assert top_tokens(np.array(values, np.float32), count) == [(token, -value) for value, token in expected]
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 700), count=st.integers(1, 12), masked=st.floats(0, 1))
-def test_blocks_hide_none_of_the_best(seed, size, count, masked):
+def test_blocks_omit_none_of_the_top_tokens(seed, size, count, masked):
     rng = np.random.default_rng(seed)
     scores_V = rng.integers(-20, 0, size).astype(np.float32)  # many equal ones
     scores_V[rng.random(size) < masked] = -np.inf
@@ -36,7 +36,7 @@ def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
     assert np.isfinite(log_softmax(np.array([1e4, -1e4, 0.0], np.float32))).all()
 
 
-def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
+def test_additional_tokens_follow_the_best():
     logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
     output = scripted_output(logprobs_RV, [(5, 2)], 2)
     selector = TokenSelector(Request(request_id="r", prompt=(1,), max_tokens=5), eos_ids=(2,), stops=None)
@@ -48,7 +48,7 @@ def test_tokens_that_are_wanted_too_are_listed_behind_the_best():
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
 
 
-def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at():
+def test_coverage_of_a_source_position_is_capped_at_one():
     """The scripted attention looks at one source position after another: three positions, five tokens."""
     options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
     selector = TokenSelector(
@@ -62,7 +62,7 @@ def test_coverage_counts_each_source_position_once_however_often_it_is_looked_at
     assert selector.coverage(hypothesis, 0, output) == pytest.approx(0.5 * math.log(1e-10))
 
 
-def test_a_row_that_is_no_distribution_is_noticed():
+def test_a_non_finite_row_is_an_error():
     logprobs_RV = np.log(np.full((3, 4), 0.25, np.float32))
     check_finite(scripted_output(logprobs_RV, [(), (), ()]))
     logprobs_RV[1] = np.nan

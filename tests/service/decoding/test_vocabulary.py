@@ -18,7 +18,7 @@ texts = st.one_of(
 
 @pytest.mark.parametrize("vocabulary", [BPE, WORDS], ids=["bpe", "words"])
 @given(text=texts, cut=st.integers(0, 3))
-def test_indices_find_what_a_look_at_every_piece_finds(vocabulary, text, cut):
+def test_indices_find_the_same_as_a_linear_scan(vocabulary, text, cut):
     whole = text.encode()
     pieces = list(enumerate(vocabulary.pieces))
     assert vocabulary.containing(whole).tolist() == [token for token, piece in pieces if whole in piece]
@@ -26,7 +26,7 @@ def test_indices_find_what_a_look_at_every_piece_finds(vocabulary, text, cut):
     assert sorted(vocabulary.beginning_with(part)) == [token for token, piece in pieces if piece.startswith(part)]
 
 
-def test_the_first_blank_is_no_text_where_the_tokenizer_drops_it():
+def test_the_leading_space_has_no_text_if_the_tokenizer_strips_it():
     token = WORDS.pieces.index(b" old")
     assert WORDS.first(token) == b"old"
     assert BPE.first(BPE.pieces.index(b" old")) == b" old"
