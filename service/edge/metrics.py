@@ -145,50 +145,35 @@ class _ModelSeries:
 
     queued: Gauge = _metric(Gauge, "glossa_requests_queued", "Requests waiting for free rows.")
     running: Gauge = _metric(Gauge, "glossa_requests_running", "Requests being decoded.")
-    kv_cache: Gauge = _metric(
-        Gauge, "glossa_kv_cache_usage_ratio", "Share of the KV cache reserved by running requests, 0..1."
-    )
+    kv_cache: Gauge = _metric(Gauge, "glossa_kv_cache_usage_ratio", "Share of the KV cache reserved, 0..1.")
     memory: Callable[..., Gauge] = _metric(
-        Gauge,
-        "glossa_memory_bytes",
-        "Bytes allocated for a model: weights in all sessions, KV caches of all engines, output buffers.",
-        "kind",
+        Gauge, "glossa_memory_bytes", "Bytes allocated for a model, by kind.", "kind"
     )
-    queue: _Histogram = _metric(
-        _Histogram, "glossa_queue_seconds", "Time from a request's arrival to its admission to a batch."
-    )
+    queue: _Histogram = _metric(_Histogram, "glossa_queue_seconds", "Queue time of a request.")
     first_token: _Histogram = _metric(
-        _Histogram, "glossa_time_to_first_token_seconds", "Time from a request's arrival to its first token."
+        _Histogram, "glossa_time_to_first_token_seconds", "Time to the first token of a request."
     )
     inter_token: _Histogram = _metric(
-        _Histogram, "glossa_inter_token_latency_seconds", "Time between consecutive tokens of a request."
+        _Histogram, "glossa_inter_token_latency_seconds", "Time between two tokens of a request."
     )
-    prefill: _Histogram = _metric(
-        _Histogram, "glossa_prefill_seconds", "Time of the encoder and prefill work of one engine turn."
-    )
+    prefill: _Histogram = _metric(_Histogram, "glossa_prefill_seconds", "Encoder and prefill time of an engine turn.")
     step: _Histogram = _metric(_Histogram, "glossa_decode_step_seconds", "Time of one decode step of an engine.")
     rows: _Histogram = _metric(_Histogram, "glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
-    prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Source and prompt tokens of admitted requests.")
-    prefix_queried: Counter = _metric(
-        Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache."
-    )
-    prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a prefix in the prefix cache.")
-    prefix_reused: Counter = _metric(
-        Counter, "glossa_prefix_cache_hit_tokens", "Prompt tokens copied from the prefix cache instead of computed."
-    )
+    prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Tokens of admitted sources and prompts.")
+    prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
+    prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")
+    prefix_reused: Counter = _metric(Counter, "glossa_prefix_cache_hit_tokens", "Prompt tokens copied, not computed.")
     drafted: Counter = _metric(Counter, "glossa_speculation_draft_tokens", "Draft tokens verified by the model.")
     accepted: Counter = _metric(Counter, "glossa_speculation_accepted_tokens", "Draft tokens accepted.")
     generated: Counter = _metric(Counter, "glossa_generated_tokens", "Tokens generated.")
-    wasted: Counter = _metric(
-        Counter, "glossa_wasted_tokens", "Tokens generated for requests that were cancelled, late or failed."
-    )
+    wasted: Counter = _metric(Counter, "glossa_wasted_tokens", "Tokens of cancelled, late and failed requests.")
     finished: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_finished", "Accepted requests that ended, by reason.", "reason"
     )
     provider: Callable[..., Gauge] = _metric(
         Gauge,
         "glossa_execution_provider_info",
-        "Always 1; labels: the execution provider in use, the requested one, and whether it is a fallback (1).",
+        "Always 1; labels are the provider in use, the requested one, and 1 for a fallback.",
         *("provider", "requested", "fallback"),
     )
     info: Callable[..., Gauge] = _metric(

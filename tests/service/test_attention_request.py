@@ -25,7 +25,7 @@ def weights():
     return made
 
 
-def test_what_is_left_out_is_all():
+def test_an_empty_selection_means_all():
     choice = AttentionChoice().checked(SEEN, text_only=False)
     assert choice.kinds == ("encoder", "decoder", "cross")
     matrices = list(choice.matrices(weights()))
@@ -43,13 +43,13 @@ def test_what_is_left_out_is_all():
     assert matrices[4].weights_QK[2] == pytest.approx([11.02] * 5)
 
 
-def test_kinds_come_in_the_order_of_the_model_and_text_alone_is_the_encoder():
+def test_kinds_have_the_order_of_the_model_and_text_only_means_the_encoder():
     assert AttentionChoice(kinds=("cross", "encoder")).checked(SEEN, text_only=False).kinds == ("encoder", "cross")
     assert AttentionChoice().checked(SEEN, text_only=True).kinds == ("encoder",)
     assert AttentionChoice().checked(SEEN[1:2], text_only=True).kinds == ("decoder",)
 
 
-def test_layers_and_heads_are_told_in_the_order_they_are_asked_for():
+def test_layers_and_heads_are_returned_in_the_requested_order():
     choice = AttentionChoice(kinds=("cross",), layers=(2,), heads=(3, 1)).checked(SEEN, text_only=False)
     first, second = choice.matrices(weights())
     assert (first.layer, first.head, first.weights_QK[0, 0]) == (2, 3, 12)
@@ -64,7 +64,7 @@ def test_layers_and_heads_are_told_in_the_order_they_are_asked_for():
         ({"mean_layers": True, "mean_heads": True}, [(0, 0)], [21]),
     ],
 )
-def test_means_are_of_what_was_chosen(means, places, values):
+def test_means_are_over_the_selection(means, places, values):
     choice = AttentionChoice(kinds=("encoder",), layers=(2, 4), heads=(1, 3), **means).checked(SEEN, text_only=False)
     matrices = list(choice.matrices(weights()))
     assert [(matrix.layer, matrix.head) for matrix in matrices] == places
@@ -81,7 +81,7 @@ def test_means_are_of_what_was_chosen(means, places, values):
         ({"heads": (2, 2)}, False, r"heads\[1\]: must not repeat a number, got 2 again"),
     ],
 )
-def test_what_a_model_has_not_is_refused(fields, text_only, message):
+def test_selections_outside_the_model_are_rejected(fields, text_only, message):
     with pytest.raises(InvalidRequest, match=message):
         AttentionChoice(**fields).checked(SEEN, text_only=text_only)
 
@@ -90,7 +90,7 @@ def test_what_a_model_has_not_is_refused(fields, text_only, message):
     "fields",
     [{}, {"kinds": ("decoder",)}, {"layers": (2,)}, {"heads": (1, 3)}, {"mean_heads": True}, {"mean_layers": True}],
 )
-def test_the_size_that_is_foretold_is_that_of_the_matrices(fields):
+def test_the_predicted_size_is_that_of_the_matrices(fields):
     choice = AttentionChoice(**fields).checked(SEEN, text_only=False)
     tokens = TOKEN_BYTES * (5 + 7 + 7)
     assert choice.response_bytes(SEEN, LENGTHS) - tokens == sum(m.weights_QK.nbytes for m in choice.matrices(weights()))

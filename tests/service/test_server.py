@@ -90,7 +90,7 @@ async def test_ops_port_of_a_running_server():
         assert VERSION in body
 
 
-async def test_a_loop_that_is_stuck_is_seen_from_outside():
+async def test_a_blocked_event_loop_is_reported_by_the_ops_port():
     async with running(heartbeat_timeout_s=0.001) as edge:
         # Called here, on the loop's thread: the loop cannot turn while it waits for the answer.
         status, body = fetch(edge.server.http_port, "/healthz")
@@ -100,7 +100,7 @@ async def test_a_loop_that_is_stuck_is_seen_from_outside():
         assert "the event loop has not turned" in body
 
 
-async def test_draining_tells_health_first_accepts_on_and_lets_streams_finish():
+async def test_draining_updates_health_then_accepts_and_finishes_streams():
     async with running(drain_delay_s=0.3) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -147,7 +147,7 @@ async def test_an_interrupt_keeps_the_drain_delay_while_a_call_is_open(caplog):
         assert record.fields["drain_delay_s"] == 0.05
 
 
-async def test_what_runs_longer_than_the_drain_timeout_is_cut_and_its_row_freed():
+async def test_calls_longer_than_the_drain_timeout_are_cancelled():
     async with running(drain_timeout_s=0.05) as edge, AsyncClient(edge.address, timeout_s=10) as client:
         edge.pool.hold = True
         call = asyncio.create_task(client.translate(TEXT))
@@ -176,14 +176,14 @@ async def test_a_model_that_is_not_batch_invariant_is_logged(caplog, monkeypatch
     ]
 
 
-async def test_message_and_metadata_beyond_the_limits_are_refused():
+async def test_oversized_messages_and_metadata_are_rejected():
     async with running() as edge, AsyncClient(edge.address, timeout_s=10) as client:
         with pytest.raises(ClientError, match="RESOURCE_EXHAUSTED"):
             await client.translate("x" * (2 << 20))
         assert (await client.translate(TEXT)).text
 
 
-async def test_a_burst_beyond_what_grpc_lets_wait_is_answered_by_the_server_itself():
+async def test_a_burst_above_grpcs_default_limit_is_answered_by_the_server():
     burst = running(max_requests=16, max_concurrent_streams=4096)
     async with burst as edge, grpc.aio.insecure_channel(edge.address) as channel:
         stub = glossa_pb2_grpc.TranslationServiceStub(channel)
@@ -199,14 +199,14 @@ async def test_a_burst_beyond_what_grpc_lets_wait_is_answered_by_the_server_itse
     assert codes <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-async def test_more_calls_than_a_connection_may_have_wait_for_their_turn():
+async def test_calls_above_the_limit_of_a_connection_wait():
     async with running(max_concurrent_streams=16) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         stub = glossa_pb2_grpc.TranslationServiceStub(channel)
         calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60) for _ in range(300)]
         assert all(answer.text for answer in await asyncio.gather(*calls))
 
 
-async def test_a_client_that_speaks_tls_is_turned_away():
+async def test_a_tls_client_is_rejected():
     async with running() as edge:
 
         def greet():
@@ -220,7 +220,7 @@ async def test_a_client_that_speaks_tls_is_turned_away():
             assert (await client.translate(TEXT)).text
 
 
-def test_server_options_bound_what_strangers_can_do():
+def test_server_options_bound_untrusted_clients():
     options = dict(server_options(settings(keepalive_time_s=12.5)))
     assert options["grpc.so_reuseport"] == 0
     assert options["grpc.max_concurrent_streams"] == 256

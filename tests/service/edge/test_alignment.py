@@ -48,7 +48,7 @@ def spans_of(tokens, *, strips_leading_space=False):
     )
 
 
-def test_tokens_cut_the_text():
+def test_spans_partition_the_text():
     assert spans_of([*spell("My"), DOG, DOG, EOS]) == ((0, 1), (1, 2), (2, 6), (6, 10), (10, 10))
 
 
@@ -78,7 +78,7 @@ def test_each_broken_character_is_one_character():
     assert spans_of(tokens) == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (5, 6), (5, 6), (6, 7))
 
 
-def test_the_first_blank_is_no_part_of_the_text_where_it_is_dropped():
+def test_a_stripped_leading_space_belongs_to_no_span():
     assert spans_of([EOS, DOG, DOG], strips_leading_space=True) == ((0, 0), (0, 3), (3, 7))
     assert spans_of([BLANK, DOG], strips_leading_space=True) == ((0, 0), (0, 4))
     assert spans_of([DOG, DOG]) == ((0, 4), (4, 8))
@@ -98,7 +98,7 @@ def test_no_tokens_have_no_spans():
 @example(tokens=[HALF, EOS, REST], drops=True)
 @example(tokens=[token_of(0xED), token_of(0xA0)], drops=False)  # half a surrogate: two broken characters
 @settings(max_examples=300, deadline=None)
-def test_spans_are_in_order_and_cover_whatever_is_produced(tokens, drops):
+def test_spans_are_ordered_and_cover_the_text(tokens, drops):
     check_spans(tokens, PIECES, drops)
 
 
@@ -146,14 +146,14 @@ def test_spans_of_a_trained_tokenizer_are_those_it_gives_a_source(text):
     assert list(spans) == tokenizer.offsets(text)
 
 
-def test_words_of_an_answer_are_cut_where_they_begin():
+def test_spans_begin_where_words_begin():
     tokenizer = Tokenizer.train(["Two old dogs, and isn't it sad?"], kind="words", vocab_size=50)
     text = unicodedata.normalize("NFC", "Two dogs, isn't it?")
     spans = target_spans(tokenizer.encode(text), tokenizer.pieces, text, strips_leading_space=True)
     assert [text[start:end] for start, end in spans] == ["Two", " dogs", ",", " isn", "'", "t", " it", "?"]
 
 
-def test_tokens_around_the_source_have_empty_spans_at_its_ends():
+def test_special_tokens_have_empty_spans_at_the_ends_of_the_source():
     assert source_spans([(0, 3), (3, 7)], "Hey you", before=0, after=1) == ((0, 3), (3, 7), (7, 7))
     assert source_spans([(0, 3)], "Hey", before=1, after=2) == ((0, 0), (0, 3), (3, 3), (3, 3))
 
@@ -164,7 +164,7 @@ def attention(layers=2, heads=3, tokens=4, source=5):
 
 
 @pytest.mark.parametrize("tokens", [1, 4])
-def test_weights_are_the_mean_of_the_chosen_heads_of_the_chosen_layer(tokens):
+def test_weights_are_the_mean_of_the_selected_heads_of_the_selected_layer(tokens):
     weights_LHTS = attention(tokens=tokens)
     for layer in (1, 2):
         assert align(weights_LHTS, layer) == pytest.approx(weights_LHTS[layer - 1].mean(0))
@@ -174,12 +174,12 @@ def test_weights_are_the_mean_of_the_chosen_heads_of_the_chosen_layer(tokens):
     assert align(weights_LHTS, 1).sum(-1) == pytest.approx(np.ones(tokens))
 
 
-def test_the_hard_alignment_takes_the_largest_weight_and_of_equal_ones_the_first():
+def test_the_hard_alignment_takes_the_first_largest_weight():
     assert hard(np.array([[0.2, 0.4, 0.4], [1, 0, 0], [0.3, 0.3, 0.4]], dtype=np.float32)) == (1, 0, 2)
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard", "both"])
-def test_an_alignment_has_what_was_asked_for(kind):
+def test_an_alignment_has_the_requested_kinds(kind):
     weights_LHTS, source, target = attention(), ((0, 1),) * 5, ((0, 2),) * 4
     told = alignment(weights_LHTS, kind, layer=2, heads=(1,), source_spans=source, target_spans=target)
     assert isinstance(told, Alignment)

@@ -9,14 +9,14 @@ from service.request import Finished, FinishReason, TextDelta
 END = Finished(FinishReason.LENGTH, "!", (3,))
 
 
-async def test_what_arrived_together_is_one_piece():
+async def test_events_that_arrive_together_are_one_piece():
     arrivals = EventStream()
     for event in (TextDelta("a", (1,)), TextDelta("b", (2,)), END):
         arrivals(event)
     assert await arrivals.piece() == ("ab!", (1, 2, 3), END)
 
 
-async def test_what_arrives_later_is_another():
+async def test_later_events_are_another_piece():
     arrivals = EventStream()
     arrivals(TextDelta("a", (1,)))
     assert await arrivals.piece() == ("a", (1,), None)
@@ -25,7 +25,7 @@ async def test_what_arrives_later_is_another():
     assert await waiting == ("!", (3,), END)
 
 
-async def test_text_is_given_out_before_the_error_that_came_with_it():
+async def test_text_is_returned_before_the_error_that_arrived_with_it():
     arrivals = EventStream()
     arrivals(TextDelta("a", (1,)))
     arrivals(DeadlineExceeded("late"))

@@ -49,7 +49,7 @@ async def test_unknown_service_is_not_found_but_may_be_watched(stub):
     watch.cancel()
 
 
-async def test_watchers_that_leave_take_no_news_from_the_others(edge, stub):
+async def test_watchers_that_leave_do_not_affect_the_others(edge, stub):
     watches = [stub.Watch(ask(TRANSLATION), timeout=10) for _ in range(50)]
     for watch in watches:
         assert (await watch.read()).status == SERVING
@@ -64,7 +64,7 @@ async def test_watchers_that_leave_take_no_news_from_the_others(edge, stub):
         watch.cancel()
 
 
-async def test_a_sick_engine_shows_in_health_and_in_readyz(edge, stub):
+async def test_an_unhealthy_engine_shows_in_health_and_readyz(edge, stub):
     watch = stub.Watch(ask(""), timeout=10)
     assert (await watch.read()).status == SERVING
     edge.pool.is_healthy = False
@@ -77,7 +77,7 @@ async def test_a_sick_engine_shows_in_health_and_in_readyz(edge, stub):
     watch.cancel()
 
 
-async def test_closed_is_for_good():
+async def test_closing_is_permanent():
     states = Health(["a"])
     states.set("a", True)
     assert states.status("a") == SERVING

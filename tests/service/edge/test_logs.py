@@ -39,18 +39,18 @@ def test_an_exception_stays_on_its_line(write):
     assert "ValueError: what" in json.loads(line)["exception"]
 
 
-def test_pretty_is_for_eyes(write):
+def test_pretty_lines_have_the_event_and_its_fields(write):
     (line,) = write("pretty", ("serving", {"grpc": "127.0.0.1:1"}, {}))
     assert "serving" in line
     assert "127.0.0.1:1" in line
 
 
-def test_a_text_cannot_draw_on_the_terminal(write):
+def test_escape_sequences_do_not_reach_the_terminal(write):
     (line,) = write("pretty", ("request", {"text": "a\n\x1b[2J"}, {}))
     assert "\x1b[2J" not in line
 
 
-def test_other_loggers_go_the_same_way():
+def test_other_loggers_use_the_same_stream():
     stream = io.StringIO()
     writer = logs.LogWriter("json", stream)
     logging.getLogger("asyncio").warning("slow %s", "task")
@@ -70,7 +70,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_a_reader_that_stops_costs_lines_but_never_blocks(monkeypatch):
+def test_a_blocked_reader_costs_lines_but_never_blocks(monkeypatch):
     monkeypatch.setattr(logs, "MAX_WAITING", 10)
     stream = Stuck()
     writer = logs.LogWriter("json", stream)
@@ -82,7 +82,7 @@ def test_a_reader_that_stops_costs_lines_but_never_blocks(monkeypatch):
     assert 10 <= len(stream.getvalue().splitlines()) <= 11
 
 
-def test_a_reader_that_hangs_does_not_keep_the_process(monkeypatch):
+def test_a_blocked_reader_does_not_keep_the_process_alive(monkeypatch):
     monkeypatch.setattr(logs, "MAX_WAITING", 2)
     monkeypatch.setattr(logs, "CLOSE_S", 0.01)
     stream = Stuck()
@@ -94,7 +94,7 @@ def test_a_reader_that_hangs_does_not_keep_the_process(monkeypatch):
     stream.released.set()
 
 
-def test_a_reader_that_is_gone_harms_nobody():
+def test_a_closed_stream_is_harmless():
     class Gone(io.StringIO):
         def write(self, text):
             raise BrokenPipeError

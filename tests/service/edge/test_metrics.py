@@ -130,7 +130,7 @@ def test_an_rpc_moves_its_own_series(metrics):
     assert value(metrics, "grpc_server_msg_sent_total", **labels) == 0
 
 
-def test_refusals_are_counted_by_reason(metrics):
+def test_rejections_are_counted_by_reason(metrics):
     metrics.request_rejected(Overloaded("full", retry_after_s=1, limit=1))
     assert value(metrics, "glossa_requests_rejected_total", reason="queue_full") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_rejected"].samples} == set(REJECT_REASONS)
@@ -162,7 +162,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
 
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
-def test_many_equal_values_at_once_are_as_many_single_ones(metrics, gap_s):
+def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
     once, many = (metrics.model(name, INFO).engine() for name in ("once", "many"))
     for _ in range(5):
         once.next_tokens(gap_s, 1)
@@ -194,7 +194,7 @@ def test_memory_is_measured_at_every_scrape(metrics):
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
 
 
-def test_info_metrics_say_what_runs(metrics, report):
+def test_info_metrics_describe_the_version_and_the_provider(metrics, report):
     assert value(metrics, "glossa_build_info", version="1.2.3", commit="c0ffee") == 1
     provider = {"model": "en-de", "provider": "CPUExecutionProvider", "requested": "auto", "fallback": "0"}
     assert value(metrics, "glossa_execution_provider_info", **provider) == 1

@@ -48,7 +48,7 @@ def get(server, path):
             return error.code, error.headers["Content-Type"], error.read()
 
 
-def test_alive_and_ready_are_two_questions(server, probes):
+def test_liveness_and_readiness_are_separate(server, probes):
     assert get(server, "/healthz")[0] == 200
     assert get(server, "/readyz") == (200, "application/json", b'{"ready": true, "reasons": []}\n')
     probes.reasons = ["draining"]
@@ -71,7 +71,7 @@ def test_unknown_page_lists_the_known_ones(server):
     assert "/readyz" in json.loads(body)["pages"]
 
 
-def test_the_answer_does_not_name_the_software_below(server):
+def test_responses_do_not_name_the_http_library(server):
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/version", timeout=5) as answer:
         assert answer.headers["Server"] == "glossa"
 
@@ -82,12 +82,12 @@ def test_port_in_use_names_port_and_fix(server, probes):
         OpsServer("127.0.0.1", server.port, probes)
 
 
-def test_foreign_address_is_named(probes):
+def test_an_address_of_another_machine_is_reported(probes):
     with pytest.raises(StartupError, match=r"http_port: cannot listen on 192\.0\.2\.1:0"):
         OpsServer("192.0.2.1", 0, probes)
 
 
-def test_silent_connections_never_lock_a_probe_out(server):
+def test_silent_connections_cannot_lock_out_a_probe(server):
     silent = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(3 * MAX_CONNECTIONS)]
     try:
         assert get(server, "/healthz")[0] == 200
@@ -107,7 +107,7 @@ def test_a_silent_connection_is_closed_after_a_timeout(probes):
     server.close()
 
 
-def test_garbage_gets_an_answer_and_harms_nobody(server):
+def test_garbage_is_answered_and_harmless(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert connection.recv(4096)
