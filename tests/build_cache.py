@@ -7,11 +7,15 @@ Tests must not change what they get. Nothing is kept from one run to the next.
 import fcntl
 import functools
 import hashlib
+import io
 import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from onnx import ModelProto
 
 from tests.tiny import TEXTS, tiny_tokenizer
 
@@ -53,15 +57,6 @@ class BuildCache:
 
         return Path(self.once(bundle, model, tokenizer, texts, options))
 
-    def traced(self, model, **options):
-        """The result of `trace_model`. options: its own."""
-        from export.to_onnx import trace_model
-
-        def graphs(_):
-            return trace_model(model, **options)
-
-        return self.once(graphs, model, options)
-
 
 def _digest(parts: Any) -> str:
     found = hashlib.sha256()
@@ -77,7 +72,61 @@ def _digest(parts: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def reuse_operator_table() -> None:
+def trace_once(cache: BuildCache) -> None:
+    """Makes `torch.onnx.export` trace each distinct module once per run.
+
+    Most of what an export takes is tracing, and many tests export the same small model for different ends. A module
+    that cannot be pickled, such as one of a class inside a test, is traced every time. `torch.onnx.export.__wrapped__`
+    is the original.
+    """
+    real = torch.onnx.export
+
+    @functools.wraps(real)
+    def export(module, arguments, **options):
+        _reuse_operator_table()
+
+        def trace(_):
+            program: Any = real(module, arguments, **options)
+            return program.model_proto.SerializeToString()
+
+        try:
+            key = _content(module, arguments, repr(options))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return real(module, arguments, **options)
+        return Traced(ModelProto.FromString(cache.once(trace, key)))
+
+    torch.onnx.export = export  # type: ignore[assignment]
+
+
+class Traced(NamedTuple):
+    """The part of torch's ONNXProgram that exports read."""
+
+    model_proto: ModelProto
+
+
+class _Contents(pickle.Pickler):
+    """Pickles tensors as their values, and which of them share memory: tied weights make another graph."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._storages: dict[int, int] = {}
+
+    def persistent_id(self, value):
+        if not isinstance(value, torch.Tensor):
+            return None
+        place = self._storages.setdefault(value.data_ptr(), len(self._storages))
+        values = hashlib.sha256(value.detach().contiguous().numpy().tobytes()).hexdigest()
+        return str(value.dtype), tuple(value.shape), value.stride(), type(value).__name__, place, values
+
+
+def _content(*values: Any) -> str:
+    """A digest of what values hold, the same in every process."""
+    file = io.BytesIO()
+    _Contents(file).dump(values)
+    return hashlib.sha256(file.getvalue()).hexdigest()
+
+
+def _reuse_operator_table() -> None:
     """Makes torch's ONNX exporter build its table of operators once per process instead of once per graph.
 
     The table depends on the opset alone and is only read. Building it is 0.8 s of the 1 to 3 s that tracing a small

@@ -1,16 +1,29 @@
 """Exported bundles that many tests read, built once per run, and the order of the tests."""
 
-import sys
+import inspect
+import random
 
 import pytest
+import torch
 
-from tests.build_cache import BuildCache, reuse_operator_table
+from tests.build_cache import BuildCache, trace_once
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
-def pytest_collection_finish(session):
-    if "torch.onnx" in sys.modules:
-        reuse_operator_table()
+def pytest_addoption(parser):
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in random order: modules, and in them")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Shuffles modules and the tests of each, which stay together, so that a module's fixtures are built once."""
+    if config.getoption("--shuffle") is None:
+        return
+    draw, modules = random.Random(config.getoption("--shuffle")), dict[str, list[pytest.Item]]()
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    items.clear()
+    for tests in draw.sample(list(modules.values()), len(modules)):
+        items += draw.sample(tests, len(tests))
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +41,15 @@ def exported(build_cache):
     return build_cache.exported
 
 
-@pytest.fixture(scope="session")
-def traced(build_cache):
-    """Traces a model and returns its graphs, which must not be changed: `BuildCache.traced`."""
-    return build_cache.traced
+@pytest.fixture(scope="session", autouse=True)
+def _traces_once(build_cache):
+    trace_once(build_cache)
+
+
+@pytest.fixture
+def fresh_traces(monkeypatch):
+    """Every graph is traced anew: for tests of tracing itself."""
+    monkeypatch.setattr(torch.onnx, "export", inspect.unwrap(torch.onnx.export))
 
 
 @pytest.fixture(scope="session")

@@ -349,6 +349,7 @@ def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path
     assert model.decoder.unembedding.weight.dtype == torch.float32
 
 
+@pytest.mark.usefixtures("fresh_traces")
 def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_path):
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

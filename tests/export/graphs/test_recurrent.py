@@ -96,6 +96,7 @@ def test_a_state_that_does_not_depend_on_what_was_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fresh_traces")
 def test_export_is_the_same_bytes_twice():
     one, two = (trace_model(tiny_model(tiny_config("recurrent"))).graphs for _ in range(2))
     assert {role: graph.SerializeToString() for role, graph in one.items()} == {
