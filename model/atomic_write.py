@@ -1,7 +1,7 @@
-"""Writing files so that a crash or a full disk never leaves half of anything: temporary name, fsync, rename.
+"""Atomic writes: a crash or a full disk never leaves a partial file. Temporary name, fsync, rename.
 
-A directory written here carries `digests.json` with the size and SHA-256 of each of its files; whoever reads it checks
-them first. Standard library only; what the files mean is the business of the caller.
+A directory written here carries `digests.json` with the size and SHA-256 of each of its files; readers check
+them first. Standard library only; the meaning of the files belongs to the caller.
 
     DamagedError    a file is missing, cut short or changed
 """
@@ -40,7 +40,7 @@ def size_of(data: Content) -> int:
 
 
 class DamagedError(Exception):
-    """What is on disk is not what was written."""
+    """A file differs from what was written."""
 
 
 class Disk:

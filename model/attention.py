@@ -23,11 +23,11 @@ from torch.nn import functional
 from model.architecture_config import TransformerConfig
 
 Rotation = tuple[Tensor, Tensor]
-"""cos and sin of every position's angles, (B, T, R) each, R <= D the dimensions that turn; B may be 1."""
+"""cos and sin of every position's angles, (B, T, R) each, R <= D the rotated dimensions; B may be 1."""
 
 
 class PositionBias(Protocol):
-    """What is added to the scores for where a query and a key stand."""
+    """A term that is added to the attention scores, computed from the positions of query and key."""
 
     def __call__(self, query_BHTD: Tensor, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
         """Scaled queries and int64 positions (B may be 1) → (B or 1, H, T, S)."""
@@ -35,7 +35,7 @@ class PositionBias(Protocol):
 
 
 class Attend(Protocol):
-    """Mixes values by how well queries match keys, and by where they stand if there is a `bias`."""
+    """Weights values by the match of queries and keys, and by their positions if there is a `bias`."""
 
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
@@ -45,7 +45,7 @@ class Attend(Protocol):
 
 
 class AttendSource(Protocol):
-    """The same over keys and values of the source, which it already holds."""
+    """Attention to the source, whose keys and values the implementation already holds."""
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
         """query (B, T, H*D) → (B, T, H*D)."""
@@ -74,9 +74,9 @@ def scaled_dot_product_attention(
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T * scale + bias) V over the key positions the mask allows; softmax in at least float32.
 
-    mask: bool, broadcastable to (B, H, T, S), True where a query may look; None: everywhere. A query that may look
-    nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled form).
-    bias: broadcastable to (B, H, T, S).
+    mask: bool, broadcastable to (B, H, T, S), True where a query may attend; None: everywhere. A query that
+    may attend nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled
+    form). bias: broadcastable to (B, H, T, S).
     K < H is grouped-query attention: query head h reads key head h * K // H.
     Returns the mixed values (B, H, T, D) and the weights (B, H, T, S) before dropout, both in the values' dtype.
     """
@@ -109,7 +109,7 @@ def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
 
 
 class FullAttention:
-    """Every query sees the keys of its own call that the mask allows: training, and the encoder."""
+    """Attention over the keys of the same call that the mask allows: training, and the encoder."""
 
     def __init__(
         self,
@@ -152,11 +152,11 @@ def _scaled(query_BHTD: Tensor, scale: float | None) -> Tensor:
 
 
 class CachedAttention:
-    """Writes the new keys and values into the cache behind each row's earlier ones, then attends causally over both.
+    """Appends the new keys and values to each row of the KV cache, then attends causally over the whole cache.
 
     cache_key_BKCD, cache_value_BKCD: (B, K, C, D), written in place. starts_B: int64, positions already cached.
     The block has to fit, padding included: a position past the capacity is an IndexError. Right padding of a ragged
-    block is harmless: it stands behind its row's end, where causality hides it until the next block writes over it.
+    block is harmless: it follows the end of its row, where the causal mask hides it until the next block overwrites it.
     scale: see `scaled_dot_product_attention`. sliding_window: see `causal_mask`.
     """
 
@@ -234,9 +234,9 @@ class SourceAttention:
 
 
 def rotate(x_BTE: Tensor, cos_BTR: Tensor, sin_BTR: Tensor, head_dim: int = 0) -> Tensor:
-    """Rotary positions (Su et al. 2021), halves form: dimension i of a head turns together with i + R/2.
+    """Rotary positions (Su et al. 2021), halves form: dimensions i and i + R/2 of a head are rotated together.
 
-    x (B, T, heads*D); cos and sin (B, T, R) hold each angle twice; the dimensions of a head from R on stay.
+    x (B, T, heads*D); cos and sin (B, T, R) hold each angle twice; the dimensions of a head from R on are unchanged.
     head_dim: D, 0 for R.
     Returns (B, T, heads*D) in x's dtype.
     """
@@ -280,7 +280,7 @@ class SelfAttention(nn.Module):
         return mixed
 
     def _normalised(self, norm: nn.Module, x_BTE: Tensor) -> Tensor:
-        """Each head of x by itself."""
+        """Normalises each head of x separately."""
         x_BTHD: Tensor = norm(torch.unflatten(x_BTE, -1, (-1, self.head_dim)))
         return x_BTHD.flatten(2)
 

@@ -1,4 +1,4 @@
-"""Checkpoint directories: a finished model with everything needed to use and to trace it. Written once, atomically.
+"""Checkpoint directories: a finished model with everything needed to use it and to trace its origin. Written once.
 
     config.json        {"format_version": 2, "model": {…}, "train": {…}}; without "train" if it was not trained here
     tokenizer.json     Hugging Face `tokenizers`

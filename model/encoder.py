@@ -1,9 +1,8 @@
-"""`Encoder`: an encoder alone, as in BERT, and what reads its states: masked tokens, labels, one vector of a text.
+"""`Encoder`: an encoder alone, as in BERT, with its heads: masked tokens, labels, one vector for a text.
 
-The stack is that of translation models; this module owns what stands behind it. Devlin et al. 2019 take a text's label
-from the state of its first token, which Glossa puts before every text; `AttentionPooling` takes it from all tokens, as
-much from each as a learnt weight says. Texts are single: whatever a checkpoint adds to mark the first of two segments
-is part of its embeddings here.
+The stack is that of translation models; this module adds the heads. Devlin et al. 2019 classify a text by the state of
+its first token, a special token that Glossa puts before every text; `AttentionPooling` weights the states of all
+tokens. There are no segment pairs: the embedding of a checkpoint's first segment is part of its position embeddings.
 
 Shapes: B batch, S positions, M d_model, N masked places, V vocabulary, L labels.
 """
@@ -35,7 +34,7 @@ class Pooler(nn.Module):
 
 
 class MaskedHead(nn.Module):
-    """A layer with an activation and a norm, then the product with the embeddings: which token stands here."""
+    """A layer with an activation and a norm, then the projection to the vocabulary."""
 
     def __init__(self, config: EncoderConfig, embeddings: nn.Embedding) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ class MaskedHead(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """Scores tanh(x W_s) of all tokens, softmaxed over the text, weight its states: their sum decides on the labels."""
+    """Classifies the weighted mean of all states; the weights are the softmax of tanh(x W_s) over the text."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -61,13 +60,13 @@ class AttentionPooling(nn.Module):
         self.label = nn.Linear(config.d_model, len(config.labels))
 
     def forward(self, states_BSM: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """States (B, S, M), lengths (B,) → logits (B, L) and weights (B, S): of each text they sum to 1, and are 0
-        behind its end."""
+        """States (B, S, M), lengths (B,) → logits (B, L) and weights (B, S): they sum to 1 within each text, and are 0
+        for padding."""
         scores_BS = torch.tanh(self.score(states_BSM).squeeze(-1)).float()
         inside_BS = padding_mask(lengths_B, states_BSM.shape[1])[:, 0, 0]
         scores_BS = scores_BS.masked_fill(~inside_BS, torch.finfo(scores_BS.dtype).min)
         weights_BS = scores_BS.softmax(-1)
-        # A state behind the end is arbitrary, and might not be finite: its weight of 0 would not silence that.
+        # The state of padding is arbitrary and may not be finite, which a weight of 0 would not remove.
         kept_BSM = states_BSM.masked_fill(~inside_BS[..., None], 0.0)
         mixed_BM = (weights_BS[:, None].to(states_BSM.dtype) @ kept_BSM)[:, 0]
         logits_BL: Tensor = self.label(mixed_BM)
@@ -75,7 +74,7 @@ class AttentionPooling(nn.Module):
 
 
 class Classification(NamedTuple):
-    """What is said of each text's labels. token_weights: of `AttentionPooling`, else None."""
+    """The logits of each text's labels. token_weights: of `AttentionPooling`, else None."""
 
     logits_BL: Tensor
     token_weights_BS: Tensor | None
@@ -101,21 +100,21 @@ class Encoder(nn.Module):
         return states
 
     def pool(self, states_BSM: Tensor) -> Tensor:
-        """States (B, S, M) → one vector of each text, (B, M): what the pooler makes of the first token's state, or
-        without one that state."""
+        """States (B, S, M) → one vector for each text, (B, M): the first token's state, after the pooler if there is
+        one."""
         if self.pooler is None:
             return states_BSM[:, 0]
         vectors_BM: Tensor = self.pooler(states_BSM)
         return vectors_BM
 
     def token_logits(self, states_NM: Tensor) -> Tensor:
-        """States of masked places (N, M) → logits (N, V). Only with head masked."""
+        """States of masked positions (N, M) → logits over the vocabulary (N, V). Only with head masked."""
         assert self.masked is not None, self.config.head
         logits_NV: Tensor = self.masked(states_NM)
         return logits_NV
 
     def classify(self, states_BSM: Tensor, lengths_B: Tensor) -> Classification:
-        """States (B, S, M), lengths (B,) → what is said of the labels. Only with head classify or attention."""
+        """States (B, S, M), lengths (B,) → logits of the labels. Only with head classify or attention."""
         if self.attention is not None:
             return Classification(*self.attention(self.dropout(states_BSM), lengths_B))
         assert self.label is not None, self.config.head

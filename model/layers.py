@@ -1,4 +1,4 @@
-"""The pieces a Transformer is stacked from: feed-forward, norms, positions, embeddings and the blocks.
+"""The layers of a Transformer: feed-forward, norms, embeddings and blocks.
 
 Shapes: B batch, T positions, M d_model, F d_ff, D head_dim.
 """
@@ -71,13 +71,13 @@ class Residual(nn.Module):
         return out
 
     def branch(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """What pre-norm adds to x."""
+        """The residual branch of the pre-norm order."""
         out: Tensor = self.dropout(sublayer(self.norm(x_BTM)))
         return out
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where there is a source, feed-forward; each inside a residual."""
+    """Self-attention, cross-attention to a source if there is one, and feed-forward, each in a residual connection."""
 
     def __init__(self, config: TransformerConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors times their scale, with the position's vector added or beside it where positions have vectors."""
+    """Scaled token vectors; sinusoidal and learned position vectors are added or concatenated."""
 
     positions: Tensor
 
@@ -144,7 +144,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> Tensor:
         """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M). A
-        position past the table is an IndexError: callers check lengths first."""
+        position past the table raises IndexError: callers check lengths first."""
         x_BTM: Tensor = self.tokens(tokens_BT) * self.scale
         if self.has_table:
             places_BTP = self.positions[positions_of(tokens_BT, starts_B)]

@@ -4,7 +4,7 @@ Wikipedia by summarizing long sequences", 4.2.3).
 A convolution over the last s positions, with zeros before the first, makes c_t of the keys up to t, and another one
 does so of the values; each head has weights of its own. The query at t sees the complete windows of s positions before
 it, by c_(s-1), c_(2s-1), …, and its own c_t: floor(t / s) + 1 keys, in slots that a decoder fills one after another.
-So nothing is seen early, every query sees something, and keys and values of T positions take T / s places.
+So attention stays causal, every query attends to something, and T positions take T / s entries of the cache.
 
 Shapes: B batch, T query positions, N slots, s stride, H query heads, K key-value heads, D head_dim, C cache capacity.
 A suffix such as `_BTE` has the heads side by side in the last axis (E = K * D).
@@ -21,7 +21,7 @@ from model.attention import PositionBias, merge_heads, split_heads, write_cache
 
 
 class KeyValueCompression(nn.Module):
-    """The two convolutions of a layer. They begin as the mean of a window."""
+    """The two convolutions of a layer, initialised to the mean of a window."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class KeyValueCompression(nn.Module):
                     convolution.bias.zero_()
 
     def compress(self, key_BTE: Tensor, value_BTE: Tensor) -> tuple[Tensor, Tensor]:
-        """c_t of every position, (B, T, E) each."""
+        """c_t of the keys and values at every position, (B, T, E) each."""
         return self._slide(self.key, key_BTE), self._slide(self.value, value_BTE)
 
     def _slide(self, convolution: nn.Conv1d, x_BTE: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class KeyValueCompression(nn.Module):
         return compressed_BET.transpose(1, 2)
 
     def complete_windows(self, compressed_BKTD: Tensor) -> Tensor:
-        """Of c_t those of complete windows, (B, K, N, D), N = floor(T / s)."""
+        """The c_t of complete windows, (B, K, N, D), N = floor(T / s)."""
         return compressed_BKTD[:, :, self.stride - 1 :: self.stride]
 
 
 class MemoryCompressedAttention:
-    """`Attend` over whole sequences. There must be no bias of positions."""
+    """`Attend` over whole sequences. There must be no position bias."""
 
     def __init__(
         self, num_heads: int, num_kv_heads: int, compression: KeyValueCompression, dropout: float = 0.0, *, scale: float

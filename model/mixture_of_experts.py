@@ -1,7 +1,7 @@
 """Mixture-of-experts feed-forward: a router picks one or two of many feed-forwards for each token.
 
 Fedus et al. 2022 (one expert, weighted by its probability; the balance loss), Lepikhin et al. 2021 (two, their
-probabilities made to sum to 1). Experts that a token does not choose cost it nothing.
+probabilities made to sum to 1). Only the chosen experts are computed.
 
 Shapes: N tokens, X experts, K chosen, M d_model.
 """
@@ -48,7 +48,7 @@ class ExpertFeedForward(nn.Module):
 
 
 def gates(logits_NX: Tensor, chosen: int) -> Tensor:
-    """What each expert's answer counts for each token, (N, X): 0 where it was not chosen."""
+    """The weight of each expert's output for each token, (N, X): 0 for experts that were not chosen."""
     weights_NK, experts_NK = logits_NX.softmax(-1).topk(chosen, dim=-1)
     if chosen > 1:
         weights_NK = weights_NK / weights_NK.sum(-1, keepdim=True)

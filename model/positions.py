@@ -1,4 +1,4 @@
-"""How a model knows where tokens stand: vectors that are added, angles that turn queries and keys, biases on scores.
+"""Position encodings: vectors added to embeddings, rotations of queries and keys, biases on attention scores.
 
 | kind | what | source |
 |---|---|---|
@@ -27,14 +27,14 @@ from model.attention import PositionBias, Rotation
 
 
 class EncodedPositions(NamedTuple):
-    """What all layers are told of positions in one call: the angles of each, or what to add to the scores."""
+    """The position inputs of all layers in one call: rotation angles, or a bias for the attention scores."""
 
     rotation: Rotation | None = None
     bias: PositionBias | None = None
 
 
 def positions_of(tokens_BT: Tensor, starts_B: Tensor | None) -> Tensor:
-    """int64 (B or 1, T): where the tokens stand, the first of a row at starts_B or 0."""
+    """int64 (B or 1, T): the positions of the tokens, the first of a row at starts_B or 0."""
     positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
     return positions_BT if starts_B is None else starts_B[:, None] + positions_BT
 
@@ -68,7 +68,7 @@ class PositionEncoding(nn.Module):
 
 
 class _Once:
-    """A bias that does not look at queries, worked out for the first layer of a call and used by all."""
+    """A bias that does not depend on queries, computed for the first layer of a call and shared by all."""
 
     def __init__(self, bias: nn.Module) -> None:
         self._bias = bias
@@ -82,10 +82,10 @@ class _Once:
 
 
 class BucketedBias(nn.Module):
-    """Raffel et al. 2020: distances below half the buckets have one each, farther ones share by their logarithm.
+    """Raffel et al. 2020: distances below half the buckets have one each, longer ones share logarithmic buckets.
 
-    A decoder looks back only; in an encoder each direction has half of the buckets. The bucket of every distance is
-    looked up rather than worked out: where a logarithm falls on a whole number, another runtime's may fall beside it.
+    A decoder has backward distances only; in an encoder each direction has half of the buckets. Buckets are looked up
+    in a table rather than computed: where a logarithm is a whole number, another runtime may round it differently.
     """
 
     buckets_R: Tensor
@@ -124,7 +124,7 @@ def _buckets(distances: Tensor, buckets: int, most: int, *, is_causal: bool) -> 
 
 
 class AlibiBias(nn.Module):
-    """Press et al. 2022: minus the distance, times a slope of each head's own."""
+    """Press et al. 2022: minus the distance, times the slope of each head."""
 
     slopes_H: Tensor
 
@@ -139,8 +139,8 @@ class AlibiBias(nn.Module):
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """float32 (heads,): 2^(-8/n), 2^(-16/n), … for n heads, a power of two; others take every second slope of the next
-    power of two for the heads that are missing, as in the authors' code."""
+    """float32 (heads,): 2^(-8/n), 2^(-16/n), … for n heads, a power of two; otherwise the
+    remaining heads take every second slope of the next power of two, as in the authors' code."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -148,7 +148,7 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 class ShawBias(nn.Module):
-    """Shaw et al. 2018, eq. 4: the query also meets a learned vector of the distance, which is clipped."""
+    """Shaw et al. 2018, eq. 4: the product of the query and a learned vector for the clipped distance."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -164,11 +164,11 @@ class ShawBias(nn.Module):
 
 
 def sinusoidal_table(config: TransformerConfig, length: int) -> Tensor:
-    """float32 (length, position_dim or d_model), which `config.sinusoids` says where to find what in.
+    """float32 (length, position_dim or d_model), in the layout that `config.sinusoids` names.
 
     interleaved: sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5).
     halves: all sines, then all cosines, as Marian has them.
-    fairseq: halves of frequencies 10000^(-i/(d/2-1)), from position pad_id + 1 on, because fairseq counts so.
+    fairseq: halves of frequencies 10000^(-i/(d/2-1)), counted from position pad_id + 1, as in fairseq.
     """
     width = config.position_dim or config.d_model
     if config.sinusoids == "fairseq":
@@ -199,8 +199,8 @@ def frequencies(dims: int, base: float) -> Tensor:
 
 
 def rotary_frequencies(config: TransformerConfig) -> Tensor:
-    """(R / 2), scaled for a context that is longer than the one the model was trained on: all of them turn slower, or
-    (llama3) those that turn rarely within the original context, with a transition between.
+    """(R / 2), scaled for a context longer than the original one: all frequencies are divided by the factor, or
+    (llama3) only the low ones, with a transition between.
 
     float32, and so are the angles: published models were trained on angles that were rounded in this order, and exact
     ones move their logits by 3e-4 at position 3000.

@@ -2,14 +2,14 @@
 
 | what | source |
 |---|---|
-| the last encoder state is all that the decoder knows of the source (score none) | Sutskever et al. 2014 |
+| the decoder sees only the last encoder state (score none) | Sutskever et al. 2014 |
 | attention by v^T tanh(W1 h + W2 s) (additive), an encoder of two directions | Bahdanau et al. 2015 |
 | by s^T h (dot) or s^T W h (multiplicative), tanh(W [a; s]), which is fed to the next step | Luong et al. 2015 |
 
-Other than there the first decoder states are learned projections of the last encoder states, whatever the numbers of
-layers and their sizes are. The weights exist once: an encoder runs PyTorch's own kernels over packed sentences, a
-decoder is made of products that can be taken a step at a time, and how a query meets the source is handed in as an
-`AttendSource`, as it is for Transformers. Nothing here knows graphs or servers.
+Unlike in these papers, the initial decoder states are learned projections of the last encoder states, so that the
+numbers of layers and their widths may differ. The encoder runs PyTorch's kernels over packed sentences, the decoder
+consists of matrix products that can be computed step by step, and attention to the source is passed as an
+`AttendSource`, as for Transformers. Nothing here knows graphs or servers.
 
 Shapes: B batch, T target positions, S source positions, M d_model, which is d2, N encoder_dim (d1), A attention_dim
 (d3), G gates of a cell side by side (4 M or 3 M), P input of a layer, V vocabulary.
@@ -30,7 +30,7 @@ from model.layers import Embedding
 
 
 class EncodedSource(NamedTuple):
-    """What a decoder is told of a source, made once.
+    """The decoder's view of a source, computed once.
 
     states_BSN: the encoder's states, those of padding meaningless. keys_BSA: W1 h of each for the additive score, else
     None. initial_states: the first states of the decoder's cells, (B, M) each, by `initial_state_names`.
@@ -42,7 +42,7 @@ class EncodedSource(NamedTuple):
 
 
 class AttendSource(Protocol):
-    """Mixes the encoder's states by scores: the products with a query, or scores that are known."""
+    """Attends to the encoder's states with scores: their products with a query, or given ones."""
 
     def __call__(self, query_BTN: Tensor | None, scores_BTS: Tensor | None) -> Tensor:
         """Exactly one of query (B, T, N) and scores (B, T, S) → a (B, T, N), the states weighted by alpha."""
@@ -71,7 +71,7 @@ class SourceAttention:
 
 
 class Score(nn.Module):
-    """How well each encoder state h fits a decoder state s: s^T h, s^T W h or v^T tanh(W1 h + W2 s)."""
+    """The attention score of an encoder state h and a decoder state s: s^T h, s^T W h or v^T tanh(W1 h + W2 s)."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Score(nn.Module):
             self.vector = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) * attention_dim**-0.5)
 
     def project_source(self, states_BSN: Tensor) -> Tensor | None:
-        """What of the scores the source alone decides, W1 h (B, S, A); None where that is the states themselves."""
+        """The part of the scores that depends on the source alone, W1 h (B, S, A); None if that is the states."""
         return None if self.key is None else self.key(states_BSN)
 
     def forward(self, state_BTM: Tensor, keys_BSA: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -288,12 +288,12 @@ class Recurrent(nn.Module):
         return EncodedSource(states_BSN, keys_BSA, self.decoder.initial_states(last_BN))
 
     def start(self, source: EncodedSource) -> list[Tensor]:
-        """What a decoder carries before its first token."""
+        """The states of a decoder before its first token."""
         fed = [torch.zeros_like(source.initial_states[0])] if self.config.input_feeding else []
         return [*source.initial_states, *fed]
 
     def attention(self, source: EncodedSource, lengths_B: Tensor) -> SourceAttention | None:
-        """Over a source; None for models without a score."""
+        """Attention to a source; None for models without a score."""
         if self.config.score == "none":
             return None
         return SourceAttention(source.states_BSN, lengths_B, self.config.dropout if self.training else 0.0)
@@ -309,7 +309,7 @@ class Recurrent(nn.Module):
     def decode(
         self, tokens_BT: Tensor, states: Sequence[Tensor], source: EncodedSource, lengths_B: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """Logits (B, T, V) of the next T tokens of each row, and what it carries behind them."""
+        """Logits (B, T, V) of the next T tokens of each row, and the states after them."""
         vectors_BTM, carried = self.decoder(tokens_BT, states, source.keys_BSA, self.attention(source, lengths_B))
         return self.decoder.unembedding(vectors_BTM), carried
 

@@ -6,10 +6,10 @@ vocabulary is known, where an unknown word can be named instead of being cut int
 read whose tokens are bytes (GPT-2 and its descendants), marked with "▁" where a blank precedes them (SentencePiece), or
 with "##" where none does (WordPiece).
 
-What a token stands for is decided here, as bytes, and so is what ids decode to: the bytes one behind the other, read as
-UTF-8. `tokenizers` cuts texts, and knows nothing of special tokens: each of them has another name there, which no text
-can contain, so that a "</s>" typed by a user is four characters. Which ids frame a sequence, and which one ends it, is
-the business of the model. Nothing here imports torch: the service tokenises with this module.
+The bytes of each token are defined here, and ids decode to their concatenated bytes, read as UTF-8. `tokenizers` only
+segments texts and does not know special tokens: there each of them has another name, which no text can contain, so
+that a "</s>" typed by a user is four characters. Which ids surround a sequence, and which one ends it, belongs to the
+model's special-token template. Nothing here imports torch: the service tokenises with this module.
 
     TokenizerError (ValueError)
 """
@@ -48,11 +48,11 @@ class TokenizerError(ValueError):
 class Tokenizer:
     """Encodes text to ids and decodes ids to text. Never changed after construction, so threads may share one.
 
-    vocab_size: how many ids there are; the model may know more than the tokenizer, and they are no text.
-    pieces: the UTF-8 bytes that each id stands for, none for special tokens. Not to be changed.
+    vocab_size: the number of ids; the model may have more than the tokenizer, which have no text.
+    pieces: the UTF-8 bytes of each id, none for special tokens. Not to be changed.
     special: the ids of special tokens by their names.
-    strips_leading_space: the blank that begins the first word's bytes is no part of the text.
-    target: what cuts texts of the target's side: where sources are cut otherwise, another one, of the same ids.
+    strips_leading_space: the space at the start of the first word's bytes is not part of the text.
+    target: the tokenizer of target texts: another one with the same ids if sources are segmented differently.
     """
 
     def __init__(self, values: dict[str, Any], *, vocab_size: int = 0, text: str = "") -> None:
@@ -129,15 +129,15 @@ class Tokenizer:
         return self._text
 
     def special_text(self, token: int) -> str:
-        """How a special token is written. Raises TokenizerError for what is none."""
+        """The text of a special token. Raises TokenizerError for other ids."""
         for text, special in self.special.items():
             if special == token:
                 return text
         raise TokenizerError(f"token {token} is not special; special are {', '.join(self.special):.200}")
 
     def matching_special(self, token: int) -> Tokenizer:
-        """The same tokenizer, but that one special token is read where its text stands, with the blanks around it that
-        the token is said to take."""
+        """The same tokenizer, except that it matches one special token in texts, with the spaces around it that the
+        token is declared to absorb."""
         values = json.loads(self._text)
         for added in values["added_tokens"]:
             added["special"] = added["special"] and added["id"] != token
@@ -153,14 +153,14 @@ class Tokenizer:
         return [token for token, _ in self._cut(self._normalize(text) if self._normalize else text)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same for many texts, where `tokenizers` cuts them in parallel and without holding the GIL."""
+        """Ids of many texts; `tokenizers` segments them in parallel and without holding the GIL."""
         if self._backend is None or self._known:
             return [self.encode(text) for text in texts]
         normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
 
     def _cut(self, normal: str) -> list[tuple[int, Span]]:
-        """Ids of a normalised text and what of it they stand for."""
+        """Ids of a normalised text and the span of each."""
         if self._unigram is not None:
             cuts = [(token, (start, end)) for token, start, end in self._unigram.cut(normal)]
         else:
@@ -227,7 +227,7 @@ class IncrementalDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """Text that is certain after this token: "" while a UTF-8 character is incomplete, and for special tokens."""
+        """Text that is final after this token: "" while a UTF-8 character is incomplete, and for special tokens."""
         if not 0 <= token < len(self._pieces):
             raise TokenizerError(f"token id must be 0..{len(self._pieces) - 1}, got {token}")
         piece = self._pieces[token]
@@ -236,7 +236,7 @@ class IncrementalDecoder:
         return self._utf8.decode(piece)
 
     def flush(self) -> str:
-        """What is left at the end: U+FFFD for the bytes of a character that never became complete."""
+        """The rest at the end: U+FFFD for the bytes of an incomplete character."""
         return self._utf8.decode(b"", final=True)
 
 

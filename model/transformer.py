@@ -1,8 +1,9 @@
 """`EncoderDecoder` and `Decoder`, assembled from blocks.
 
-Each offers three views of the same weights: `forward` over whole sequences (training), `decode` with explicit cache
-tensors (one graph for prefill, T > 1, and for steps, T = 1), and `DecoderStack.forward`, which takes the way attention
-is computed as an argument and is what exporters build on. Caches belong to the caller; nothing is kept between calls.
+Each has three views of the same weights: `forward` over whole sequences (training), `decode` with explicit cache
+tensors (one graph for prefill, T > 1, and for decode steps, T = 1), and `DecoderStack.forward`, which takes the
+attention implementations as arguments and is what exporters trace.
+Caches belong to the caller; nothing is kept between calls.
 
 Shapes: B batch, T target positions, S source positions, M d_model, V vocabulary, K key-value heads, C capacity,
 D head_dim.
@@ -56,7 +57,7 @@ class EncoderStack(nn.Module):
     def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
         """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless.
 
-        attend: how every position sees all that are no padding; given where it is one operator of another runtime.
+        attend: bidirectional attention over the valid positions; given by exporters as one operator of another runtime.
         """
         if attend is None:
             config = self.config
@@ -96,7 +97,7 @@ class DecoderStack(nn.Module):
         attends: Sequence[Attend],
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
-        """Token ids (B, T), the first at position starts_B (None: 0); a way to attend per layer → states (B, T, M)."""
+        """Token ids (B, T), the first at position starts_B (None: 0); one attention per layer → states (B, T, M)."""
         x_BTM, positions = self.embedding(tokens_BT, starts_B), self.position_encoding(tokens_BT, starts_B)
         for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
             x_BTM = block(x_BTM, attend, positions, attend_source)
@@ -105,11 +106,11 @@ class DecoderStack(nn.Module):
 
     @property
     def compressions(self) -> list[KeyValueCompression | None]:
-        """Of each layer."""
+        """The key-value compression of each layer, None for those without."""
         return [block.compression for block in self.blocks if isinstance(block, Block)]
 
     def train_states(self, target_BT: Tensor, sources: Sequence[AttendSource | None]) -> Tensor:
-        """States of a whole target at once, causal mask: what training needs. (B, T) → (B, T, M)."""
+        """States of a whole target with a causal mask, for training: (B, T) → (B, T, M)."""
         config = self.config
         dropout = config.dropout if self.training else 0.0
         mask = causal_mask(target_BT.shape[1], target_BT.device, sliding_window=config.sliding_window)
@@ -131,7 +132,7 @@ class DecoderStack(nn.Module):
         caches: Sequence[LayerCache],
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
-        """States of the next T tokens of each row, whose earlier ones are in `caches`, which are written in place."""
+        """States of the next T tokens of each row; `caches` hold the earlier ones and are extended in place."""
         heads, scale, sliding_window = self.config.num_heads, self.config.softmax_scale, self.config.sliding_window
         attends = [
             CachedAttention(heads, *cache, starts_B, scale=scale, sliding_window=sliding_window)

@@ -1,7 +1,7 @@
 """The files of a Hugging Face checkpoint directory: typed access to their fields and weights.
 
-A configuration is read field by field, and whatever nobody asked for is refused, a tensor too, so that nothing that
-changes an answer is left out in silence.
+A configuration is read field by field, and values and tensors that are not covered are refused, so that nothing that
+changes an answer is ignored silently.
 
     PretrainedError    not such a directory, not covered, or weights are missing or left over
 """
@@ -32,7 +32,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 class PretrainedError(Exception):
-    """A checkpoint of another library cannot be taken over."""
+    """A checkpoint of another library cannot be imported."""
 
 
 class Fields:
@@ -55,7 +55,7 @@ class Fields:
         return name in self._values
 
     def need(self, name: str) -> Any:
-        """The value of a field without which nothing can be said."""
+        """The value of a required field."""
         value = self._values.get(name)
         if value is None:
             raise PretrainedError(f"{self.file}: {name} is missing")
@@ -100,7 +100,7 @@ class Fields:
         return value
 
     def choice(self, name: str, names: Mapping[str, str], *, default: str) -> str:
-        """Our word for theirs."""
+        """Our name for the field's value."""
         return names[self.only(name, *names, default=default)]
 
 
@@ -127,7 +127,7 @@ class Weights:
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
     def leave(self, *prefixes: str) -> None:
-        """Drops tensors that say nothing new: tables that can be worked out, a second name of a tied matrix."""
+        """Drops redundant tensors: tables that can be computed, second names of tied matrices."""
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(prefixes)}
 
     def finish(self) -> None:
@@ -139,7 +139,7 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A model in our terms. weights: by the names of `build(config).state_dict()`, float32; of tied ones, each name."""
+    """An imported model. weights: by the names of `build(config).state_dict()`, float32; of tied ones, each name."""
 
     config: ModelConfig
     weights: dict[str, Tensor]

@@ -1,8 +1,8 @@
 """From a directory of Hugging Face's `save_pretrained` to a checkpoint of ours.
 
-What the weights mean is in `model.pretrained.decoder`, what the tokenizer does in `model.tokenizers.convert`; here
-both become
-one checkpoint that says where it comes from. It has no training of its own: no TrainConfig, no metrics.
+The mapping of weights is in `model.pretrained.decoder` and its neighbours, that of tokenizers in
+`model.tokenizers.convert`; this module combines both into a checkpoint with its lineage. An import has no TrainConfig
+and no metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # files beside the weigh
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedCheckpoint:
-    """What was taken over, to be told to the user. max_source_len and max_target_len are theirs."""
+    """Summary of an import. max_source_len and max_target_len are those of the original."""
 
     config: ModelConfig
     parameters: int
@@ -84,7 +84,7 @@ def import_checkpoint(
 
 
 def lineage_of(source: Path) -> dict[str, Any]:
-    """Where a model comes from: what it was, with the digests of its files."""
+    """The lineage of an import: the original model and the digests of its files."""
     config = read_json(source / CONFIG)
     files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
     generation = source / GENERATION_CONFIG
@@ -99,7 +99,7 @@ def lineage_of(source: Path) -> dict[str, Any]:
 
 
 def model_card(model: ModelConfig, parameters: int, lineage: dict[str, Any]) -> str:
-    """Markdown for a person who is handed the checkpoint."""
+    """The model card in Markdown."""
     origin = {name: value for name, value in lineage.items() if not isinstance(value, dict)}
     parts = [
         f"# {lineage['imported_from']}",

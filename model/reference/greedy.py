@@ -1,4 +1,4 @@
-"""Decoding that is slow and obviously right: the oracle for everything that decodes fast.
+"""Reference decoding, slow and obviously correct: the oracle for the fast decoders.
 
 One request, no cache: every step runs the whole decoder over the whole of every hypothesis. Here is what needs one
 sequence only (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, by which a strategy reads a model;
@@ -33,7 +33,7 @@ Stop = Callable[[Sequence[int]], bool]
 
 
 class Predictor(Protocol):
-    """What a strategy asks of a model that has a prompt, and a source where it is an encoder-decoder."""
+    """A model with its prompt, and its source if it is an encoder-decoder, as a decoding strategy uses it."""
 
     eos_ids: tuple[int, ...]
 
@@ -42,7 +42,7 @@ class Predictor(Protocol):
         ...
 
     def coverage(self, tokens: Sequence[int]) -> np.ndarray:
-        """float64 (S,): how much attention each source position gets while `tokens` are produced."""
+        """float64 (S,): the attention that each source position received while `tokens` were generated."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What SentencePiece does to a text before it cuts it: characters are replaced and blanks are marked (`Normalizer`).
+"""SentencePiece's normalisation: characters are replaced and spaces are marked (`Normalizer`).
 
 The replacements are those that a SentencePiece model carries, its "precompiled charsmap": a trie of sequences of
 characters, of which the longest that begins at a place is replaced, from left to right (Kudo & Richardson 2018, section
@@ -82,7 +82,7 @@ class Normalizer:
         return place
 
     def _next(self, text: str, place: int) -> tuple[str, int]:
-        """What the characters from a place on become, and how many of them."""
+        """The replacement of the characters at a position, and their number."""
         for symbol in self._symbols.get(text[place], ()):
             if text.startswith(symbol, place):
                 return symbol, len(symbol)
@@ -123,7 +123,7 @@ class _Trie:
         return best
 
     def _step(self, node: int, character: str) -> tuple[int, str | None] | None:
-        """The node behind a character, and what a sequence that ends there is replaced by."""
+        """The node after a character, and the replacement of the sequence that ends there."""
         units = self._units
         for byte in character.encode("utf-8", "replace"):
             node ^= _offset(units[node]) ^ byte

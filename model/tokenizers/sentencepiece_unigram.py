@@ -1,4 +1,4 @@
-"""Cutting a text into the likeliest pieces of a unigram model (Kudo 2018), exactly as SentencePiece does (`Unigram`).
+"""Segments a text into the most likely pieces of a unigram model (Kudo 2018), exactly as SentencePiece (`Unigram`).
 
 `tokenizers` finds the same pieces, except where two ways are as good as equal, such as in a run of one letter: it adds
 scores in double precision, SentencePiece in single precision, and then the last bit decides. A model was trained on one
@@ -66,7 +66,7 @@ class Unigram:
         return cuts
 
     def _best(self, text: str) -> list[Cut]:
-        """The way of the highest sum (Viterbi 1967); of equal ones the one whose last piece is longest."""
+        """The segmentation with the highest score (Viterbi 1967); of equal ones that with the longest last piece."""
         size, begun = len(text), self._begun
         sums, one = array("f", bytes(4 * (size + 1))), array("f", [0.0])  # what is stored in them is rounded
         starts, tokens = [-1] * (size + 1), [self._unknown] * (size + 1)

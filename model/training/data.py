@@ -261,7 +261,7 @@ class PairBatches:
 
 
 class StreamBatches:
-    """Windows of long texts that fill `max_target_len` positions behind what begins them; an epoch starts at a random
+    """Windows of long texts that fill `max_target_len` positions after the target prefix; an epoch starts at a random
     offset."""
 
     dropped = 0

@@ -1,4 +1,4 @@
-"""Texts → batches for encoders alone: tokens to be told from their neighbours, or labels.
+"""Texts → batches for encoders alone: masked-language modelling or classification.
 
 Masks are drawn anew in every epoch, from (seed, epoch, text) and nothing else, so that a run that is resumed draws the
 same ones; validation always has those of epoch 0.
@@ -20,7 +20,7 @@ MASKED, REPLACED = 0.8, 0.1  # of the tokens that are to be told: hidden by the 
 
 
 class Masked(NamedTuple):
-    """A text with some tokens hidden: what the model reads, and by position what it is to say there."""
+    """A text with some tokens hidden: the input ids, and the targets by position."""
 
     ids: list[int]
     targets: dict[int, int]
@@ -29,7 +29,7 @@ class Masked(NamedTuple):
 def mask_tokens(
     ids: Sequence[int], places: Sequence[int], rng: random.Random, *, share: float, mask_id: int, others: Sequence[int]
 ) -> Masked:
-    """Chooses tokens to be told, and hides most of them: the rule of Devlin et al. 2019, section 3.1.
+    """Selects tokens to predict and hides most of them: the rule of Devlin et al. 2019, section 3.1.
 
     Of `places` the given share is chosen, rounded, and at least one. A chosen token becomes the mask with probability
     MASKED, with REPLACED a random one of `others`, and else stays, so that the model cannot rely on what it reads.
@@ -100,7 +100,7 @@ class _TextBatches:
 
 
 class MaskedBatches(_TextBatches):
-    """source (B, S) with masks in it; target (B, S), of other tokens padding. tokens: those that are to be told."""
+    """source (B, S) with masks in it; target (B, S), padding elsewhere. tokens: the number of predicted ones."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         super().__init__([source or target for source, target in examples.pairs], tokenizer, model, train)
@@ -129,7 +129,7 @@ class MaskedBatches(_TextBatches):
 
 
 class LabelBatches(_TextBatches):
-    """source (B, S), target (B, 1): the place of the label among the model's. tokens: one for each text."""
+    """source (B, S), target (B, 1): the index of the label. tokens: one for each text."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         super().__init__([source for source, _ in examples.pairs], tokenizer, model, train)

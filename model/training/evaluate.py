@@ -1,7 +1,7 @@
-"""How good a model is: loss per token, batched greedy decoding with the cache, BLEU by sacreBLEU.
+"""Scores of a model: loss per token, batched greedy decoding with the KV cache, BLEU by sacreBLEU.
 
-Decoding here is for scoring a model that is at hand in PyTorch; serving is the business of `service`, and the proof
-that both agree that of `model/reference/greedy.py`.
+Decoding here is for scoring a model in PyTorch. Serving belongs to `service`; `model/reference/greedy.py` is the oracle
+for both.
 
 Shapes: R rows still being decoded, T positions of a block, V vocabulary.
 """
@@ -64,7 +64,7 @@ def loss_per_token(model: Model, batches: Batches) -> float:
 
 @torch.no_grad()
 def accuracy(model: Encoder, batches: Batches) -> float:
-    """The share of masked tokens, or of labels, that come first."""
+    """The share of masked tokens, or of labels, that are ranked first."""
     was_training, right, tokens = model.training, 0, 0
     model.eval()
     device = next(model.parameters()).device

@@ -33,9 +33,9 @@ class Loss(NamedTuple):
 
 
 def takes_bf16(wanted: bool | Literal["auto"], device: torch.device) -> bool:
-    """Whether products are to be computed in bfloat16. "auto": where the device has instructions for it.
+    """Whether to compute matrix products in bfloat16. "auto": if the device has instructions for it.
 
-    Without them torch does it number by number: 1 GFLOP/s beside 53 in float32 on a Zen 3 core.
+    Without them torch computes element by element: 1 GFLOP/s beside 53 in float32 on a Zen 3 core.
     """
     if wanted != "auto":
         return wanted
@@ -73,7 +73,7 @@ def batch_loss(
 
 
 def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
-    """And of how many targets."""
+    """The loss and the number of targets."""
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
         if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)

@@ -1,4 +1,4 @@
-"""What a training run shows while it runs: a bar on a terminal, plain lines elsewhere. Knows nothing of training."""
+"""The progress display of a training run: a bar on a terminal, plain lines elsewhere. Knows nothing of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """One moment of a run."""
+    """The metrics of one log step."""
 
     step: int
     share: float  # of the whole run, 0..1

@@ -1,4 +1,4 @@
-"""What remains to be read after a run: metrics.csv, curves.png, the model card, the final scores and sample outputs."""
+"""Reports of a training run: metrics.csv, curves.png, the model card, the final scores and sample outputs."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def final_scores(
 def encoder_scores(
     model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
 ) -> tuple[dict[str, Any], list[str]]:
-    """The same of an encoder alone. batches: those of the validation examples."""
+    """As `final_scores`, for an encoder alone. batches: of the validation examples."""
     name = "masked_accuracy" if model.masked is not None else "label_accuracy"
     texts = [source or target for source, target in validation.pairs]
     chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
@@ -140,7 +140,7 @@ def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
-    """A text whose middle token was hidden, with what the model says there."""
+    """A text whose middle token was masked, with the model's prediction."""
     ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
     place = len(ids) // 2
     assert model.config.mask_id is not None
@@ -177,7 +177,7 @@ def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Exa
 
 
 def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dict[str, Any]:
-    """Where a model comes from: everything needed to train it again."""
+    """The lineage of a model: everything needed to train it again."""
     return {
         "seed": config.seed,
         "git_commit": _git_commit(),
@@ -202,7 +202,7 @@ def model_card(
     lineage: Mapping[str, Any],
     samples: Sequence[str],
 ) -> str:
-    """Markdown for a person who is handed the checkpoint."""
+    """The model card in Markdown."""
     kinds = {
         "encoder_decoder": "Translation model (encoder-decoder)",
         "decoder": "Language model (decoder-only)",
@@ -241,7 +241,7 @@ def _git_commit() -> str | None:
 
 
 def processor_name() -> str:
-    """The processor's name where the system tells it; timings mean nothing without it."""
+    """The processor's name if the system reports it; timings mean nothing without it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
