@@ -1,7 +1,7 @@
-"""What this machine has for Glossa, what is missing, and the fix: the logic behind `glossa doctor`.
+"""Checks of this machine for `glossa doctor`: what is installed, what is missing, and the fix.
 
-`examine` only looks. It opens no session, starts no server and changes nothing; a port is tried by binding it for a
-moment. It runs where torch and onnx are missing and says so, because serving needs neither.
+`examine` changes nothing: it opens no session and starts no server, and binds a port only for a moment. It also runs
+without torch and onnx, which serving does not need, and reports that they are missing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from cli.local_server import process_at
 from export.bundle import BundleError, Manifest, load_bundle
 from service.runtime.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 
@@ -192,7 +193,9 @@ def _port(host: str, port: int) -> Check:
             probe.bind((host, port))
     except OSError as error:
         fix = "stop what listens there, or choose another with --port or --http-port"
-        return Check(name=name, status="fail", value=f"{host}: {error.strerror}", fix=fix)
+        process = process_at(port)
+        value = f"{host}: {error.strerror}" + (f" by {process}" if process else "")
+        return Check(name=name, status="fail", value=value, fix=fix)
     return Check(name=name, status="ok", value=f"free on {host}")
 
 
