@@ -70,12 +70,12 @@ def fields() -> str:
         lines.append(f"    # {title.lower()}\n")
         for name, option in OPTIONS.items():
             if option.group == group:
-                value = "field(default_factory=dict)" if option.default == {} else json_like(option.default)
+                value = "field(default_factory=dict)" if option.default == {} else python_source(option.default)
                 lines.append(f"    {name}: {option.type} = {value}\n")
     return "".join(lines)
 
 
-def json_like(value: Any) -> str:
+def python_source(value: Any) -> str:
     """A default as Python source."""
     return _quoted(value) if isinstance(value, str) else repr(value)
 
