@@ -52,7 +52,6 @@ from export.manifest import (
     Manifest,
     Quantization,
     Role,
-    SchemaError,
     SchemeMeasurement,
     Shortlist,
     SpecialTokenTemplate,
@@ -61,11 +60,9 @@ from export.manifest import (
     Task,
     Tokens,
     Variant,
-    parse_json,
-    parse_manifest,
-    parse_shortlist,
 )
 from export.manifest_migration import MIGRATIONS, migrated
+from export.manifest_parser import SchemaError, parse_json, parse_manifest, parse_shortlist
 
 __all__ = [
     "FORMAT_VERSION",

@@ -38,7 +38,7 @@ _SHARED = tuple(
     if path.stem not in ("__init__", "server")
 )
 _MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.py")) if path.stem != "__init__")
-_BUNDLE = ("export.bundle", "export.manifest", "export.manifest_migration")
+_BUNDLE = ("export.bundle", "export.manifest", "export.manifest_migration", "export.manifest_parser")
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
     "model.corpus": (),
@@ -49,6 +49,7 @@ ROOMS = {
     "export.bundle": _BUNDLE,
     "export.manifest": _BUNDLE,
     "export.manifest_migration": _BUNDLE,
+    "export.manifest_parser": _BUNDLE,
     "export.sessions": _BUNDLE,
     "export.graphs": _BUNDLE,
     "export.passes": (*_BUNDLE, "export.graphs"),

@@ -1,10 +1,12 @@
 """From a model to a bundle: what is in it, for every kind of model, and what is refused before and after."""
 
 from collections import Counter
+from unittest import mock
 
 import onnx
 import onnxruntime
 import pytest
+import safetensors.torch
 import torch
 from onnx import numpy_helper
 
@@ -451,6 +453,16 @@ def test_a_bundle_knows_where_it_comes_from(checkpoint, tiny_generation_bundle, 
     with pytest.raises(BundleExistsError):
         export_bundle(checkpoint, tmp_path / "out")
     assert export_bundle(checkpoint, tmp_path / "out", replace=True).golden == load_bundle(tmp_path / "out").golden
+
+
+def test_an_export_reads_the_weights_once(checkpoint, tiny_generation_bundle, tmp_path, monkeypatch):
+    read = mock.Mock(wraps=safetensors.torch.load)
+    mapped = mock.Mock(wraps=safetensors.torch.load_file)
+    monkeypatch.setattr(safetensors.torch, "load", read)
+    monkeypatch.setattr(safetensors.torch, "load_file", mapped)
+    without_tracing(monkeypatch, tiny_generation_bundle)
+    export_bundle(checkpoint, tmp_path / "out", texts=TEXTS)
+    assert read.call_count + mapped.call_count == 1
 
 
 def test_a_checkpoint_cut_short_is_refused(checkpoint, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from export.bundle import AlignmentSpec, load_bundle
 from export.graphs import recurrent
-from export.manifest import SchemaError, parse_json, parse_manifest
+from export.manifest_parser import SchemaError, parse_json, parse_manifest
 from export.passes.calibrate import calibrate
 from export.passes.optimize import name_weights, optimize
 from export.passes.quantize import SCHEMES
