@@ -26,6 +26,8 @@ from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks, RunnerOutputs
 from service.step import Scored, StepOutput, StepPlan, TurnOutput
 
+NO_LINES: dict[int, range] = {}
+
 SINGLE_ENGINE_ROWS = 16
 """Rows of a step that may use all cores. More are a load that other engines share as soon as it lasts, and such a step
 keeps their cores from them for long."""
@@ -69,6 +71,7 @@ class OnnxRunner:
         # An arena of its own: bindings of the encoder outlive moves of the caches.
         self._scratch = Scratch(Arena(memory), self._caches.of_kind("cross_kv"))
         self._attention = AttentionPasses(model, self._scratch, self._inputs)
+        self._deferred = RunnerOutputs(self._logits, self._attention, self._shortlist)
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row, of the last run
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
@@ -120,14 +123,14 @@ class OnnxRunner:
         extra = decoder.step(plan) if decoder and plan.tokens else []
         stepped_s = time.perf_counter()
         draft_s = decoder.verify(plan.drafts, len(plan.tokens)) if decoder and plan.drafts else []
-        top_ids, top_scores, deferred = self._read(plan, extra)
+        top_ids, top_scores = self._read(plan, extra)
         return TurnOutput(
             rows=len(plan.tokens),
             is_ranked=self._logits.is_ranked,
             top_ids=top_ids,
             top_scores=top_scores,
-            deferred=deferred,
-            token_lines=_token_lines(plan, len(extra)),
+            deferred=self._deferred,
+            token_lines=_token_lines(plan, len(extra)) if extra or draft_s else NO_LINES,
             extra_tokens=[token for token, _ in extra],
             encoder_outputs=self._encoder_outputs,
             prefill_s=prefilled_s - started_s,
@@ -198,18 +201,18 @@ class OnnxRunner:
         for block in plan.prefix_stores:
             self._prefixes.store(self._caches, block, slots=plan.prefix_slots)
 
-    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[list[list[int]], list[list[float]], RunnerOutputs]:
-        """The best tokens of each line and their scores, and what else can be read of them."""
+    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[list[list[int]], list[list[float]]]:
+        """The best tokens of each line, and their scores."""
         logits, rows = self._logits, len(plan.tokens)
         lines = rows + (len(extra) if logits.is_ranked else 0) + sum([len(draft.tokens) for draft in plan.drafts])
         if lines and logits.is_ranked and logits_rows(plan):
             logits.rank(0, lines)
-        deferred = RunnerOutputs(logits, self._attention, self._shortlist, plan.shortlist_rows)
-        top_ids, top_scores = deferred.best(rows, lines)
+        self._deferred.shortlist_rows = plan.shortlist_rows
+        top_ids, top_scores = self._deferred.best(rows, lines)
         if extra and not logits.is_ranked:  # all steps wrote to the same line, and the last one is left there
             top_ids = [*[[token] for token, _ in extra], *top_ids]
             top_scores = [*[[score] for _, score in extra], *top_scores]
-        return top_ids, top_scores, deferred
+        return top_ids, top_scores
 
 
 def _token_lines(plan: StepPlan, extra: int) -> dict[int, range]:

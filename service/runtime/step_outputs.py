@@ -181,35 +181,30 @@ class AttentionPasses(Protocol):
 
 
 class RunnerOutputs:
-    """Reads what one turn left in the memory of a runner. See `service.step.DeferredOutputs`.
+    """Reads what the last turn left in the memory of a runner. See `service.step.DeferredOutputs`.
 
-    shortlist_rows: rows whose predictions are over a shortlist, in `shortlist`.
+    shortlist_rows: rows of that turn whose predictions are over a shortlist.
     """
 
-    def __init__(
-        self,
-        logits: LogitsBlocks,
-        passes: AttentionPasses,
-        shortlist: ShortlistOutputs | None,
-        shortlist_rows: frozenset[int],
-    ) -> None:
-        self._logits, self._shortlist, self._shortlist_rows = logits, shortlist, shortlist_rows
+    def __init__(self, logits: LogitsBlocks, passes: AttentionPasses, shortlist: ShortlistOutputs | None) -> None:
+        self._logits, self._shortlist = logits, shortlist
+        self.shortlist_rows: frozenset[int] = frozenset()
         self.cross_attention, self.attention = passes.cross_attention, passes.attention
 
     def best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
-        if self._shortlist is None or not self._shortlist_rows:
+        if self._shortlist is None or not self.shortlist_rows:
             return self._logits.best(lines)
         own_ids, own_scores = self._shortlist.best(lines)
-        if len(self._shortlist_rows) == rows:
+        if len(self.shortlist_rows) == rows:
             return own_ids, own_scores
         ids, scores = self._logits.best(lines)
-        for row in self._shortlist_rows:
+        for row in self.shortlist_rows:
             ids[row], scores[row] = own_ids[row], own_scores[row]
         return ids, scores
 
     def _of(self, row: int) -> LogitsBlocks | ShortlistOutputs:
-        return self._shortlist if self._shortlist and row in self._shortlist_rows else self._logits
+        return self._shortlist if self._shortlist and row in self.shortlist_rows else self._logits
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
         return self._of(row).logprobs(row, line)

@@ -63,7 +63,7 @@ class NoPasses:
 
 
 def read(outputs):
-    return RunnerOutputs(outputs, NoPasses(), None, frozenset())
+    return RunnerOutputs(outputs, NoPasses(), None)
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
