@@ -37,6 +37,8 @@ $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/pyt
 # Models in tests are tiny: a second thread only waits for the first, and for whatever else the machine does.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 JOBS ?= 2
+# worksteal starts each process on a contiguous part, so that most modules build their fixtures in one process alone.
+PARALLEL = --numprocesses $(JOBS) --dist worksteal
 
 .PHONY: demo
 demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes
@@ -44,11 +46,15 @@ demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few m
 
 .PHONY: test
 test: $(STAMP)  ## run the tests (JOBS=2 processes)
-	$(PYTEST) --quiet --numprocesses $(JOBS)
+	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
 test-all: $(STAMP)  ## run the tests, slow ones included
-	$(PYTEST) --quiet --numprocesses $(JOBS) -m "slow or not slow"
+	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
+
+.PHONY: test-shuffled
+test-shuffled: $(STAMP)  ## run the tests in random order (SEED=1), which must not matter
+	$(PYTEST) --quiet $(PARALLEL) --shuffle $(or $(SEED),1)
 
 .PHONY: check
 check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generated files up to date, package borders

@@ -7,10 +7,6 @@ with ours, and the fastest of them is what our figure is divided by. Both sides 
     alone     one request after another, greedy, in-process and through gRPC
     offline   all sentences at once, greedy
     beam      the same with beams of 4
-
-usage: python -m bench compare-speed-ctranslate2 alone|offline|beam
-           [--schemes w8a8-static-kv8 w4-block32 w4-block128 fp32]
-           [--checkpoint DIRECTORY --data TEST.tsv] [--count N] [--repetitions 5] [--quick] [--json]
 """
 
 from __future__ import annotations

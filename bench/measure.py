@@ -127,7 +127,7 @@ def versions() -> dict[str, str]:
 def report(
     figures: Mapping[str, Any], verdicts: list[Verdict], *, as_json: bool, skipped: Mapping[str, str] | None = None
 ) -> None:
-    """Prints what a script has measured: for people, or as one JSON object for `bench.speed`.
+    """Prints what a case has measured: for people, or as one JSON object for `speed`.
 
     skipped: what could not be measured, and why.
     """
