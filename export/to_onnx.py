@@ -191,31 +191,9 @@ def export_model(
     config, quantization = model.config, quantization or QuantizationOptions()
     check_exportable(model, tokenizer)
     check_quantization(precisions, quantization)
-    if not config.has_decoder and (
-        "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
-    ):
-        raise ExportError(
-            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
-            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
-        )
-    if (
-        quantization.scheme in SCHEMES
-        and SCHEMES[quantization.scheme].has_int8_cache
-        and (problem := int8_cache_problem(config))
-    ):
-        raise ExportError(
-            f"scheme: {quantization.scheme} keeps int8 keys and values, {problem}; take {quantization.scheme[:-4]}"
-        )
-    if attention and config.compression_stride:
-        raise ExportError(
-            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
-        )
+    check_options(config, precisions, quantization, attention=attention, has_shortlist=bool(parallel))
     if quantization.development is None and texts:
         quantization = dataclasses.replace(quantization, development=Development(texts, (), "the texts given"))
-    if parallel and not (config.has_encoder and config.has_decoder):
-        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
-    if attention and config.is_recurrent and config.score == "none":
-        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -255,6 +233,40 @@ def export_model(
         )
 
     return write_bundle(out, build, replace=replace)
+
+
+def check_options(
+    config: ModelConfig,
+    precisions: Sequence[Precision],
+    quantization: QuantizationOptions,
+    *,
+    attention: bool,
+    has_shortlist: bool,
+) -> None:
+    """Refuses what a model of this kind cannot have. Raises ExportError."""
+    if not config.has_decoder and (
+        "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
+    ):
+        raise ExportError(
+            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
+            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
+        )
+    if (
+        quantization.scheme in SCHEMES
+        and SCHEMES[quantization.scheme].has_int8_cache
+        and (problem := int8_cache_problem(config))
+    ):
+        raise ExportError(
+            f"scheme: {quantization.scheme} keeps int8 keys and values, {problem}; take {quantization.scheme[:-4]}"
+        )
+    if attention and config.compression_stride:
+        raise ExportError(
+            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
+        )
+    if has_shortlist and not (config.has_encoder and config.has_decoder):
+        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if attention and config.is_recurrent and config.score == "none":
+        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
 
 
 def task_of(config: ModelConfig) -> Task:
