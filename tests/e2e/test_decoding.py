@@ -106,7 +106,7 @@ def test_embeddings_are_the_mean_states_of_the_encoder(client):
 
 
 def test_a_generation_model_embeds_nothing(client):
-    with pytest.raises(ClientError, match="made for generation"):
+    with pytest.raises(ClientError, match="serves generation"):
         client.embed(TEXTS[0], model="en")
 
 
