@@ -39,7 +39,7 @@ class RowShortlist(OutputBlocks):
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
         self._lines = 0
         self._places = np.zeros(0, np.int32)
-        self._ids = np.zeros((1, 0), np.int64)
+        self._inputs: dict[int, np.ndarray] = {}  # by width: cached bindings read these very arrays
         self._top_k = np.zeros(1, np.int64)
         self._rankings: BindingCache[Binding] = BindingCache(arena)
         self._projections: BindingCache[Binding] = BindingCache(arena)
@@ -49,12 +49,14 @@ class RowShortlist(OutputBlocks):
         count = self._counts[new.row] = len(new.shortlist)
         if not count:
             return
-        self._ids[0, :count], self._ids[0, count:] = new.shortlist, 0
-        key = new.row, self._ids.shape[1]
+        width = len(self._places)
+        ids = self._inputs.setdefault(width, np.zeros((1, width), np.int64))
+        ids[0, :count], ids[0, count:] = new.shortlist, 0
+        key = new.row, width
         binding = self._projections.get(key)
         if binding is None or self._memory.device != "cpu":  # other devices copy an input when it is bound
             binding = self._projections.add(key, Binding(self._project))
-            binding.read_array("ids", self._ids)
+            binding.read_array("ids", ids)
             for buffer in self._buffers:
                 for name, place in buffer.places(new.row, 1):
                     binding.write(name, place)
@@ -75,7 +77,7 @@ class RowShortlist(OutputBlocks):
         for name in self._blocks:
             self._hold(name, lines, widths[name])
         if width != len(self._places):
-            self._places, self._ids = np.arange(width, dtype=np.int32), np.zeros((1, width), np.int64)
+            self._places = np.arange(width, dtype=np.int32)
         if top_k != self._top_k[0]:
             self._top_k = np.full(1, top_k, np.int64)
         self._lines, self._widths = lines, widths  # not before there is room: the allocation may fail

@@ -1,5 +1,7 @@
 """Outputs of rows with words of their own; what they are worth is tested with real graphs in `test_runner`."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from service.runtime.memory import HostMemory
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
+from service.step import NewRow
 
 WIDTH, WORDS = 8, 100
 STATES = [
@@ -27,6 +30,28 @@ class ScarceMemory(HostMemory):
         if self.is_out and size:
             raise MemoryError(size)
         return super().allocate(size)
+
+
+class ReadingSession:
+    """Stands in for `project_shortlist`: records the ids at the address that a run finds bound."""
+
+    def __init__(self):
+        self.read = []
+
+    def io_binding(self):
+        return ReadingBinding()
+
+    def run_with_iobinding(self, binding, options=None):
+        width, address = binding.ids
+        self.read.append(list((ctypes.c_int64 * width).from_address(address)))
+
+
+class ReadingBinding:
+    def bind_input(self, name, device, number, dtype, shape, address):
+        assert (name, dtype, shape[0]) == ("ids", np.int64, 1)
+        self.ids = shape[1], address
+
+    def bind_output(self, *place): ...
 
 
 @pytest.fixture
@@ -81,3 +106,16 @@ def test_of_few_words_the_best_are_few(own):
     block.bytes[: 2 * 8 * 4] = np.array([[-1, -2, *[-np.inf] * 6], [-3] * 8], np.float32).view(np.uint8).ravel()
     ids, logprobs = own.best(2)
     assert [len(line) for line in ids] == [len(line) for line in logprobs] == [2, 8]
+
+
+def test_a_row_reads_its_own_shortlist_when_the_width_returns_to_an_earlier_one(memory):
+    arena, session = Arena(memory), ReadingSession()
+    caches = CacheBuffers(STATES, arena, max_rows=64)
+    own = RowShortlist(session, None, arena, RowInputs(arena, 64), caches, WORDS)
+    shortlists = [tuple(range(90)), (7, 8), tuple(range(5, 95)), (3, 4, 5)]
+    for shortlist in shortlists:
+        caches.ensure(1, live=0, lengths={"shortlist": len(shortlist)})
+        own.ensure(1, 2)
+        own.fill(NewRow(0, (1, 2), shortlist=shortlist))
+    assert [tuple(ids[: len(asked)]) for ids, asked in zip(session.read, shortlists, strict=True)] == shortlists
+    assert len({len(ids) for ids in session.read}) == 2, "the widths must return for the test to mean anything"
