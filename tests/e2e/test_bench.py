@@ -79,7 +79,9 @@ def test_the_highest_rate_is_searched(server, texts):
 
 def test_what_cannot_be_measured_is_one_line(server, texts, tmp_path):
     assert bench(server, texts, fails=True) == "error: give either --rate R,…, --find-max or --concurrency K,…\n"
-    assert "--rate: such as 5,10,20; got '5;6'" in bench(server, texts, "--rate", "5;6", fails=True)
+    assert "--rate: must be numbers separated by commas, such as 5,10,20; got '5;6'" in bench(
+        server, texts, "--rate", "5;6", fails=True
+    )
     assert "nobody" in bench(server, texts, "--rate", 5, "--model", "nobody", fails=True)
     refused = bench(server, texts, "--rate", 5, "--model", "en", "--max-tokens", 10_000, fails=True)
     assert "a first request failed: INVALID_ARGUMENT" in refused
