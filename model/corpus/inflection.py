@@ -1,7 +1,7 @@
 """English and German forms of the embedded corpus: noun phrases with their endings, number words, verb groups.
 
-The tables are the textbook ones (definite, indefinite and no article; Präsens, Perfekt, modal with infinitive). Which
-words meet which is not decided here but in `model.corpus.corpus`.
+The endings and number words are in inflection.toml, the textbook tables (definite, indefinite and no article; Präsens,
+Perfekt, modal with infinitive). `model.corpus.phrases` and `model.corpus.corpus` decide which words are combined.
 """
 
 from __future__ import annotations
@@ -9,28 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb
+from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb, read_table
 
 Number = Literal["m", "f", "n", "pl"]  # what an article agrees with: gender in the singular, none in the plural
 
 _CASES: tuple[Case, ...] = ("nom", "acc", "dat", "gen")
-_DEFINITE = {"m": "der den dem des", "f": "die die der der", "n": "das das dem des", "pl": "die die den der"}
-_MARKED = {"m": "er en em es", "f": "e e er er", "n": "es es em es", "pl": "e e en er"}  # dieser, einige; strong
-_EIN = {"m": "- en em es", "f": "e e er er", "n": "- - em es", "pl": "e e en er"}  # ein, sein, ihr
-_WEAK = {
-    "m": "e en en en",
-    "f": "e e en en",
-    "n": "e e en en",
-    "pl": "en en en en",
-}  # after der, dieser, jeder
-_MIXED = {"m": "er en en en", "f": "e e en en", "n": "es es en en", "pl": "en en en en"}  # after ein, sein, ihr
-_CONTRACTIONS = {
-    ("in", "dem"): "im",
-    ("in", "das"): "ins",
-    ("an", "dem"): "am",
-    ("zu", "dem"): "zum",
-    ("zu", "der"): "zur",
-}
+_TABLES = read_table("inflection.toml")
+_DEFINITE, _MARKED, _EIN, _WEAK, _MIXED = (
+    _TABLES["endings"][name] for name in ("definite", "marked", "ein", "weak", "mixed")
+)
 
 
 def _ending(table: dict[str, str], number: Number, case: Case) -> str:
@@ -47,11 +34,11 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True)
 class Determiner:
-    """What stands before adjective and noun. `de` is a stem, or the whole word where nothing is inflected."""
+    """The determiner of a noun phrase. `de` is a stem, or the whole word if it is not inflected."""
 
     en: str
     de: str
-    kind: Literal["definite", "marked", "ein", "fixed"]  # fixed: number words, and nothing at all
+    kind: Literal["definite", "marked", "ein", "fixed"]  # fixed: number words and the empty determiner
 
     def german(self, number: Number, case: Case) -> str:
         if self.kind == "definite":
@@ -106,7 +93,7 @@ def place_phrase(preposition: Preposition, determiner: Determiner, adjective: Ad
     head = place.genitive if preposition.case == "gen" else place.de
     inner = _agreeing(place.en, head, place.gender, determiner, adjective, preposition.case, place.en)
     article, _, rest = inner.de.partition(" ")
-    contracted = _CONTRACTIONS.get((preposition.de, article))
+    contracted = _TABLES["contractions"].get(f"{preposition.de} {article}")
     german = f"{contracted} {rest}" if contracted else f"{preposition.de} {inner.de}"
     return Phrase(f"{preposition.en} {inner.en}", german, inner.combinations)
 
@@ -121,29 +108,18 @@ def _agreeing(
     return Phrase(join_words(article, english), german, ((adjective.en, name),) if adjective else ())
 
 
-_ENGLISH_SMALL = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_ENGLISH_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_GERMAN_SMALL = (
-    "null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf",
-    "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn",
-)  # fmt: skip
-_GERMAN_TENS = ("zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig")
-
-
 def number_word(number: int) -> Determiner:
     """2..99 as a determiner: twenty-one, einundzwanzig."""
     if not 2 <= number <= 99:
         raise ValueError(f"number must be 2..99, got {number}")
-    if number < 20:
-        return Determiner(_ENGLISH_SMALL[number], _GERMAN_SMALL[number], "fixed")
     tens, ones = divmod(number, 10)
-    en, de = _ENGLISH_TENS[tens - 2], _GERMAN_TENS[tens - 2]
+    en, de = _TABLES["number_words"]["en"], _TABLES["number_words"]["de"]
+    if number < 20:
+        return Determiner(en["small"][number], de["small"][number], "fixed")
     if not ones:
-        return Determiner(en, de, "fixed")
-    return Determiner(f"{en}-{_ENGLISH_SMALL[ones]}", f"{_GERMAN_SMALL[ones]}und{de}", "fixed")
+        return Determiner(en["tens"][tens - 2], de["tens"][tens - 2], "fixed")
+    english = f"{en['tens'][tens - 2]}-{en['small'][ones]}"
+    return Determiner(english, f"{de['small'][ones]}und{de['tens'][tens - 2]}", "fixed")
 
 
 @dataclass(frozen=True)
@@ -173,7 +149,7 @@ WANT = Tense("modal", ("wants to", "want to"), ("will", "wollen"))
 
 
 class VerbGroup(NamedTuple):
-    """A conjugated verb, cut at the places where other words come between."""
+    """A conjugated verb, in the parts that other words can separate."""
 
     auxiliary: str  # English; empty in the simple present
     en: str

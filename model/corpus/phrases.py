@@ -39,10 +39,10 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
     "standing": lexicon.STANDING_THINGS,
 }
 _GROUPS = (
-    (lexicon.PEOPLE, lexicon.PERSON_ADJECTIVES),
-    (lexicon.ANIMALS, lexicon.ANIMAL_ADJECTIVES),
-    (THINGS, lexicon.THING_ADJECTIVES),
-    (CLOTHES, lexicon.CLOTHING_ADJECTIVES),
+    (lexicon.PEOPLE, lexicon.ADJECTIVES["person"]),
+    (lexicon.ANIMALS, lexicon.ADJECTIVES["animal"]),
+    (THINGS, lexicon.ADJECTIVES["thing"]),
+    (CLOTHES, lexicon.ADJECTIVES["clothing"]),
 )
 _ADJECTIVES = {noun.en: adjectives for nouns, adjectives in _GROUPS for noun in nouns}
 _ADJECTIVES.update({place.en: place.adjectives for place in lexicon.PLACES})
@@ -150,7 +150,10 @@ def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
         garment = nominal(nouns, article, plural=plural, case="dat", novel=novel, without=0)
         return Join(put_on, Value(preposition), garment)
 
-    return Choice([worn(lexicon.IN, lexicon.GARMENTS), worn(lexicon.WITH, lexicon.ACCESSORIES)], [2, 1])
+    return Choice(
+        [worn(lexicon.PREPOSITIONS["in"], lexicon.GARMENTS), worn(lexicon.PREPOSITIONS["with"], lexicon.ACCESSORIES)],
+        [2, 1],
+    )
 
 
 class Spot(NamedTuple):
@@ -173,7 +176,7 @@ def _spots(allowed: Sequence[Preposition] | None, *, motion: bool) -> tuple[Spot
 def _spots_by_verb() -> dict[str, tuple[Spot, ...]]:
     spots = {verb.en: _spots(None, motion=False) for verbs in lexicon.STAYING.values() for verb in verbs}
     spots |= {verb.en: _spots(ways, motion=True) for verbs in lexicon.MOVING.values() for verb, ways in verbs}
-    return spots | {verb.en: _spots((lexicon.IN,), motion=False) for verb in lexicon.TRADING}
+    return spots | {verb.en: _spots((lexicon.PREPOSITIONS["in"],), motion=False) for verb in lexicon.TRADING}
 
 
 _SPOTS = _spots_by_verb()

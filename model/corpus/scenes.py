@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from model.corpus.grammar import Choice, Join, Rule, Value, one_of
 from model.corpus.inflection import HER, HIS, NO_ARTICLE, NOW, THEIR, A, Determiner, Phrase, conjugate
-from model.corpus.lexicon import ACCESSORIES, ANIMALS, CARRY, GARMENTS, PEOPLE, STAYING, WEAR, Noun
+from model.corpus.lexicon import ACCESSORIES, ANIMALS, GARMENTS, PEOPLE, STAYING, VERBS, Noun
 from model.corpus.phrases import THINGS, Predicate, determiner, nominal, predicate, spread, staying
 
 
@@ -84,7 +84,7 @@ def _clothes(hero: Hero, novel: bool) -> Rule[Phrase]:
 
     def put(first: Phrase, second: Phrase | None) -> Phrase:
         named = first.en if second is None else f"{first.en} and {second.en}"
-        verb = conjugate(WEAR, NOW, plural=hero.plural)
+        verb = conjugate(VERBS["wear"], NOW, plural=hero.plural)
         parts = (first,) if second is None else (first, second)
         return _sentence(f"{hero.subject} {verb.auxiliary} {verb.en} {named}", *parts)
 
@@ -103,7 +103,7 @@ def _mood(hero: Hero, novel: bool) -> Rule[Phrase]:
 
 def _carried(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a small suitcase." """
-    verb = conjugate(CARRY, NOW, plural=hero.plural)
+    verb = conjugate(VERBS["carry"], NOW, plural=hero.plural)
     things = [
         nominal(THINGS, determiner("new", plural=plural), plural=plural, case="acc", novel=novel, without=0)
         for plural in (False, True)
@@ -118,7 +118,7 @@ _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 
 def _described(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a suitcase. The suitcase is old and red." """
-    verb = conjugate(CARRY, NOW, plural=hero.plural)
+    verb = conjugate(VERBS["carry"], NOW, plural=hero.plural)
     start = f"{hero.subject} {verb.auxiliary} {verb.en}"
 
     def put(thing: Noun, state: str, colour: str) -> Phrase:

@@ -75,33 +75,40 @@ def test_declension(noun, determiner, plural, forms):
 @pytest.mark.parametrize(
     ("preposition", "determiner", "adjective", "place", "en", "de"),
     [
-        (lexicon.IN, THE, None, "park", "in the park", "im Park"),
-        (lexicon.IN, THE, OLD, "house", "in the old house", "im alten Haus"),
-        (lexicon.IN, THIS, None, "park", "in this park", "in diesem Park"),
-        (lexicon.IN, THE, None, "church", "in the church", "in der Kirche"),
-        (lexicon.INTO, THE, None, "house", "into the house", "ins Haus"),
-        (lexicon.INTO, THE, None, "park", "into the park", "in den Park"),
-        (lexicon.TO, THE, OLD, "church", "to the old church", "zur alten Kirche"),
-        (lexicon.TO, A, None, "church", "to a church", "zu einer Kirche"),
-        (lexicon.TO, THE, None, "lake", "to the lake", "zum See"),
-        (lexicon.BY, THE, None, "window", "by the window", "am Fenster"),
-        (lexicon.NEAR, THE, None, "forest", "near the forest", "in der Nähe des Waldes"),
-        (lexicon.NEAR, A, OLD, "hotel", "near an old hotel", "in der Nähe eines alten Hotels"),
-        (lexicon.NEAR, A, OLD, "school", "near an old school", "in der Nähe einer alten Schule"),
-        (lexicon.THROUGH, A, OLD, "village", "through an old village", "durch ein altes Dorf"),
-        (lexicon.OUT_OF, THE, None, "tower", "out of the tower", "aus dem Turm"),
-        (lexicon.FRONT, THE, OLD, "station", "in front of the old station", "vor dem alten Bahnhof"),
-        (lexicon.ONTO, THE, None, "table", "onto the table", "auf den Tisch"),
+        ("in", THE, None, "park", "in the park", "im Park"),
+        ("in", THE, OLD, "house", "in the old house", "im alten Haus"),
+        ("in", THIS, None, "park", "in this park", "in diesem Park"),
+        ("in", THE, None, "church", "in the church", "in der Kirche"),
+        ("into", THE, None, "house", "into the house", "ins Haus"),
+        ("into", THE, None, "park", "into the park", "in den Park"),
+        ("to", THE, OLD, "church", "to the old church", "zur alten Kirche"),
+        ("to", A, None, "church", "to a church", "zu einer Kirche"),
+        ("to", THE, None, "lake", "to the lake", "zum See"),
+        ("by", THE, None, "window", "by the window", "am Fenster"),
+        ("near", THE, None, "forest", "near the forest", "in der Nähe des Waldes"),
+        ("near", A, OLD, "hotel", "near an old hotel", "in der Nähe eines alten Hotels"),
+        ("near", A, OLD, "school", "near an old school", "in der Nähe einer alten Schule"),
+        ("through", A, OLD, "village", "through an old village", "durch ein altes Dorf"),
+        ("out of", THE, None, "tower", "out of the tower", "aus dem Turm"),
+        (
+            "in front of",
+            THE,
+            OLD,
+            "station",
+            "in front of the old station",
+            "vor dem alten Bahnhof",
+        ),
+        ("onto", THE, None, "table", "onto the table", "auf den Tisch"),
     ],
 )
 def test_places(preposition, determiner, adjective, place, en, de):
-    phrase = place_phrase(preposition, determiner, adjective, PLACES[place])
+    phrase = place_phrase(lexicon.PREPOSITIONS[preposition], determiner, adjective, PLACES[place])
     assert (phrase.en, phrase.de) == (en, de)
 
 
 def test_every_place_that_can_be_near_has_a_genitive():
     for place in lexicon.PLACES:
-        assert bool(place.genitive) == (lexicon.NEAR in place.where), place.en
+        assert bool(place.genitive) == (lexicon.PREPOSITIONS["near"] in place.where), place.en
         if place.genitive:
             assert place.genitive.endswith("s") == (place.gender != "f"), place.en
 
