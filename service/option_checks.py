@@ -11,12 +11,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from service.errors import InvalidRequest
 from service.option_metadata import OPTIONS, Option
-from service.options import DEFAULTS, DecodingOptions
+from service.options import DEFAULTS, SAMPLING, DecodingOptions
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in get_type_hints(DecodingOptions).items() if get_origin(kind) is Literal
 }
-SAMPLING = frozenset(name for name, option in OPTIONS.items() if option.group == "sampling")
 
 
 def check(options: DecodingOptions) -> None:
@@ -133,7 +132,7 @@ def _check_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
 
 def _check_sampling(options: DecodingOptions, changed: Iterable[str]) -> None:
     if options.temperature == 0:
-        for name in SAMPLING.intersection(changed) - {"temperature"}:
+        for name in (SAMPLING.keys() & set(changed)) - {"temperature"}:
             shown = _shown(getattr(options, name))
             raise _refused(name, f"must be left out with temperature 0: nothing is sampled then, got {shown}")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from operator import attrgetter
+from typing import Any, Literal, get_args
 
 from service.option_metadata import OPTIONS
 
@@ -17,6 +18,9 @@ EarlyStopping = Literal["true", "false", "never"]
 AlignmentKind = Literal["none", "soft", "hard", "both"]
 GrammarKind = Literal["regex", "json_schema", "lark"]
 
+# Options that make a request sample, with their defaults; temperature 0 turns sampling off.
+SAMPLING: Mapping[str, Any] = {name: option.default for name, option in OPTIONS.items() if option.group == "sampling"}
+_sampling_values = attrgetter(*SAMPLING)
 MAX_WIDTH = 32  # hypotheses of one request
 # Compilation time grows with the square of the text, and its stack with the longest chain of rules.
 MAX_GRAMMAR_BYTES: Mapping[GrammarKind, int] = {kind: OPTIONS[kind].max_bytes for kind in get_args(GrammarKind)}
@@ -83,8 +87,7 @@ class DecodingOptions:
     @property
     def is_sampling(self) -> bool:
         """Whether an option of sampling is given, and the temperature is not 0."""
-        given = (self.top_k, self.top_p != 1.0, self.min_p, self.typical_p != 1.0, self.num_sequences != 1)
-        return self.temperature != 0 and (self.temperature is not None or self.seed is not None or any(given))
+        return self.temperature != 0 and _sampling_values(self) != tuple(SAMPLING.values())
 
     @property
     def returns_hypotheses(self) -> bool:
