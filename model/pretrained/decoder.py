@@ -1,4 +1,4 @@
-"""Decoder-only families: what a `config.json` means as a `ModelConfig`, and where each of our weights is."""
+"""Decoder-only families: converts `config.json` to a `DecoderConfig` and maps weight names."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from model.pretrained.files import (
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where decoder-only models keep their weights: `{base}{tokens}.weight`, and of layer i `{base}{layers}.{i}.NAME`.
+    """Weight names of decoder-only models: `{base}{tokens}.weight`, and `{base}{layers}.{i}.NAME` in layer i.
 
-    norms: theirs → ours, each with the same values. linears: theirs, one below the other → ours, equal parts of that.
-    derived: what follows from the configuration. is_transposed: linear layers are (in, out). norm_offset: what has to
-    be added to the weights of norms. The base is missing in files of a model without its output.
+    norms: original name → our names, all with the same values. linears: original names, concatenated → our names, equal
+    parts of that. derived: buffers that follow from the configuration. is_transposed: linear layers are (in, out).
+    norm_offset: added to the weights of norms. Files of a model without its output projection lack the base.
     """
 
     norms: Mapping[str, tuple[str, ...]]
@@ -41,7 +41,7 @@ class Layout:
     norm_offset: float = 0.0
 
     def read(self, model: DecoderConfig, weights: Weights, unbiased: tuple[str, ...]) -> dict[str, Tensor]:
-        """Everything by our names. unbiased: layers that begin so have no bias though the configuration says bias."""
+        """All weights under our names. unbiased: name prefixes of layers without a bias in a model with biases."""
         base = self.base if f"{self.base}{self.tokens}.weight" in weights else ""
         ours = {"decoder.embedding.tokens.weight": weights.take(f"{base}{self.tokens}.weight")}
         if self.positions:
@@ -77,16 +77,16 @@ class Layout:
 
 
 def _parts(stacked: Tensor, paths: list[str], part: str) -> dict[str, Tensor]:
-    """The equal parts of a stack by their names."""
+    """Splits a tensor into equal parts, one per path."""
     return {f"{path}.{part}": tensor for path, tensor in zip(paths, stacked.chunk(len(paths)), strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderFamily:
-    """A `Family` of decoder-only models. describe: their config.json → fields of `ModelConfig`, special tokens apart.
+    """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    begins: prompts begin with bos where the directory does not say which tokens its tokenizer adds. biases: fields that
-    say whether linear layers, by the beginning of their names, have a bias.
+    begins: whether prompts begin with bos if the directory does not name the tokens that its tokenizer adds. biases:
+    fields that state whether linear layers have a bias, with the prefix of the layers' names.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
@@ -105,7 +105,7 @@ class DecoderFamily:
 
 
 def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
-    """Ids that coincide where a model has none of its own. What ends answers is what `generate` ends them with."""
+    """Special-token ids; missing ones equal eos. The eos ids are those that `generate` of transformers uses."""
     for name in ("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"):
         for fields in (config, generation):
             if fields.get(name, None):
@@ -114,7 +114,7 @@ def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
     ends = origin.get("eos_token_id", None)
     ends = ends if isinstance(ends, list) else [ends]
     if not ends or any(type(token) is not int for token in ends):
-        raise origin.refuse("eos_token_id", "an answer must end with a token or one of several; say which, --eos-id ID")
+        raise origin.refuse("eos_token_id", "at least one eos token is required; set it with --eos-id ID")
     eos, *more = dict.fromkeys(ends)
     others = {f"{name}_id": config.get(f"{name}_token_id", eos) for name in ("pad", "bos")}
     found = {name: eos if value == -1 else value for name, value in others.items()}
@@ -122,7 +122,7 @@ def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
 
 
 def _gpt2(config: Fields) -> dict[str, Any]:
-    """Radford et al. 2019: learned positions, one product for query, key and value."""
+    """Radford et al. 2019: learned positions, one projection for query, key and value."""
     config.only("scale_attn_weights", True, default=True)
     config.only("scale_attn_by_inverse_layer_idx", False, default=False)
     config.only("add_cross_attention", False, default=False)
@@ -144,9 +144,9 @@ def _gpt2(config: Fields) -> dict[str, Any]:
 
 
 def _llama(config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_share: float = 1.0) -> dict[str, Any]:
-    """Touvron et al. 2023: rotary positions, RMSNorm, gated feed-forward, no biases; what most others start from.
+    """Touvron et al. 2023: rotary positions, RMSNorm, gated feed-forward, no biases; the base of most other families.
 
-    head_dim, tied, rotary_share: what holds where config.json does not say.
+    head_dim, tied, rotary_share: defaults of fields that config.json may lack.
     """
     width, heads = config.count("hidden_size"), config.count("num_attention_heads")
     head_dim = config.get("head_dim", head_dim or width // heads)
@@ -176,7 +176,7 @@ def _mistral(config: Fields) -> dict[str, Any]:
 
 
 def _qwen2(config: Fields) -> dict[str, Any]:
-    """Yang et al. 2024: biases of query, key and value, and of nothing else."""
+    """Yang et al. 2024: biases only in the query, key and value projections."""
     return {**_llama(config), "qkv_bias": True, "sliding_window": _layered_window(config)}
 
 
@@ -186,9 +186,9 @@ def _qwen3(config: Fields) -> dict[str, Any]:
 
 
 def _gemma(config: Fields) -> dict[str, Any]:
-    """Mesnard et al. 2024: token vectors times the root of their width, weights of norms less 1, gated GELU."""
+    """Mesnard et al. 2024: embeddings scaled by sqrt(d_model), norm weights stored minus 1, gated GELU."""
     config.only("use_bidirectional_attention", False, default=False)
-    words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # files of the first release say gelu and mean this
+    words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
     return {
         **_llama(config, head_dim=256, tied=True),
         "activation": config.choice("hidden_act", words, default="gelu_pytorch_tanh"),
@@ -197,7 +197,7 @@ def _gemma(config: Fields) -> dict[str, Any]:
 
 
 def _phi(config: Fields) -> dict[str, Any]:
-    """Li et al. 2023: attention and feed-forward side by side behind one norm, half of a head turns, biases."""
+    """Li et al. 2023: attention and feed-forward in parallel after one norm, rotary on half of each head, biases."""
     config.only("qk_layernorm", False, default=False)
     return {
         **_llama(config, rotary_share=0.5),
@@ -212,12 +212,12 @@ def _phi(config: Fields) -> dict[str, Any]:
 
 
 def _phi3(config: Fields) -> dict[str, Any]:
-    """Abdin et al. 2024: as Llama, with products that are one where they read the same."""
+    """Abdin et al. 2024: Llama with fused query-key-value and gate-up projections."""
     return {**_llama(config), "sliding_window": config.get("sliding_window", 0)}
 
 
 def _layered_window(config: Fields) -> int:
-    """The sliding window, where layers may have one or not, 0: none. All layers must be alike."""
+    """The sliding window in tokens, 0: none. All layers must be equal."""
     if not config.get("use_sliding_window", False):
         return 0
     layers, first = config.count("num_hidden_layers"), config.get("max_window_layers", 28)
@@ -225,16 +225,18 @@ def _layered_window(config: Fields) -> int:
     if set(kinds) == {"full_attention"}:
         return 0
     if set(kinds) != {"sliding_attention"}:
-        raise config.refuse("layer_types" if "layer_types" in config else "max_window_layers", "layers must be alike")
+        raise config.refuse(
+            "layer_types" if "layer_types" in config else "max_window_layers", "all layers must be equal"
+        )
     return config.count("sliding_window")
 
 
 def _rotary(config: Fields, head_dim: int, share: float) -> dict[str, Any]:
-    """Everything of rotary positions, which is in rope_parameters, or beside rope_scaling in earlier files."""
+    """Fields of rotary positions, from rope_parameters or, in earlier files, from rope_scaling and the top level."""
     name = "rope_scaling" if config.get("rope_scaling", None) else "rope_parameters"
     rope = config.inner(name)
     if any(isinstance(value, Mapping) for value in config.get(name, {}).values()):
-        raise config.refuse(name, "all layers must turn alike")
+        raise config.refuse(name, "all layers must have the same rotary parameters")
     kind = rope.only("rope_type" if "rope_type" in rope else "type", "default", "linear", "llama3", default="default")
     share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", share))
     fields: dict[str, Any] = {
@@ -262,7 +264,7 @@ LLAMA = Layout(
     linears={
         ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): ("self_attention.query_key_value",),
         ("self_attn.o_proj",): ("self_attention.output",),
-        ("mlp.gate_proj",): ("feed_forward.inner",),  # the one that is activated
+        ("mlp.gate_proj",): ("feed_forward.inner",),  # the projection with the activation
         ("mlp.up_proj",): ("feed_forward.gate",),
         ("mlp.down_proj",): ("feed_forward.outer",),
     },

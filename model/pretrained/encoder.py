@@ -1,17 +1,15 @@
-"""Encoder families of `model.pretrained.decoder`: BERT, RoBERTa, XLM-R and DistilBERT, bare, with a masked head or
-classifying.
+"""Encoder families: BERT, RoBERTa, XLM-R and DistilBERT, without a head, with a masked-LM head or as classifiers.
 
-All are one layout: learned positions, a norm behind the embeddings, post-norm blocks, and heads that `model.encoder`
-has under other names. Texts are single, so the embedding of the first segment is part of every position. RoBERTa counts
-positions from the id after its padding: the rows before that are left out.
+All share one layout: learned positions, a norm after the embeddings, post-norm blocks, and the heads of
+`model.encoder` under other names. Inputs are single texts, so the embedding of segment 0 is added to every position.
+RoBERTa numbers positions from the id after its padding token: the rows before that are dropped.
 
-Which ids stand around texts, and which is the mask, is no part of their config.json: `with_special_tokens` reads it
-from the tokenizer's files.
+The ids of the cls, sep and mask tokens are not in config.json: `with_special_tokens` reads them from the tokenizer
+files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,26 +19,34 @@ from torch import Tensor
 
 from model.architecture_config import EncoderConfig
 from model.config import ModelConfig, SpecialTokenTemplate
-from model.pretrained.files import ACTIVATIONS, CONFIG, Family, Fields, Imported, PretrainedError, Weights
+from model.pretrained.files import (
+    ACTIVATIONS,
+    CONFIG,
+    TOKENIZER_CONFIG,
+    Family,
+    Fields,
+    Imported,
+    PretrainedError,
+    Weights,
+    read_optional_json,
+)
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 KINDS = {"Model": "bare", "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "classify"}
-PARTS = ("weight", "bias")
-OLD_PARTS = {"weight": "gamma", "bias": "beta"}  # of norms in checkpoints that began as TensorFlow's
+OLD_PARTS = {"weight": "gamma", "bias": "beta"}  # names of norm parameters in checkpoints converted from TensorFlow
 NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
-REGRESSION = 1  # so many labels are no labels, but a number
+REGRESSION = 1  # with one label the output is a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Where a family keeps what all of them have. Names of layers are below `layers`.N., heads at the top.
+    """Weight names of a family. Names of layers are relative to `layers`.N., names of heads are absolute.
 
-    masked_head: dense layer, norm, product with the vocabulary, and the bias of the last. classifier: a dense layer,
-    its activation, and the product with the labels.
+    masked_head: dense layer, norm, output projection and its bias. classifier: dense layer, its activation, and the
+    projection to the labels.
     """
 
-    base: str  # of all but the heads, where there is one
+    base: str  # prefix of everything but the heads, absent in models without a head
     layers: str
     query_key_value: tuple[str, str, str]
     output: str
@@ -98,8 +104,7 @@ def _bert(config: Fields, _generation: Fields, weights: Weights) -> Imported:
 
 
 def _roberta(config: Fields, _generation: Fields, weights: Weights) -> Imported:
-    """Liu et al. 2019, and Conneau et al. 2020 for XLM-R. The masked head's activation is GELU, whatever the layers'
-    is."""
+    """Liu et al. 2019, and Conneau et al. 2020 for XLM-R. The masked head always uses GELU."""
     if _kind(config) == "masked":
         config.only("hidden_act", "gelu", default="gelu")
     return _import(ROBERTA, config, weights, _bert_shape(config), first_position=config.get("pad_token_id", 1) + 1)
@@ -139,7 +144,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def _kind(config: Fields) -> str:
-    """bare, masked or classify, by the class that saved the model."""
+    """bare, masked or classify, from the class that saved the model."""
     classes = config.get("architectures", ["Model"])
     if isinstance(classes, list) and len(classes) == 1:
         for ending, kind in KINDS.items():
@@ -152,7 +157,7 @@ def _kind(config: Fields) -> str:
 def _import(
     layout: _Layout, config: Fields, weights: Weights, shape: Mapping[str, Any], *, first_position: int
 ) -> Imported:
-    """first_position: the row of the table of positions that belongs to the first token."""
+    """first_position: the row of the position table for the first token."""
     config.only("is_decoder", False, default=False)
     config.only("add_cross_attention", False, default=False)
     config.only("pruned_heads", {}, default={})
@@ -167,8 +172,8 @@ def _import(
     if kind == "classify":
         dense, activation, label = layout.classifier
         if dense != pooler:
-            weights.leave(f"{pooler}.")  # nobody asks it
-        ours |= _linear(weights, dense, "pooler.dense") | _linear(weights, label, "label")
+            weights.leave(f"{pooler}.")  # unused by the classifier
+        ours |= weights.layer("pooler.dense", dense) | weights.layer("label", label)
         labels = _labels(config, len(ours["label.bias"]))
         is_multiple = config.only(
             "problem_type",
@@ -179,13 +184,13 @@ def _import(
         head = {"head": "classify", "pooler": activation, "labels": labels}
         head["multi_label"] = is_multiple == "multi_label_classification"
     elif layout.pooler and f"{pooler}.weight" in weights:
-        ours |= _linear(weights, pooler, "pooler.dense")
+        ours |= weights.layer("pooler.dense", pooler)
         head = {"pooler": "tanh"}
     is_tied = bool(config.get("tie_word_embeddings", True))
     if kind == "masked":
         ours |= _masked_head(layout, weights, None if not is_tied else ours["encoder.embedding.tokens.weight"])
         head |= {"head": "masked", "output_bias": True}
-    weights.leave("cls.seq_relationship.", f"{base}embeddings.position_ids")  # next sentences; numbers in their order
+    weights.leave("cls.seq_relationship.", f"{base}embeddings.position_ids")  # next-sentence prediction; 0, 1, 2, ...
     pad_id = config.get("pad_token_id", 0)
     model = EncoderConfig(
         vocab_size=config.need("vocab_size"),
@@ -218,48 +223,40 @@ def _embeddings(base: str, weights: Weights, first_position: int) -> dict[str, T
 
 
 def _block(layout: _Layout, theirs: str, ours: str, weights: Weights) -> dict[str, Tensor]:
-    query_key_value = {
-        f"{ours}self_attention.query_key_value.{part}": weights.stack(
-            *(f"{theirs}{name}.{part}" for name in layout.query_key_value)
-        )
-        for part in PARTS
-    }
+    projections = (f"{theirs}{name}" for name in layout.query_key_value)
     return {
-        **query_key_value,
-        **_linear(weights, f"{theirs}{layout.output}", f"{ours}self_attention.output"),
+        **weights.layer(f"{ours}self_attention.query_key_value", *projections),
+        **weights.layer(f"{ours}self_attention.output", f"{theirs}{layout.output}"),
         **_norm(weights, f"{theirs}{layout.attention_norm}", f"{ours}self_residual.norm"),
-        **_linear(weights, f"{theirs}{layout.inner}", f"{ours}feed_forward.inner"),
-        **_linear(weights, f"{theirs}{layout.outer}", f"{ours}feed_forward.outer"),
+        **weights.layer(f"{ours}feed_forward.inner", f"{theirs}{layout.inner}"),
+        **weights.layer(f"{ours}feed_forward.outer", f"{theirs}{layout.outer}"),
         **_norm(weights, f"{theirs}{layout.feed_forward_norm}", f"{ours}feed_forward_residual.norm"),
     }
 
 
 def _masked_head(layout: _Layout, weights: Weights, tied: Tensor | None) -> dict[str, Tensor]:
-    """tied: the embeddings, where they are the product with the vocabulary as well."""
+    """tied: the token embeddings if the output projection shares them."""
     dense, norm, product, bias = layout.masked_head
-    ours = _linear(weights, dense, "masked.dense") | _norm(weights, norm, "masked.norm")
+    ours = weights.layer("masked.dense", dense) | _norm(weights, norm, "masked.norm")
     ours["masked.unembedding.weight"] = weights.take(f"{product}.weight") if tied is None else tied
-    own = f"{product}.bias"  # where there are both, this is the one that is added
+    own = f"{product}.bias"  # takes precedence if both exist
     ours["masked.unembedding.bias"] = weights.take(own if own in weights else bias)
-    weights.leave(f"{product}.", bias)  # second names of what is tied
+    weights.leave(f"{product}.", bias)  # duplicate names of tied weights
     return ours
 
 
-def _linear(weights: Weights, theirs: str, ours: str) -> dict[str, Tensor]:
-    return {f"{ours}.{part}": weights.take(f"{theirs}.{part}") for part in PARTS}
-
-
 def _norm(weights: Weights, theirs: str, ours: str) -> dict[str, Tensor]:
-    names = {part: f"{theirs}.{OLD_PARTS[part]}" for part in PARTS}
+    """A normalization layer, whose parameters may have their old TensorFlow names."""
     return {
-        f"{ours}.{part}": weights.take(old if (old := names[part]) in weights else f"{theirs}.{part}") for part in PARTS
+        f"{ours}.{part}": weights.take(f"{theirs}.{old if f'{theirs}.{old}' in weights else part}")
+        for part, old in OLD_PARTS.items()
     }
 
 
 def _labels(config: Fields, count: int) -> tuple[str, ...]:
     if count == REGRESSION:
         raise PretrainedError(
-            f"{CONFIG}: problem_type regression is not covered: there is one label, whose logit is a number"
+            f"{CONFIG}: problem_type regression is not covered: with one label, the logit is a number"
         )
     names: Mapping[str, Any] = config.get("id2label", {})
     return tuple(str(names.get(str(place), f"LABEL_{place}")) for place in range(count))
@@ -269,9 +266,9 @@ def _labels(config: Fields, count: int) -> tuple[str, ...]:
 
 
 def with_special_tokens(imported: Imported, path: Path) -> Imported:
-    """With the ids of the tokens around texts and of the mask, as the tokenizer's files in `path` say.
+    """Adds the ids of the cls, sep and mask tokens from the tokenizer files in `path`.
 
-    Raises PretrainedError where one of them is not told.
+    Raises PretrainedError if one of them is missing.
     """
     model = imported.config
     ids = _special_ids(path, model)
@@ -279,7 +276,7 @@ def with_special_tokens(imported: Imported, path: Path) -> Imported:
     for name in wanted:
         if name not in ids:
             raise PretrainedError(
-                f"{path}: the id of {name}_token is not told by {TOKENIZER_CONFIG}, {SPECIAL_TOKENS_MAP} and the "
+                f"{path}: the id of {name}_token is missing in {TOKENIZER_CONFIG}, {SPECIAL_TOKENS_MAP} and the "
                 "vocabulary; save the model with its tokenizer"
             )
     config = model.replace(
@@ -295,20 +292,20 @@ def with_special_tokens(imported: Imported, path: Path) -> Imported:
 def _special_ids(path: Path, model: ModelConfig) -> dict[str, int]:
     texts: dict[str, str] = {}
     for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        for key, value in _read(path / file).items():
+        for key, value in read_optional_json(path / file).items():
             text = value.get("content") if isinstance(value, Mapping) else value
             if key.endswith("_token") and isinstance(text, str):
                 texts[key.removesuffix("_token")] = text
     vocabulary = _vocabulary(path)
     if not vocabulary and (path / "sentencepiece.bpe.model").is_file():
-        # What XLM-R adds to its SentencePiece model, in the order in which fairseq has it.
+        # XLM-R adds these to its SentencePiece model, in fairseq's order.
         return {"cls": 0, "sep": 2, "unk": 3, "mask": model.vocab_size - 1}
     return {name: vocabulary[text] for name, text in texts.items() if text in vocabulary}
 
 
 def _vocabulary(path: Path) -> dict[str, int]:
-    """Ids by the texts of tokens, from whichever file there is; none if there is none that is read here."""
-    whole = _read(path / "tokenizer.json")
+    """Token texts and their ids, from the first supported file that exists; {} if there is none."""
+    whole = read_optional_json(path / "tokenizer.json")
     if whole:
         pieces = whole.get("model", {}).get("vocab", {})
         pairs: Iterable[tuple[str, int]] = (
@@ -320,17 +317,4 @@ def _vocabulary(path: Path) -> dict[str, int]:
     if (path / "vocab.txt").is_file():
         lines = (path / "vocab.txt").read_text(encoding="utf-8").splitlines()
         return {line: place for place, line in enumerate(lines)}
-    return _read(path / "vocab.json")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} if there is no such file."""
-    if not file.is_file():
-        return {}
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PretrainedError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise PretrainedError(f"{file}: must hold an object")
-    return values
+    return read_optional_json(path / "vocab.json")

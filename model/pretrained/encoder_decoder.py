@@ -1,15 +1,14 @@
-"""Encoder-decoder families of `model.pretrained.decoder`: MarianMT, BART, mBART, M2M100 with NLLB, and T5 with its
-successors.
+"""Encoder-decoder families: MarianMT, BART, mBART, M2M100 with NLLB, and T5 with its successors.
 
-The first four are one layout of weights and differ in positions, in the order of norms and in what stands around texts.
-What only steers a search (beams, penalties, least lengths, what an answer is cut off with) belongs to requests and is
-left; tokens that must never come get a bias that no other logit reaches.
+The first four share one layout of weights and differ in positions, the placement of norms and the special-token
+template. Search settings (beams, penalties, minimum length, forced last token) belong to requests and are ignored;
+banned tokens get a bias below any other logit.
 
-    | family | positions | norms | encoder reads | decoder begins with |
+    | family | positions | norms | encoder input | decoder prefix |
     |---|---|---|---|---|
     | Marian | sines, then cosines | post | target language if there are several, text, eos | pad |
-    | BART | learned | post, and behind embeddings | bos, text, eos | eos, and bos where it is forced |
-    | mBART of 25 | learned | pre, and behind embeddings | text, eos, source language | target language |
+    | BART | learned | post, and after embeddings | bos, text, eos | eos, and bos where it is forced |
+    | mBART of 25 | learned | pre, and after embeddings | text, eos, source language | target language |
     | mBART of 50 | the same | the same | source language, text, eos | eos, target language |
     | M2M100, NLLB | fairseq's sinusoids | pre | source language, text, eos | eos, target language |
     | T5 | bias by buckets | pre, RMS | text, eos | pad |
@@ -34,15 +33,15 @@ from model.pretrained.files import (
     Weights,
 )
 
-NEVER = -3e4  # a bias below any logit, and still a number in float16
-POSITION_OFFSET = 2  # rows of learned positions that stand before the first
-MAX_LENGTH = 512  # of models that have no table to run out of, where the checkpoint does not say
+NEVER = -3e4  # a bias below any logit, finite in float16
+POSITION_OFFSET = 2  # unused rows before the first learned position
+MAX_LENGTH = 512  # default of models without a position table
 T5_FEED_FORWARD = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
     "gelu_new": ("gelu_tanh", False),
     "silu": ("silu", False),
-    "gated-gelu": ("gelu_tanh", True),  # the tanh form, whatever the name says
+    "gated-gelu": ("gelu_tanh", True),  # the tanh form, despite the name
     "gated-gelu_new": ("gelu_tanh", True),
     "gated-relu": ("relu", True),
     "gated-silu": ("silu", True),
@@ -58,10 +57,7 @@ def _marian(config: Fields, generation: Fields, weights: Weights) -> Imported:
     config.only("decoder_vocab_size", vocab_size, default=vocab_size)
     tokens = _Tokens(config, generation)
     settings = {"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"}
-    template = SpecialTokenTemplate(
-        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("pad_token_id")
-    )
-    return _bart_layout(config, tokens, weights, settings, template)
+    return _bart_layout(config, tokens, weights, settings, tokens.template("pad_token_id"))
 
 
 def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
@@ -86,26 +82,20 @@ def _mbart(config: Fields, generation: Fields, weights: Weights) -> Imported:
     config.only("static_position_embeddings", False, default=False)
     settings = {"norm_position": "pre", "positions": "learned", "embedding_norm": True}
     tokens = _Tokens(config, generation)
-    template = SpecialTokenTemplate(
-        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("bos_token_id")
-    )
-    return _bart_layout(config, tokens, weights, settings, template)
+    return _bart_layout(config, tokens, weights, settings, tokens.template("bos_token_id"))
 
 
 def _m2m_100(config: Fields, generation: Fields, weights: Weights) -> Imported:
     """Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers."""
     settings = {"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
     tokens = _Tokens(config, generation)
-    template = SpecialTokenTemplate(
-        source_suffix=(tokens.need("eos_token_id"),), target_prefix=tokens.start("bos_token_id")
-    )
-    return _bart_layout(config, tokens, weights, settings, template)
+    return _bart_layout(config, tokens, weights, settings, tokens.template("bos_token_id"))
 
 
 def _bart_layout(
     config: Fields, tokens: _Tokens, weights: Weights, settings: Mapping[str, Any], template: SpecialTokenTemplate
 ) -> Imported:
-    """A model whose weights are named and shaped as BART's are."""
+    """A model with BART's weight names and shapes."""
     _check_both(config)
     base = "" if any(name in weights for name in ("shared.weight", "encoder.embed_tokens.weight")) else "model."
     tables = _tables(config, weights, base)
@@ -144,11 +134,11 @@ def _bart_layout(
         if model.positions == "learned":
             ours[f"{side}.embedding.positions"] = weights.take(f"{base}{side}.embed_positions.weight")[POSITION_OFFSET:]
         else:
-            weights.leave(f"{base}{side}.embed_positions.")  # worked out, also where an old checkpoint wrote it down
+            weights.leave(f"{base}{side}.embed_positions.")  # computed, although old checkpoints store it
         if model.embedding_norm:
-            ours |= _both(weights, f"{base}{side}.layernorm_embedding", f"{side}.embedding.norm")
+            ours |= weights.layer(f"{side}.embedding.norm", f"{base}{side}.layernorm_embedding")
         if model.norm_position == "pre":
-            ours |= _both(weights, f"{base}{side}.layer_norm", f"{side}.norm")
+            ours |= weights.layer(f"{side}.norm", f"{base}{side}.layer_norm")
         for i in range(layers):
             ours |= _bart_layer(
                 weights, f"{base}{side}.layers.{i}.", f"{side}.blocks.{i}.", has_source=side == "decoder"
@@ -159,12 +149,8 @@ def _bart_layout(
 
 def _bart_layer(weights: Weights, theirs: str, mine: str, *, has_source: bool) -> dict[str, Tensor]:
     """One layer of an encoder, or of a decoder that attends to a source."""
-    ours = {
-        f"{mine}self_attention.query_key_value.{part}": weights.stack(
-            *(f"{theirs}self_attn.{name}_proj.{part}" for name in "qkv")
-        )
-        for part in ("weight", "bias")
-    }
+    projections = (f"{theirs}self_attn.{name}_proj" for name in "qkv")
+    ours = weights.layer(f"{mine}self_attention.query_key_value", *projections)
     places = {
         "self_attn.out_proj": "self_attention.output",
         "self_attn_layer_norm": "self_residual.norm",
@@ -178,33 +164,32 @@ def _bart_layer(weights: Weights, theirs: str, mine: str, *, has_source: bool) -
             "encoder_attn.out_proj": "cross_attention.output",
             "encoder_attn_layer_norm": "cross_residual.norm",
         }
-        for part in ("weight", "bias"):
-            names = (f"{theirs}encoder_attn.{name}_proj.{part}" for name in "kv")
-            ours[f"{mine}cross_attention.key_value.{part}"] = weights.stack(*names)
+        projections = (f"{theirs}encoder_attn.{name}_proj" for name in "kv")
+        ours |= weights.layer(f"{mine}cross_attention.key_value", *projections)
     for name, place in places.items():
-        ours |= _both(weights, f"{theirs}{name}", f"{mine}{place}")
+        ours |= weights.layer(f"{mine}{place}", f"{theirs}{name}")
     return ours
 
 
 def _t5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Raffel et al. 2020; 1.1 and Flan are gated, and their output is a matrix of its own."""
-    # 1.0 scales what its tied output reads; a checkpoint that was written anew says so itself and calls itself tied.
+    """Raffel et al. 2020; 1.1 and Flan are gated and have an untied output projection."""
+    # 1.0 scales the input of its tied output projection; newer files say so in a field of their own and are tied.
     is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     return _t5_layout(config, generation, weights, is_scaled=is_scaled, feed_forward="relu")
 
 
 def _mt5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Xue et al. 2021: T5 1.1 of many languages."""
+    """Xue et al. 2021: multilingual T5 1.1."""
     return _t5_layout(config, generation, weights, is_scaled=False, feed_forward="gated-gelu")
 
 
 def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scaled: bool, feed_forward: str) -> Imported:
-    """is_scaled: states are multiplied by d_model^-0.5 before the output. feed_forward: where the field is absent."""
+    """is_scaled: multiply the states by d_model^-0.5 before the output. feed_forward: default of feed_forward_proj."""
     _check_both(config)
     activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
     tables, tokens = _tables(config, weights, ""), _Tokens(config, generation)
     vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
-    target_prefix = tokens.start("pad_token_id")
+    template = tokens.template("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
     length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
     model = EncoderDecoderConfig(
@@ -231,10 +216,10 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
         max_source_len=length,
         max_target_len=length,
         pad_id=tokens.need("pad_token_id"),
-        bos_id=target_prefix[0],
+        bos_id=template.target_prefix[0],
         eos_id=eos,
         unk_id=eos,
-        special_token_template=SpecialTokenTemplate(source_suffix=(eos,), target_prefix=target_prefix),
+        special_token_template=template,
     )
     ours = tables.weights
     if bias_V is not None:
@@ -244,7 +229,7 @@ def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scale
         ours[f"{side}.position_encoding.bias.weight"] = weights.take(
             f"{first}.0.SelfAttention.relative_attention_bias.weight"
         )
-        weights.leave(f"{first}.1.EncDecAttention.relative_attention_bias")  # in old checkpoints, and never used
+        weights.leave(f"{first}.1.EncDecAttention.relative_attention_bias")  # unused, in old checkpoints
         ours[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
         for i in range(count):
             theirs, mine = f"{side}.block.{i}.layer.", f"{side}.blocks.{i}."
@@ -276,24 +261,19 @@ def _t5_layer(weights: Weights, theirs: str, mine: str, *, is_gated: bool, has_s
     return ours | {f"{mine}{place}.weight": weights.take(f"{theirs}{name}.weight") for name, place in places.items()}
 
 
-# ---- what all of them share
+# ---- shared by all families
 
 
 def _check_both(config: Fields) -> None:
-    """Refuses what is half an encoder-decoder model, or has other parts."""
+    """Rejects anything but a plain encoder-decoder model."""
     config.only("is_encoder_decoder", True, default=True)
     for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.only(name, False, default=False)
     config.only("pruned_heads", {}, default={})
 
 
-def _both(weights: Weights, theirs: str, ours: str) -> dict[str, Tensor]:
-    """The weight and the bias of one layer."""
-    return {f"{ours}.{part}": weights.take(f"{theirs}.{part}") for part in ("weight", "bias")}
-
-
 class _Tables(NamedTuple):
-    """Embeddings and output by our names, and which are one."""
+    """Embeddings and output projection under our names, and which of them are tied."""
 
     weights: dict[str, Tensor]
     is_shared: bool
@@ -301,9 +281,9 @@ class _Tables(NamedTuple):
 
 
 def _tables(config: Fields, weights: Weights, base: str) -> _Tables:
-    """Source, target and output tables, of which a checkpoint may hold any that are equal only once.
+    """Source, target and output tables; a checkpoint may store equal ones only once.
 
-    Tensors decide before fields: a table that is there is what the model was trained with, whatever is said of tying.
+    Tensors take precedence over fields: a stored table is used whatever the configuration says about tying.
     """
     names = (f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", "lm_head.weight")
     found = {name: weights.take(name) for name in (f"{base}shared.weight", *names) if name in weights}
@@ -323,42 +303,46 @@ def _tables(config: Fields, weights: Weights, base: str) -> _Tables:
 
 
 def _tied(config: Fields, table: Tensor) -> Tensor:
-    """The output where the checkpoint has none: the table, unless that is denied."""
+    """The output projection of a checkpoint that stores none. Raises PretrainedError if the embeddings are not tied."""
     if not config.get("tie_word_embeddings", True):
         raise PretrainedError(f"weights: lm_head.weight is missing, and {config.file} has tie_word_embeddings false")
     return table
 
 
 class _Tokens:
-    """Special tokens by their fields, and which tokens never come, of a checkpoint with or without a file for that."""
+    """Special tokens of a checkpoint, with or without a generation_config.json."""
 
     def __init__(self, config: Fields, generation: Fields) -> None:
         self._config, self.steering = config, generation or config
 
     def get(self, name: str, fields: Fields | None = None) -> tuple[int, ...]:
-        """An id, or nothing. A list must be of one."""
+        """The id as a tuple, empty if absent. A list must have one element."""
         fields = fields or self._config
         value = fields.get(name, [])
         if isinstance(value, list) and len(value) > 1:
-            fix = "; say which ends answers, --eos-id ID" if name == "eos_token_id" else ""
+            fix = "; choose one with --eos-id ID" if name == "eos_token_id" else ""
             raise fields.refuse(name, f"covered: one token{fix}")
         return tuple(value) if isinstance(value, list) else (value,)
 
     def need(self, name: str) -> int:
-        """The id of a token that there must be. What steers searches goes before what describes the model."""
+        """The id of a required token. generation_config.json takes precedence over config.json."""
         known = (*self.get(name, self.steering), *self.get(name))
         token: int = known[0] if known else self._config.need(name)
         return token
 
     def start(self, default: str) -> tuple[int, ...]:
-        """What a decoder reads before its first choice: the start token or that of `default`, and what is forced."""
+        """The decoder prefix: the start token (or that of `default`) and the forced first token."""
         name = "decoder_start_token_id"
         start = (*self.get(name, self.steering), *self.get(name), self.need(default))[:1]
         return (*start, *self.get("forced_bos_token_id", self.steering))
 
+    def template(self, default: str) -> SpecialTokenTemplate:
+        """The template that ends sources with eos and begins targets with `start(default)`."""
+        return SpecialTokenTemplate(source_suffix=(self.need("eos_token_id"),), target_prefix=self.start(default))
+
 
 def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor | None:
-    """The logits' bias, with `NEVER` for tokens that must not come; None if it would be nothing but zeros."""
+    """The bias of the logits (V), with `NEVER` for banned tokens; None if all zeros."""
     name, fields = "final_logits_bias", tokens.steering
     bias_V = weights.take(name).reshape(-1).clone() if name in weights else torch.zeros(vocab_size)
     fields.only("begin_suppress_tokens", [], default=[])

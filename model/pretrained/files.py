@@ -1,16 +1,16 @@
 """The files of a Hugging Face checkpoint directory: typed access to their fields and weights.
 
-A configuration is read field by field, and values and tensors that are not covered are refused, so that nothing that
-changes an answer is ignored silently.
+A configuration is read field by field; unsupported values and unknown tensors are rejected, so that nothing that
+changes the output is ignored silently.
 
-    PretrainedError    not such a directory, not covered, or weights are missing or left over
+    PretrainedError    not a checkpoint directory, not supported, or weights are missing or unused
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ class PretrainedError(Exception):
 
 
 class Fields:
-    """A configuration as JSON, read field by field."""
+    """A JSON configuration, read field by field."""
 
     def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG) -> None:
         self._values, self.file = values, file
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any fields."""
         return bool(self._values)
 
     def get(self, name: str, default: Any) -> Any:
@@ -51,7 +51,7 @@ class Fields:
         return default if value is None else value
 
     def __contains__(self, name: str) -> bool:
-        """Whether the field is there, null or not."""
+        """Whether the field exists, null included."""
         return name in self._values
 
     def need(self, name: str) -> Any:
@@ -62,37 +62,37 @@ class Fields:
         return value
 
     def count(self, name: str) -> int:
-        """The value of a field that must be a whole number from 1."""
+        """The value of a required field, an integer of at least 1."""
         value = self.need(name)
         if type(value) is not int or value < 1:
             raise PretrainedError(f"{self.file}: {name} must be a whole number from 1, got {value!r}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """The value of a field that must be a number; needed unless there is a default."""
+        """The value of a numeric field; required if there is no default."""
         value = self.need(name) if default is None else self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PretrainedError(f"{self.file}: {name} must be a number, got {value!r}")
         return float(value)
 
     def inner(self, name: str) -> Fields:
-        """The fields of an object inside; none where it is absent or null."""
+        """The fields of a nested object; empty if it is absent or null."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
             raise PretrainedError(f"{self.file}: {name} must be an object, got {value!r}")
         return Fields(value, file=f"{self.file}: {name}")
 
     def with_value(self, name: str, value: Any) -> Fields:
-        """The same with another value in one field."""
+        """A copy with one value replaced."""
         return Fields({**self._values, name: value}, file=self.file)
 
     def refuse(self, name: str, fix: str = "") -> PretrainedError:
-        """The error that says that the value of a field is not covered."""
+        """The error for a value that is not supported."""
         value = self._values.get(name)
         return PretrainedError(f"{self.file}: {name} {value!r:.200} is not covered{fix and '; '}{fix}")
 
     def only(self, name: str, *allowed: Any, default: Any) -> Any:
-        """The value, refused unless it is one of those that are covered."""
+        """The value. Raises PretrainedError if it is not one of `allowed`."""
         value = self.get(name, default)
         if value not in allowed:
             covered = ", ".join(map(repr, allowed))
@@ -105,7 +105,7 @@ class Fields:
 
 
 class Weights:
-    """The tensors of a checkpoint, each to be taken once or left on purpose; float32."""
+    """The tensors of a checkpoint. Each must be taken exactly once or dropped explicitly."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -114,6 +114,7 @@ class Weights:
         return name in self._tensors
 
     def take(self, name: str) -> Tensor:
+        """Removes a tensor and returns it as float32. Raises PretrainedError if it is missing or not a float tensor."""
         if name not in self._tensors:
             raise PretrainedError(f"weights: {name} is missing")
         tensor = self._tensors.pop(name)
@@ -122,16 +123,20 @@ class Weights:
         return tensor.float()
 
     def stack(self, *names: str) -> Tensor:
-        """Several tensors, one below the other."""
+        """Takes several tensors and concatenates them along the first dimension."""
         tensors = [self.take(name) for name in names]
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+    def layer(self, ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -> dict[str, Tensor]:
+        """The parameters of a layer under our name, each the concatenation of those of one or more original layers."""
+        return {f"{ours}.{part}": self.stack(*(f"{name}.{part}" for name in theirs)) for part in parts}
 
     def leave(self, *prefixes: str) -> None:
         """Drops redundant tensors: tables that can be computed, second names of tied matrices."""
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(prefixes)}
 
     def finish(self) -> None:
-        """Raises PretrainedError if anything is left."""
+        """Raises PretrainedError if tensors remain."""
         if self._tensors:
             names = sorted(self._tensors)
             raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
@@ -139,13 +144,13 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """An imported model. weights: by the names of `build(config).state_dict()`, float32; of tied ones, each name."""
+    """An imported model. weights: float32, by the names of `build(config).state_dict()`, tied weights included."""
 
     config: ModelConfig
     weights: dict[str, Tensor]
 
     def shortened(self, max_length: int) -> Imported:
-        """With a context of at most max_length tokens; a sliding window that is no shorter than it is switched off."""
+        """A copy with a context of at most max_length tokens. Disables a sliding window of at least that length."""
         config, weights = self.config, dict(self.weights)
         changes = dict[str, int]()
         for stack, field in (("encoder", "max_source_len"), ("decoder", "max_target_len")):
@@ -176,16 +181,16 @@ ACTIVATIONS = {
 def read_directory(path: Path, *, allow_pickle: bool = False) -> tuple[Fields, Fields, Weights]:
     """config.json, generation_config.json and the weights of a directory.
 
-    Weights come into memory where they are read. allow_pickle: read pytorch_model.bin where there are no safetensors;
-    with `weights_only`, which runs no code of it.
+    All weights are loaded into memory. allow_pickle: read pytorch_model.bin if there are no safetensors files, with
+    `weights_only`, which executes no code from the file.
     """
     config = read_json(path / CONFIG)
-    generation = read_json(path / GENERATION_CONFIG) if (path / GENERATION_CONFIG).is_file() else {}
+    generation = read_optional_json(path / GENERATION_CONFIG)
     return Fields(config), Fields(generation, file=GENERATION_CONFIG), Weights(_read_tensors(path, allow_pickle))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds an object. Raises PretrainedError."""
+    """The object in a JSON file. Raises PretrainedError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -193,6 +198,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise PretrainedError(f"{path}: must hold an object")
     return values
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} if the file does not exist. Raises PretrainedError."""
+    return read_json(path) if path.is_file() else {}
 
 
 def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
@@ -215,7 +225,7 @@ def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Where the weights of a directory are: safetensors, else pickles. Raises PretrainedError if there are none."""
+    """The weight files of a directory: safetensors, else pickles. Raises PretrainedError if there are none."""
     for whole, index in ((WEIGHTS, WEIGHTS_INDEX), (PICKLED_WEIGHTS, PICKLED_WEIGHTS_INDEX)):
         if (path / index).is_file():
             names = Fields(read_json(path / index), file=index).need("weight_map").values()

@@ -1,8 +1,7 @@
-"""From a directory of Hugging Face's `save_pretrained` to a checkpoint of ours.
+"""Converts a directory written by Hugging Face's `save_pretrained` to a Glossa checkpoint.
 
-The mapping of weights is in `model.pretrained.decoder` and its neighbours, that of tokenizers in
-`model.tokenizers.convert`; this module combines both into a checkpoint with its lineage. An import has no TrainConfig
-and no metrics.
+`model.pretrained.import_model` converts the weights, `model.tokenizers.convert` the tokenizer; this module combines
+both into a checkpoint with its lineage. An imported checkpoint has no TrainConfig and no metrics.
 """
 
 from __future__ import annotations
@@ -18,14 +17,21 @@ from model.architectures import build
 from model.atomic_write import digest_of_file
 from model.checkpoint import check_unfinished, write_checkpoint
 from model.config import ModelConfig
-from model.pretrained.files import CONFIG, GENERATION_CONFIG, PretrainedError, read_json, weight_files
+from model.pretrained.files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    PretrainedError,
+    read_json,
+    read_optional_json,
+    weight_files,
+)
 from model.pretrained.import_model import import_model
 from model.pretrained.languages import with_languages
 from model.tokenizer import Tokenizer
 from model.training.report import table
 
-MAX_LENGTH = 4096  # of a context unless asked otherwise: tables of positions and caches grow with it
-DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # files beside the weights that say what a model is
+MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # configuration and tokenizer files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +54,10 @@ def import_checkpoint(
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
 ) -> ImportedCheckpoint:
-    """Write the checkpoint `out`. Raises PretrainedError for what is not covered, CheckpointError for the disk.
+    """Writes the checkpoint `out`.
 
-    max_length: longest context that is kept, in tokens. eos_id: the only token that ends answers, instead of whatever
-    their files say.
+    max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
+    Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_unfinished(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
@@ -60,7 +66,7 @@ def import_checkpoint(
         raise PretrainedError(f"{CONFIG}: vocab_size {sizes}")
     ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
     with torch.device("meta"):
-        names = [name for name, _ in build(ours.config).named_parameters()]  # of tied weights one
+        names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
     lineage = lineage_of(source)
     parameters = sum(tensor.numel() for tensor in weights.values())
@@ -87,13 +93,12 @@ def lineage_of(source: Path) -> dict[str, Any]:
     """The lineage of an import: the original model and the digests of its files."""
     config = read_json(source / CONFIG)
     files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
-    generation = source / GENERATION_CONFIG
     return {
         "imported_from": source.resolve().name,
         "model_type": config["model_type"],
         "transformers_version": config.get("transformers_version"),
         "files_sha256": {file.name: digest_of_file(file) for file in sorted(files)},
-        "generation_config": read_json(generation) if generation.is_file() else {},
+        "generation_config": read_optional_json(source / GENERATION_CONFIG),
         "versions": {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")},
     }
 

@@ -1,7 +1,6 @@
-"""From a Hugging Face checkpoint directory to a configuration and weights of ours.
+"""Converts a Hugging Face checkpoint directory to a Glossa configuration and weights.
 
-The `model_type` of its `config.json` names the family; what a family does not cover is refused with the field and its
-value.
+The `model_type` of its `config.json` selects the family. Unsupported values are rejected with the field and its value.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from model.pretrained.files import (
     read_json,
 )
 
-# What changes answers wherever it stands, and no family covers.
+# Fields that change the output in every family and are not supported by any.
 NOT_COVERED = (
     "quantization_config",
     "attn_logit_softcapping",
@@ -41,7 +40,7 @@ NOT_COVERED = (
 def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
     """The model in a directory. Raises PretrainedError.
 
-    eos_id: the only token that ends answers, instead of whatever their files say.
+    eos_id: the only end-of-sequence token, instead of those in the files.
     """
     if not path.is_dir():
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
@@ -65,12 +64,12 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
             imported = encoder.with_special_tokens(imported, path)
         _check_weights(imported)
     except ConfigError as error:
-        raise PretrainedError(f"{CONFIG}: what it describes is not covered: {error}") from error
+        raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     return imported
 
 
 def _with_prompt_prefix(imported: Imported, path: Path) -> Imported:
-    """With the tokens that its tokenizer puts before every text, where the directory says which."""
+    """Sets the target prefix to the tokens that the tokenizer puts before every text, if its files name them."""
     prefix = _prompt_prefix(path, imported.config.bos_id)
     if prefix is None:
         return imported
@@ -91,29 +90,29 @@ def _prompt_prefix(path: Path, bos_id: int) -> tuple[int, ...] | None:
     prefix: list[int] = []
     for step in steps or [processor]:
         if step.only("type", "ByteLevel", "TemplateProcessing", default="ByteLevel") == "TemplateProcessing":
-            *before, text = step.need("single")  # what stands behind the text would have to be the last one
+            *before, text = step.need("single")  # the text must be the last element
             if "Sequence" not in text:
-                raise step.refuse("single", "tokens behind a prompt would end it")
+                raise step.refuse("single", "tokens after a prompt would end it")
             special = step.inner("special_tokens")
             prefix += [token for piece in before for token in special.need(piece["SpecialToken"]["id"])["ids"]]
     return tuple(prefix)
 
 
 def _check_weights(imported: Imported) -> None:
-    """Every weight that the configuration speaks of, in its shape, and no other."""
+    """Checks that the weights have the names and shapes of the configuration's model."""
     with torch.device("meta"):
         expected = build(imported.config).state_dict()
     for name in sorted(expected.keys() ^ imported.weights.keys()):
-        problem = "is missing" if name in expected else f"is none of the model that {CONFIG} describes"
-        raise PretrainedError(f"weights: {name} (in our words) {problem}")
+        problem = "is missing" if name in expected else f"is not part of the model that {CONFIG} describes"
+        raise PretrainedError(f"weights: {name} (Glossa name) {problem}")
     for name, tensor in imported.weights.items():
         if tensor.shape != expected[name].shape:
             raise PretrainedError(
-                f"weights: {name} (in our words) must have shape {tuple(expected[name].shape)} as {CONFIG} says, got "
+                f"weights: {name} (Glossa name) must have shape {tuple(expected[name].shape)} of {CONFIG}, got "
                 f"{tuple(tensor.shape)}"
             )
 
 
 def all_families() -> dict[str, Family]:
-    """Those of decoder-only models and all others, by model_type."""
+    """All supported families, by model_type."""
     return decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
-from model.pretrained.files import CONFIG, TOKENIZER_CONFIG, Fields, Imported, read_json
+from model.pretrained.files import CONFIG, TOKENIZER_CONFIG, Fields, Imported, read_json, read_optional_json
 
-LANGUAGE_NAMES = {  # of special tokens that name a language, by model_type; the group is its code
+LANGUAGE_NAMES = {  # patterns of language tokens by model_type; the group is the language code
     "marian": re.compile(">>(.+)<<"),
     "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
     "m2m_100": re.compile("__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),  # M2M100 and NLLB
@@ -18,13 +18,13 @@ LANGUAGE_NAMES = {  # of special tokens that name a language, by model_type; the
 
 
 def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:
-    """With the languages among a tokenizer's special tokens, where the family has them stand around texts.
+    """Adds the tokenizer's language tokens to the special-token template of a multilingual model.
 
-    path: the model's directory. special: ids of special tokens by their names. A model of fewer than two languages is
-    asked for none.
+    path: the model's directory. special: ids of the special tokens by name. A model with fewer than two languages is
+    returned unchanged.
     """
-    config, file = Fields(read_json(path / CONFIG)), path / TOKENIZER_CONFIG
-    tokenizer = Fields(read_json(file) if file.is_file() else {}, file=TOKENIZER_CONFIG)
+    config = Fields(read_json(path / CONFIG))
+    tokenizer = Fields(read_optional_json(path / TOKENIZER_CONFIG), file=TOKENIZER_CONFIG)
     kind, eos, known = config.need("model_type"), imported.config.eos_id, imported.config.template
     pattern = LANGUAGE_NAMES.get(kind)
     found = {
@@ -36,7 +36,7 @@ def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -
         return imported
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
-    if kind == "marian":  # one of several targets is named before the text
+    if kind == "marian":  # the target language precedes the source
         around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
     elif kind == "mbart" and not named.startswith("MBart50"):
         around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)

@@ -202,5 +202,5 @@ def test_a_number_instead_of_labels_is_refused(tmp_path):
 def test_a_model_without_its_tokenizer_is_refused(tmp_path):
     saved(theirs_of("bert", "ForMaskedLM"), tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
-    with pytest.raises(PretrainedError, match="the id of mask_token is not told"):
+    with pytest.raises(PretrainedError, match="the id of mask_token is missing"):
         import_model(tmp_path)
