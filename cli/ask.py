@@ -1,4 +1,4 @@
-"""`glossa translate`, `glossa generate`, `glossa score`: texts to a running server, answers to the terminal."""
+"""`glossa translate`, `glossa generate`, `glossa score`: send texts to a running server and print the answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import with_client
-from cli.flags import ModelName, OtherOptions, SourceLanguage, TargetLanguage, parse_options, with_decoding_flags
+from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.terminal import AsJson, UsageError, one_line, print_json, show
 
 if TYPE_CHECKING:
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from glossa.client.types import Alignment, Answer, TokenLogprob
 
 
-@with_decoding_flags
+@with_translation_flags
 @with_client
 def translate(
     text: Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")] = None,
-    model: ModelName = "",
-    source_language: SourceLanguage = "",
-    target_language: TargetLanguage = "",
     as_json: AsJson = False,
     *,
     client: Client,
@@ -34,8 +31,7 @@ def translate(
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
     printed as \\n and \\r; --json prints the exact text.
     """
-    languages = {"source_language": source_language, "target_language": target_language}
-    ask("translate", client, text, as_json, {"model": model, **languages, **options})
+    ask("translate", client, text, as_json, options)
 
 
 @with_decoding_flags
@@ -62,9 +58,8 @@ def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dic
         return answer_lines(verb, client, as_json, options)
     several = options.get("num_hypotheses", 1) > 1 or options.get("num_sequences", 1) > 1
     if several or options.get("return_alternatives"):  # which text is the answer is known only at the end
-        return show_answer(
-            (client.translate if verb == "translate" else client.generate)(text, **options), text, as_json
-        )
+        answer = (client.translate if verb == "translate" else client.generate)(text, **options)
+        return show_answer(answer, text, as_json)
     shown = ""
     for piece in (client.stream_translate if verb == "translate" else client.stream_generate)(text, **options):
         if piece.answer is not None:
@@ -79,11 +74,11 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
     from glossa.client import ClientError
 
     lines = [line.rstrip("\n") for line in sys.stdin]
-    asked = (line for line in lines if line.strip())
+    texts = (line for line in lines if line.strip())
     if verb == "translate":
-        answers = iter(client.translate_batch(asked, **options))
+        answers = iter(client.translate_batch(texts, **options))
     else:
-        answers = (client.generate(line, **options) for line in asked)
+        answers = (client.generate(text, **options) for text in texts)
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             typer.echo()
@@ -95,14 +90,14 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
 
 
 def at_line(number: int, error: Any) -> Exception:
-    """A ClientError as the error of a line of input; a server that cannot be reached is no matter of the line."""
+    """A ClientError with the number of its input line, unless the server cannot be reached."""
     return error if error.code == "UNAVAILABLE" else UsageError(f"line {number}: {error}")
 
 
 def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", in_lines: bool = False) -> None:
-    """Print what is not yet shown of an answer; where there are several, all of them with their scores.
+    """Print the part of an answer after `already`; several hypotheses are printed with their scores.
 
-    in_lines: line breaks of a text are escaped.
+    in_lines: escape the line breaks of a text.
     """
     if as_json:
         return print_json(answer)
@@ -131,26 +126,24 @@ def show_alignment(alignment: Alignment | None, source: str, target: str) -> Non
         return
     words = [source[start:end].strip() or "(end)" for start, end in alignment.source_spans]
     for place, (start, end) in enumerate(alignment.target_spans):
-        told = [words[alignment.positions[place]]] if alignment.positions else []
+        aligned = [words[alignment.positions[place]]] if alignment.positions else []
         if alignment.rows:
             weights = alignment.rows[place]
             heaviest = sorted(range(len(words)), key=lambda index: -weights[index])[:3]
-            told += [f"{words[index]} {weights[index]:.2f}" for index in heaviest]
-        typer.echo(f"      {target[start:end].strip() or '(end)':16}  {'   '.join(told)}")
+            aligned += [f"{words[index]} {weights[index]:.2f}" for index in heaviest]
+        typer.echo(f"      {target[start:end].strip() or '(end)':16}  {'   '.join(aligned)}")
 
 
+@with_scoring_flags
 @with_client
 def score(
     text: Annotated[str | None, typer.Argument(help="source or prompt; without one, TSV on standard input")] = None,
     target: Annotated[str | None, typer.Argument(help="its translation or continuation")] = None,
-    model: ModelName = "",
-    source_language: SourceLanguage = "",
-    target_language: TargetLanguage = "",
     omit_eos: Annotated[bool, typer.Option("--open", help="the target continues: do not score its end token")] = False,
-    option: OtherOptions = None,
     as_json: AsJson = False,
     *,
     client: Client,
+    options: dict[str, Any],
 ) -> None:
     """Score a given target: score, log-probability, perplexity, and the log-probability of each token.
 
@@ -159,8 +152,7 @@ def score(
     """
     if (text is None) != (target is None):
         raise UsageError("give both TEXT and TARGET, or neither")
-    languages = {"source_language": source_language, "target_language": target_language}
-    options = {"model": model, **languages, "omit_eos": omit_eos, **parse_options(option or ())}
+    options["omit_eos"] = omit_eos
     if text is None or target is None:
         return score_lines(client, as_json, options)
     result = client.score(text, target, **options)

@@ -1,4 +1,4 @@
-"""`glossa embed`, `glossa fill-mask`, `glossa classify`: texts to an encoder that a running server has."""
+"""`glossa embed`, `glossa fill-mask`, `glossa classify`: send texts to an encoder on a running server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.connection import with_client
-from cli.flags import ModelName, SourceLanguage, TargetLanguage
+from cli.flags import ModelName, with_model_flags
 from cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -23,26 +23,24 @@ def lines_of(text: str | None) -> list[str]:
     return [text] if text is not None else [line.rstrip("\n") for line in sys.stdin]
 
 
+@with_model_flags
 @with_client
 def embed(
     text: Text = None,
-    model: ModelName = "",
     pooling: Annotated[
         Literal["mean", "cls", "pooler"],
         typer.Option(help="mean of the last hidden states; the first one; the first one through the model's pooler"),
     ] = "mean",
-    source_language: SourceLanguage = "",
-    target_language: TargetLanguage = "",
     normalize: Annotated[
         bool, typer.Option("--normalize", help="scale to length 1, so that dot products are cosines")
     ] = False,
     *,
     client: Client,
+    options: dict[str, Any],
 ) -> None:
     """Embed a text, or each line of standard input: one JSON array a line."""
-    languages: Any = {"source_language": source_language, "target_language": target_language}
     for line in lines_of(text):
-        print_json(client.embed(line, model=model, pooling=pooling, normalize=normalize, **languages))
+        print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
 
 
 @with_client

@@ -5,40 +5,33 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from cli.connection import Connection, report_call_errors, with_connection
-from cli.flags import ModelName, OtherOptions, SourceLanguage, TargetLanguage, parse_options
+from cli.flags import MODEL, with_translation_flags
 from cli.local_server import serving
 from cli.terminal import AsJson, UsageError, report_errors, show
 
-if TYPE_CHECKING:
-    from model.config import LanguagePair
 
-
+@with_translation_flags
 @with_connection("connection", without="address")
 def evaluate(
     subject: Annotated[str, typer.Argument(help="checkpoint, bundle, or HOST:PORT of a server", metavar="SUBJECT")],
     data: Annotated[Path | None, typer.Option(help="TSV of sources and references; may be .gz")] = None,
     source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
-    model: ModelName = "",
-    beam: Annotated[int, typer.Option(help="beam size; 1: greedy search")] = 1,
-    source_language: SourceLanguage = "",
-    target_language: TargetLanguage = "",
-    option: OtherOptions = None,
+    beam_size: Annotated[int, typer.Option("--beam", "--beam-size", help="beam size; 1: greedy search")] = 1,
     as_json: AsJson = False,
     *,
     connection: Connection,
+    options: dict[str, Any],
 ) -> None:
     """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
     with report_errors():
-        options = {"beam_size": beam, **parse_options(option or ())}
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
-    from model.config import LanguagePair
     from model.training.data import DataError, read_parallel, read_tsv
     from model.training.evaluate import bleu
 
@@ -49,20 +42,18 @@ def evaluate(
             examples = read_tsv([data])
     texts = [text for text, _ in examples.pairs]
     started = time.monotonic()
-    languages = LanguagePair(source_language, target_language)
-    hypotheses = translations(subject, texts, {"model": model, **options}, languages, connection)
+    hypotheses = translations(subject, texts, {"beam_size": beam_size, **options}, connection)
     seconds = time.monotonic() - started
     score = bleu(hypotheses, [text for _, text in examples.pairs])
     figures = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def translations(
-    subject: str, texts: list[str], options: dict[str, Any], languages: LanguagePair, connection: Connection
-) -> list[str]:
-    """By a checkpoint in PyTorch, by a bundle in a server of its own, or by a server that runs."""
+def translations(subject: str, texts: list[str], options: dict[str, Any], connection: Connection) -> list[str]:
+    """Translate texts by a checkpoint in PyTorch, by a bundle in a temporary server, or by a running server."""
     from export.bundle import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
+    from model.config import LanguagePair
     from model.training.evaluate import TooLongError
     from model.training.evaluate import translate as translate_in_torch
 
@@ -75,11 +66,11 @@ def translations(
                 raise UsageError(
                     f"{subject}: only models that translate have a BLEU; others report their scores after training"
                 )
-            if options.keys() != {"model", "beam_size"} or options["beam_size"] != 1:
+            if options.keys() - MODEL.keys() != {"beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and options")
+            languages = LanguagePair(options.get("source_language", ""), options.get("target_language", ""))
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
         reached = connection.at(stack.enter_context(serving(Path(subject)))[0]) if is_bundle else connection.at(subject)
         stack.enter_context(report_call_errors(reached))
         client = stack.enter_context(reached.client())
-        options |= {"source_language": languages.source, "target_language": languages.target}
         return [answer.text for answer in client.translate_batch(texts, **options)]

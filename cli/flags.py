@@ -1,8 +1,8 @@
 """Flags that several verbs share: the connection to a server, a model's languages, and the options of decoding.
 
-`with_flags` adds a group of flags to a verb, which then gets one value made of them. Every decoding option has a flag,
-made from a list that `make options` generates, and can be given as `--option NAME=VALUE`, with the names and types of
-the protobuf message. A new option needs nothing here.
+`with_flags` adds a group of flags to a verb and passes it one value made of them. Every decoding option has a flag,
+taken from a list that `make options` generates, and can be given as `--option NAME=VALUE` with the name and type of its
+protobuf field. A new option needs no change here.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import typer
 
 from cli.terminal import UsageError, report_errors
 
-ModelName = Annotated[str, typer.Option(help="name on the server; may be left out when one model fits")]
+ModelName = Annotated[str, typer.Option(help="name on the server; may be omitted when one model fits")]
 SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; for models that have languages")]
 TargetLanguage = Annotated[str, typer.Option(help="of the answer, by its code; for models that have languages")]
-OtherOptions = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE, such as length_penalty=0.6")]
 Flags = Mapping[str, Any]  # name of a parameter → its annotation, for typer
 
 
 def flag(kind: Any, help: str, *names: str, **settings: Any) -> Any:
-    """The annotation of a flag that may be left out."""
+    """The annotation of an optional flag."""
     annotated: Any = Annotated
     return annotated[kind | None, typer.Option(*names, help=help, **settings)]
 
 
 def with_flags(parameter: str, flags: Flags, read: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
-    """Add flags to a verb, and pass it `read` of what was given as its keyword argument `parameter`.
+    """Add flags to a verb and pass the result of `read` as its keyword argument `parameter`.
 
-    read: gets every flag by name, None where it was left out; it may raise UsageError or OSError. A flag whose name the
-    verb has as a parameter of its own, such as a seed, is not added.
+    read: receives every added flag by name, None if it was omitted; may raise UsageError or OSError. A flag is not
+    added if the verb has a parameter of that name, such as a seed.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -63,7 +62,7 @@ def with_flags(parameter: str, flags: Flags, read: Callable[[dict[str, Any]], An
 
 
 def _evaluated(annotation: Any, command: Callable[..., None]) -> Any:
-    """An annotation that may be written as a string, as the module of the verb means it."""
+    """An annotation; a string is evaluated in the module of the verb."""
     return eval(annotation, inspect.unwrap(command).__globals__) if isinstance(annotation, str) else annotation
 
 
@@ -77,24 +76,26 @@ def option_names() -> list[str]:
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list[str], "path": Path}
 
 
-def _option_flags() -> dict[str, Any]:
-    """A flag for each decoding option, from the generated list."""
+def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
+    """A flag for each decoding option in the generated list, or only for those that scoring accepts."""
     known = json.loads(Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8"))
-    flags: dict[str, Any] = {}
+    flags = {"option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)}
     for name, option in known.items():
+        if scoring and not option.get("scores"):
+            continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
         written = option.get("flag", f"--{name.replace('_', '-')}")
         flags[name] = flag(kind, option["help"], written, rich_help_panel=option["panel"])
     return flags
 
 
-DECODING: Flags = _option_flags() | {
-    "option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)
-}
+MODEL: Flags = {"model": ModelName, "source_language": SourceLanguage, "target_language": TargetLanguage}
+DECODING: Flags = _option_flags()
+SCORING: Flags = _option_flags(scoring=True)
 
 
 def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of DECODING that were given, by the names of the options. Files are read. Raises UsageError."""
+    """The given flags of DECODING, SCORING and MODEL by name. Files are read. Raises UsageError, OSError."""
     options: dict[str, Any] = {}
     for name, value in flags.items():
         if name == "option" or value is None or value == []:
@@ -110,13 +111,15 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 with_decoding_flags = with_flags("options", DECODING, decoding_options)
+with_translation_flags = with_flags("options", {**MODEL, **DECODING}, decoding_options)
+with_scoring_flags = with_flags("options", {**MODEL, **SCORING}, decoding_options)
+with_model_flags = with_flags("options", MODEL, decoding_options)
 
 
 def parse_options(written: Iterable[str], *, flag: str = "") -> dict[str, Any]:
-    """Options given as NAME=VALUE, by their names. flag: where they come from, if not --option. Raises UsageError.
+    """Options given as NAME=VALUE, by their names. flag: its name in errors, if not --option. Raises UsageError.
 
-    An option that is a list may be given several times, and its numbers may be separated by commas. Biases are written
-    logit_bias=TOKEN:BIAS.
+    A list option may be repeated, and its numbers may be separated by commas. Biases are written logit_bias=TOKEN:BIAS.
     """
     from glossa.client import closest
     from glossa.v1 import glossa_pb2 as pb
@@ -146,7 +149,7 @@ def parse_options(written: Iterable[str], *, flag: str = "") -> dict[str, Any]:
 
 
 def _items(field: Any, text: str) -> list[Any]:
-    """Texts are taken whole, as a comma may be part of one."""
+    """The items of a list option. Texts are not split, as a comma may be part of one."""
     parts = [text] if field.cpp_type == field.CPPTYPE_STRING else text.split(",")
     return [_value(field, part) for part in parts]
 

@@ -144,6 +144,7 @@ def _flag(name: str, option: Option) -> dict[str, Any]:
         "help": f"{content}{option.help}{_task(option)}{allowed}{repeated}; default: {default(option)}",
         "panel": TITLES[option.group],
         "flag": option.flag,
+        "scores": option.scores,
     }
     return {key: value for key, value in known.items() if value}
 

@@ -74,10 +74,10 @@ async def test_answers_are_listed_with_their_scores(edge):
     assert listed == " 1   -0.3750  zwei rote Häuser\n 2  -12.5000  zwei Häuser\n"
     lines = await ask(edge, "translate", "--beam-size", 2, "--num-hypotheses", 2, lines="a cat\n\na cat\n")
     assert lines == listed + "\n" + listed
-    told = await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2, "--top-logprobs", 2)
-    assert len(told.splitlines()) == 2 + 2 * len(RESULT.tokens)
-    assert told.splitlines()[1].split()[0] == "-0.5000"
-    assert told.splitlines()[1].endswith("-3.0000")
+    output = await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2, "--top-logprobs", 2)
+    assert len(output.splitlines()) == 2 + 2 * len(RESULT.tokens)
+    assert output.splitlines()[1].split()[0] == "-0.5000"
+    assert output.splitlines()[1].endswith("-3.0000")
     whole = json.loads(await ask(edge, "translate", "a cat", "--beam-size", 2, "--num-hypotheses", 2, "--json"))
     assert [hypothesis["score"] for hypothesis in whole["hypotheses"]] == [-0.375, -12.5]
     assert whole["text"] == "zwei rote Häuser"
@@ -89,7 +89,7 @@ async def test_the_seed_of_a_sampled_answer_is_shown(edge):
     assert drawn.endswith(f"seed {edge.pool.requests[-1].seed}\n")
 
 
-def test_an_alignment_is_shown_as_words(capsys):
+def test_an_alignment_is_printed_as_words(capsys):
     hard = Alignment(source_spans=((0, 1), (1, 5), (5, 5)), target_spans=((0, 3), (3, 3)), positions=(1, 2))
     show_alignment(hard, "a cat", "cat")
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["cat", "cat"], ["(end)", "(end)"]]
@@ -101,14 +101,17 @@ def test_an_alignment_is_shown_as_words(capsys):
 async def test_targets_are_scored(edge):
     edge.pool.answer = answered(RESULT)
     arguments = ["score", "--model", "en-de"]
-    told = await ask(edge, *arguments, "a cat", "zwei rote Häuser", "--option", "length_penalty=0.5")
-    assert [line.split() for line in told.splitlines()[:3]] == [
+    output = await ask(
+        edge, *arguments, "a cat", "zwei rote Häuser", "--length-penalty", 0.5, "--option", "top_logprobs=1"
+    )
+    assert [line.split() for line in output.splitlines()[:3]] == [
         ["score", "-0.3750"],
         ["cumulative_logprob", "-1.8750"],
         ["perplexity", "1.4550"],
     ]
-    assert len(told.splitlines()) == 3 + len(RESULT.tokens)
-    assert edge.pool.requests[0].options.length_penalty == 0.5
+    assert len(output.splitlines()) == 3 + len(RESULT.tokens)
+    options = edge.pool.requests[0].options
+    assert (options.length_penalty, options.top_logprobs) == (0.5, 1)
     assert json.loads(await ask(edge, *arguments, "a cat", "zwei", "--json"))["score"] == -0.375
     lines = await ask(edge, *arguments, "--open", lines="a cat\tzwei\na cat\trote\n")
     assert lines == "-0.3750\t-1.8750\t1.4550\n" * 2

@@ -2,14 +2,14 @@ import re
 
 import pytest
 
-from cli.flags import DECODING, decoding_options, parse_options
+from cli.flags import DECODING, SCORING, decoding_options, parse_options
 from cli.terminal import UsageError
 from codegen.options import default
 from glossa.v1 import glossa_pb2 as pb
 from service.option_metadata import OPTIONS
 
 
-def test_each_option_is_read_as_its_field_holds_it():
+def test_options_are_parsed_to_the_types_of_their_fields():
     written = [
         "beam_size=4",
         "length-penalty=0.6",
@@ -26,7 +26,7 @@ def test_each_option_is_read_as_its_field_holds_it():
     }
 
 
-def test_lists_grow_with_each_mention():
+def test_repeated_list_options_are_concatenated():
     written = [
         "bad_words=a, b",
         "bad_words=c=d",
@@ -43,12 +43,12 @@ def test_lists_grow_with_each_mention():
 
 
 @pytest.mark.parametrize("name", pb.DecodingOptions.DESCRIPTOR.fields_by_name)
-def test_every_option_can_be_written(name):
+def test_every_option_can_be_given_by_name(name):
     assert name in parse_options([f"{name}=5:1" if name == "logit_bias" else f"{name}=1"])
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         (["beam_size"], "beam_size: must be NAME=VALUE"),
         (["beem-size=4"], "beem_size: unknown option; did you mean beam_size?"),
@@ -60,8 +60,8 @@ def test_every_option_can_be_written(name):
         (["allowed_tokens=5,"], "allowed_tokens: must be a whole number, got ''"),
     ],
 )
-def test_what_is_no_option_is_named_with_what_was_meant(written, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_invalid_options_are_rejected_with_a_hint(written, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         parse_options(written)
 
 
@@ -74,7 +74,11 @@ def test_every_option_has_a_flag_with_its_meaning_and_default():
         assert flag.help.endswith(f"default: {default(option)}")
 
 
-def test_flags_of_lists_are_read_like_options(tmp_path):
+def test_scoring_has_the_flags_of_the_options_that_it_accepts():
+    assert [name for name in SCORING if name != "option"] == [name for name in OPTIONS if OPTIONS[name].scores]
+
+
+def test_list_flags_are_parsed_like_options(tmp_path):
     (tmp_path / "grammar.lark").write_text("start: /ä+/", encoding="utf-8")
     given = {"allowed_tokens": ["5,6", "7"], "logit_bias": ["5:-1,6:2.5"], "stop": ["a, b", "c=d"], "top_k": None}
     assert decoding_options({**given, "lark": tmp_path / "grammar.lark", "phrases": []}) == {

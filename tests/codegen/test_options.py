@@ -42,6 +42,7 @@ def test_the_command_line_knows_every_option():
         "choices": ["none", "soft", "hard", "both"],
         "help": known["alignment"]["help"],
         "panel": "Additional output",
+        "scores": True,
     }
     assert {item["type"] for item in known.values()} == {"int", "float", "bool", "str", "list", "choice", "path"}
 
