@@ -1,6 +1,6 @@
-"""Attention as one HTML file that needs nothing else: no network, no server, no other file.
+"""Attention weights as one self-contained HTML file, which needs no network and no other file.
 
-The page itself is `attention_page.html` beside this module; here the numbers become the JSON that stands in it.
+The template is `attention_page.html` in this package; this module inserts the data as JSON.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from glossa.client.types import Attended
 
-PLACES = 4  # of a weight: a quarter of a colour's step
+PLACES = 4  # decimal places of a weight: a quarter of one colour step
 ORDER = ("encoder", "decoder", "cross")
 
 
 def page(attended: Attended, *, text: str, model: str = "") -> str:
-    """The whole file, UTF-8. text: what the client sent."""
+    """The HTML document. text: the text of the request."""
     data = json.dumps(page_data(attended, text=text, model=model), ensure_ascii=False, separators=(",", ":"))
     template = (resources.files("cli") / "attention_page.html").read_text(encoding="utf-8")
     return template.replace("@DATA@", data.replace("<", "\\u003c"))  # a text may contain </script>
 
 
 def page_data(attended: Attended, *, text: str, model: str = "") -> dict[str, Any]:
-    """What the page knows, as JSON values. kinds: of each the layers and heads there are; weights: row after row."""
+    """The data of the page as JSON values. kinds: layers and heads of each kind; weights: flattened by row."""
     kinds = []
     for kind in ORDER:
         matrices = [matrix for matrix in attended.matrices if matrix.kind == kind]

@@ -1,4 +1,4 @@
-"""`glossa demo`: the whole path on the embedded corpus, from training to answers of a server."""
+"""`glossa demo`: train on the embedded corpus, export, serve and translate."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def translate_unseen(address: str, unseen: Sequence[tuple[str, str]]) -> float:
                     f"\n  expected: {german}\n  first token {1e3 * answer.first_token_s:.1f} ms, "
                     f"{answer.generated_tokens} tokens in {1e3 * answer.total_s:.1f} ms"
                 )
-        asked = time.monotonic()
+        sent_s = time.monotonic()
         answers = [answer.text for answer in client.translate_batch(source for source, _ in unseen)]
-        seconds = time.monotonic() - asked
+        seconds = time.monotonic() - sent_s
     wrong = [(pair, text) for pair, text in zip(unseen, answers, strict=True) if text != pair[1]]
     exact = 1 - len(wrong) / len(unseen)
     typer.echo(f"\n{len(unseen)} sentences with unseen combinations in {seconds:.1f} s: {exact:.1%} exactly right")

@@ -1,4 +1,4 @@
-"""`glossa export` and `glossa verify`: a checkpoint to a verified bundle, and what is known of a bundle."""
+"""`glossa export` and `glossa verify`: write a verified bundle from a checkpoint, and check a bundle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DevelopmentText = Annotated[
     typer.Option(
         "--development",
         help="text on which int8 and int4 are compared with fp32: .tsv of sources and references, or one text a line; "
-        "models of an embedded corpus bring their own",
+        "models trained on an embedded corpus have a default",
     ),
 ]
 CalibrationText = Annotated[
@@ -191,25 +191,25 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
     for variant in manifest.variants:
         if variant.quantization is not None:
             console.print(scheme_table(variant))
-    told = f"{bundle}: {figures['bundle_bytes'] / 1e6:,.1f} MB"
+    summary = f"{bundle}: {figures['bundle_bytes'] / 1e6:,.1f} MB"
     if "ready_s" in figures:
-        told += (
+        summary += (
             f"; a server for it is ready in {figures['ready_s']:.1f} s with {figures['resident_bytes'] / 1e6:,.0f} MB"
         )
-    typer.echo(told)
+    typer.echo(summary)
 
 
 def scheme_table(variant: Variant) -> Table:
-    """The quantization schemes that were measured for a quantised variant."""
+    """The quantization schemes that were measured for a quantized variant."""
     from rich.table import Table
 
     kind = variant.quantization
     assert kind is not None
     place = f"blocks of {kind.block_size}" if kind.block_size else "scales by output"
-    kind_told = f"{kind.scheme}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, "
-    kind_told += f"{kind.kv_cache} caches"
+    description = f"{kind.scheme}, {kind.weight_bits}-bit weights, {place}, {kind.activations} activations, "
+    description += f"{kind.kv_cache} caches"
     if not kind.batch_invariant:
-        kind_told += "; answers may depend on the batch"
+        description += "; answers may depend on the batch"
     columns: dict[str, Callable[[SchemeMeasurement], str]] = {
         "scheme": lambda figures: figures.scheme,
         "texts": lambda figures: str(figures.evaluation_samples),
@@ -220,17 +220,17 @@ def scheme_table(variant: Variant) -> Table:
         "nats lost": lambda figures: shown(figures.nats_loss, "+.3f"),
         "tokens equal": lambda figures: shown(figures.equal_tokens, ".1%"),
         "tokens/s": lambda figures: f"{figures.tokens_per_s:.0f}",
-        "alone": lambda figures: f"{figures.single_stream_tokens_per_s:.0f}",
-        "taken": lambda figures: "yes" if figures.chosen else "",
+        "single-stream": lambda figures: f"{figures.single_stream_tokens_per_s:.0f}",
+        "selected": lambda figures: "yes" if figures.chosen else "",
     }
-    told = {name: [tell(figures) for figures in variant.comparison] for name, tell in columns.items()}
-    told = {name: column for name, column in told.items() if any(column)}
-    table = Table(*told, title=f"{variant.precision}: {kind_told}")
-    for row in zip(*told.values(), strict=True):
+    cells = {name: [format_cell(figures) for figures in variant.comparison] for name, format_cell in columns.items()}
+    cells = {name: column for name, column in cells.items() if any(column)}
+    table = Table(*cells, title=f"{variant.precision}: {description}")
+    for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
     return table
 
 
 def shown(value: float | None, form: str) -> str:
-    """A figure, or nothing where there is none."""
+    """A formatted figure; empty for None."""
     return "" if value is None else format(value, form)

@@ -1,6 +1,6 @@
-"""Attention as heat maps: lines for a terminal, with or without colours, and a picture.
+"""Attention heat maps: as lines for a terminal, with or without colour, and as an image file.
 
-matplotlib draws the picture and is imported only then, because a serving install has none.
+Only `draw` imports matplotlib, which a serving installation lacks. `cli.attention_page` writes the HTML page.
 """
 
 from __future__ import annotations
@@ -13,52 +13,52 @@ from rich.text import Text
 from glossa.client.types import Attended, AttentionMatrix, AttentionToken
 
 SHADES = " ·░▒▓█"
-"""A weight's share of the largest one in its map, so that a map can be read without colours."""
+"""Characters for a weight relative to the largest weight of its map, for terminals without colour."""
 
 COLOURS = ("#5b6575", "#7d8aa0", "#6f9bd1", "#3f7fca", "#e07b39", "#b3430e")
-"""The same in colours that stay apart on light and dark paper and for those who see no red or green."""
+"""Colours for the same steps; distinct on light and dark backgrounds and with red-green colour blindness."""
 
-CELL = 2  # characters of a weight: about as wide as a line is high
-LABEL, TALL = 16, 10  # characters of a token at the left, and on top
-LABELLED = 4  # maps of a picture that have room for the names of their tokens
+CELL = 2  # characters per weight, so that a cell is about square
+LABEL, TALL = 16, 10  # longest row and column labels, characters
+LABELLED = 4  # an image with at most this many maps has token labels
 
 
 class DrawingError(Exception):
-    """A picture cannot be drawn here."""
+    """An image cannot be drawn."""
 
 
 def label(token: AttentionToken) -> str:
-    """What stands for a token: its text without the blank before it, and a mark where that is all."""
+    """The text of a token without its leading blank; ␣ for a token of blanks."""
     return token.text.strip() or "␣"
 
 
 def title(matrix: AttentionMatrix) -> str:
+    """The kind, layer and head of a map."""
     layer = f"layer {matrix.layer}" if matrix.layer else "mean of layers"
     head = f"head {matrix.head}" if matrix.head else "mean of heads"
     return f"{matrix.kind}, {layer}, {head}"
 
 
 def lines(attended: Attended, matrix: AttentionMatrix, *, width: int = 80) -> Iterator[Text]:
-    """One map: names of the columns from top to bottom, then a line for each row. Columns that do not fit beside each
-    other in `width` characters follow below."""
+    """One map: vertical column labels, then one line per row. Columns beyond `width` characters are printed below."""
     rows = [label(token) for token in attended.rows(matrix.kind)]
     columns = [label(token) for token in attended.columns(matrix.kind)]
     most = max(max(row) for row in matrix.rows)
     space = min(LABEL, max(map(len, rows)))
-    at_once = max(1, (width - space - 1) // CELL)
+    columns_per_block = max(1, (width - space - 1) // CELL)
     yield Text(title(matrix), style="bold")
-    for first in range(0, len(columns), at_once):
-        yield from _standing(columns[first : first + at_once], space)
+    for first in range(0, len(columns), columns_per_block):
+        yield from _vertical_labels(columns[first : first + columns_per_block], space)
         for name, weights in zip(rows, matrix.rows, strict=True):
             line = Text(f"{_cut(name, space):>{space}} ")
-            for weight in weights[first : first + at_once]:
+            for weight in weights[first : first + columns_per_block]:
                 shade = _shade(weight, most)
                 line.append(SHADES[shade] * CELL, style=COLOURS[shade])
             yield line
 
 
-def _standing(names: Sequence[str], space: int) -> Iterator[Text]:
-    """Names side by side, each from top to bottom, all of them ending in the last line."""
+def _vertical_labels(names: Sequence[str], space: int) -> Iterator[Text]:
+    """Lines of vertical labels, aligned at the bottom."""
     cut = [_cut(name, TALL) for name in names]
     height = max(map(len, cut))
     for place in range(height):
@@ -67,7 +67,7 @@ def _standing(names: Sequence[str], space: int) -> Iterator[Text]:
 
 
 def _shade(weight: float, most: float) -> int:
-    """0 for next to nothing, the last for the largest; the others share what is between evenly."""
+    """The index into SHADES and COLOURS: equal intervals from 0 to the largest weight."""
     share = weight / most if most > 0 else 0.0
     return min(len(SHADES) - 1, int(share * len(SHADES)))
 
@@ -77,31 +77,33 @@ def _cut(text: str, most: int) -> str:
 
 
 def draw(attended: Attended, file: Path) -> None:
-    """All maps as one picture, in the format that the file's name ends with. Raises DrawingError, OSError."""
+    """Draw all maps, one row of maps per kind and layer. The suffix of `file` selects the format.
+
+    Raises DrawingError, OSError.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise DrawingError(
-            "a picture needs matplotlib, which is not installed here; fix: pip install matplotlib, or take --html, "
-            "which needs nothing"
+            "--png needs matplotlib, which is not installed; fix: pip install matplotlib, or use --html instead"
         ) from None
-    lines_of: dict[tuple[str, int], list[AttentionMatrix]] = {}
+    by_layer: dict[tuple[str, int], list[AttentionMatrix]] = {}
     for matrix in attended.matrices:
-        lines_of.setdefault((matrix.kind, matrix.layer), []).append(matrix)
-    across = max(map(len, lines_of.values()))
+        by_layer.setdefault((matrix.kind, matrix.layer), []).append(matrix)
+    columns = max(map(len, by_layer.values()))
     has_names = len(attended.matrices) <= LABELLED
     longest = max(len(attended.rows("decoder")), len(attended.columns("encoder")), 1)
     side = max(4.0, 0.28 * longest + 1.5) if has_names else 1.8
-    figure = Figure(figsize=(side * across, side * len(lines_of)), layout="constrained")
+    figure = Figure(figsize=(side * columns, side * len(by_layer)), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(len(lines_of), across, squeeze=False)
-    for line, matrices in zip(axes, lines_of.values(), strict=True):
-        for place, axis in enumerate(line):
-            if place >= len(matrices):
+    axes = figure.subplots(len(by_layer), columns, squeeze=False)
+    for row, matrices in zip(axes, by_layer.values(), strict=True):
+        for index, axis in enumerate(row):
+            if index >= len(matrices):
                 axis.set_axis_off()
                 continue
-            matrix = matrices[place]
+            matrix = matrices[index]
             axis.imshow(matrix.rows, cmap="Blues", vmin=0.0, aspect="equal", interpolation="nearest")
             axis.set_title(title(matrix), fontsize=10 if has_names else 7)
             names = (attended.columns(matrix.kind), attended.rows(matrix.kind)) if has_names else ((), ())
@@ -109,5 +111,5 @@ def draw(attended: Attended, file: Path) -> None:
             axis.set_yticks(range(len(names[1])), map(label, names[1]))
     try:
         figure.savefig(file, dpi=150)
-    except ValueError as error:  # a format that is none
+    except ValueError as error:  # an unknown format
         raise DrawingError(f"{file}: {error}") from None

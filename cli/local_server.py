@@ -1,4 +1,4 @@
-"""Servers on this machine: one for a bundle in a process of its own, whether one is ready, who listens on a port."""
+"""Servers on this machine: starts one for a bundle, checks readiness, and finds the process that listens on a port."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fetch(url: str) -> str:
 
 
 def is_ready(ops: str) -> bool:
-    """Whether the server behind this ops URL says that it serves."""
+    """Whether the server with this ops URL reports that it is ready."""
     try:
         fetch(f"{ops}/readyz")
     except (urllib.error.URLError, ConnectionError):
@@ -52,7 +52,7 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
     flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
     command = [sys.executable, "-P", "-m", "cli.main", "serve", f"model={bundle}", *flags]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the modules of this process
-    with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
+    with tempfile.TemporaryFile("w+") as log:  # a file, as a full pipe without a reader would block the server
         process = subprocess.Popen(command, stderr=log, env=environment)
         ops = f"http://127.0.0.1:{http_port}"
         try:

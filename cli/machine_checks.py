@@ -1,7 +1,7 @@
-"""Checks of this machine for `glossa doctor`: what is installed, what is missing, and the fix.
+"""Checks of this machine for `glossa doctor`: installed packages, hardware, limits and bundles, each with a fix.
 
-`examine` changes nothing: it opens no session and starts no server, and binds a port only for a moment. It also runs
-without torch and onnx, which serving does not need, and reports that they are missing.
+`examine` has no lasting effect: it creates no ONNX session and starts no server; it binds each port briefly. It runs
+without torch and onnx, which serving does not need, and reports them as missing.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ Status = Literal["ok", "warn", "fail"]
 
 SERVING = ("onnxruntime", "grpcio", "protobuf", "tokenizers", "numpy", "prometheus-client", "pydantic-settings")
 TRAINING = ("torch", "onnx", "onnxscript", "safetensors", "sacrebleu")
+INSTALL = "pip install glossa, or make setup"
 ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distributions of one library
 
-# What a starting server stays below: the runtime and its libraries, and per byte of a bundle the weights as packed,
-# once more for a single busy engine, and the file that is just being read.
+# Upper bounds of a starting server's memory: the runtime with its libraries; per byte of a bundle its packed weights,
+# a second copy for the single busy engine, and the file that is being read.
 RUNTIME_BYTES = 150 << 20
 BYTES_PER_BUNDLE_BYTE = 2.5
 
-FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # one instruction for sums of int8 products
+FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # features with one instruction for an int8 dot product
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One finding. warn: works, but less well or not for everything; fail: serving will not work. `fix` is then set."""
+    """The result of one check. warn: slower or incomplete; fail: serving does not work. Both set `fix`."""
 
     name: str
     status: Status
@@ -53,7 +54,7 @@ def examine(
     ports: Sequence[int] = (50051, 9464),
     root: Path = Path("/"),
 ) -> list[Check]:
-    """Every check, in the order a person would ask. `root`: where /proc, /sys and /dev are found."""
+    """All checks, in the order of the report. root: directory that contains proc, sys and dev."""
     manifests = {path: _load(path) for path in bundles}
     loaded = [item for item in manifests.values() if isinstance(item, Manifest)]
     return [
@@ -81,7 +82,7 @@ def _package(name: str, *, required: bool) -> Check:
         except metadata.PackageNotFoundError:
             continue
     if required:
-        return Check(name=name, status="fail", value="not installed", fix="pip install glossa, or make setup")
+        return Check(name=name, status="fail", value="not installed", fix=INSTALL)
     return Check(
         name=name,
         status="warn",
@@ -92,18 +93,18 @@ def _package(name: str, *, required: bool) -> Check:
 
 def _providers(root: Path) -> Check:
     try:
-        from service.runtime.sessions import available_providers  # loads onnxruntime, which may be what is missing
+        from service.runtime.sessions import available_providers  # imports onnxruntime, which may be missing
 
         providers = available_providers()
     except ImportError as error:
-        fix = "pip install glossa, or make setup"
+        fix = INSTALL
         return Check(name="execution providers", status="fail", value=f"none: {error}", fix=fix)
     value = ", ".join(providers)
     if "CUDAExecutionProvider" not in providers and (root / "proc/driver/nvidia/version").exists():
         return Check(
             name="execution providers",
             status="warn",
-            value=f"{value}; there is an NVIDIA driver, but this ONNX Runtime cannot use it",
+            value=f"{value}; an NVIDIA driver is installed, but this ONNX Runtime cannot use it",
             fix="pip uninstall onnxruntime, then pip install -r requirements/gpu.in",
         )
     return Check(name="execution providers", status="ok", value=value)
@@ -120,16 +121,16 @@ def _processor(root: Path) -> Check:
         fix = "serve on a processor with AVX2; without it matrix products are several times slower"
         return Check(name="processor", status="warn", value=value, fix=fix)
     if platform.machine() in ("x86_64", "AMD64") and not known & FAST_INT8:
-        fix = "serve on a processor with VNNI or AMX, where int8 is faster; what is computed is the same"
+        fix = "serve on a processor with VNNI or AMX, where int8 is faster; the results are the same"
         return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is slow", fix=fix)
     return Check(name="processor", status="ok", value=value)
 
 
 def _cores(root: Path) -> Check:
     try:
-        from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # loads pydantic, which may be missing
+        from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # imports pydantic, which may be missing
     except ImportError as error:
-        fix = "pip install glossa, or make setup"
+        fix = INSTALL
         return Check(name="cores", status="fail", value=f"{os.cpu_count()}; {error}", fix=fix)
     found = processors(root)
     usable, present = found.usable, os.cpu_count() or 1
@@ -137,7 +138,7 @@ def _cores(root: Path) -> Check:
     if found.allowed < present:
         limits.append(f"the affinity mask allows {found.allowed}")
     if found.cores < found.allowed:
-        limits.append(f"they are hyperthreads of {found.cores} cores, which multiply no faster with two")
+        limits.append(f"they are hyperthreads of {found.cores} cores, and sharing a core does not speed up GEMM")
     if found.quota is not None and found.quota < found.cores:
         limits.append(f"cgroups allow the time of {found.quota:g}")
     value = f"{usable} usable of {present}" + (f" ({'; '.join(limits)})" if limits else "")
@@ -148,12 +149,12 @@ def _cores(root: Path) -> Check:
 
 
 def _huge_pages(root: Path) -> Check:
-    has_them = has_huge_pages(os.environ)
-    obstacle = obstacle_to_huge_pages({} if has_them else os.environ, root)
-    if obstacle is None and has_them:
-        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: packed weights lie in large pages")
+    is_enabled = has_huge_pages(os.environ)
+    obstacle = obstacle_to_huge_pages({} if is_enabled else os.environ, root)
+    if obstacle is None and is_enabled:
+        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: packed weights are in huge pages")
     if obstacle is None:
-        return Check(name="huge pages", status="ok", value="`glossa serve` starts itself with large pages for weights")
+        return Check(name="huge pages", status="ok", value="`glossa serve` restarts itself with huge pages")
     libc = "glibc " + ".".join(map(str, SINCE))
     fix = f"start with {VARIABLE}={TUNABLE}, on {libc} or newer and a kernel with [madvise] in /{SWITCH}"
     return Check(name="huge pages", status="warn", value=f"none: {obstacle}; steps are 5-10 % slower", fix=fix)
@@ -163,16 +164,16 @@ def _memory(root: Path, manifests: Iterable[Manifest]) -> Check:
     available = min(_available_bytes(root), default=None)
     need = RUNTIME_BYTES + int(BYTES_PER_BUNDLE_BYTE * sum(map(_bytes, manifests)))
     if available is None:
-        return Check(name="memory", status="warn", value="not known", fix=f"see that {_mb(need)} are free")
+        return Check(name="memory", status="warn", value="unknown", fix=f"make sure that {_mb(need)} are free")
     value = f"{_mb(available)} available, {_mb(need)} needed"
     if available < need:
-        fix = "stop something else, raise the container's memory limit, or serve fewer bundles"
+        fix = "stop other processes, raise the container's memory limit, or serve fewer bundles"
         return Check(name="memory", status="fail", value=value, fix=fix)
     return Check(name="memory", status="ok", value=value)
 
 
 def _available_bytes(root: Path) -> Iterator[int]:
-    """What the machine has free, and what each cgroup (version 2) around this process still allows."""
+    """Available memory of the machine and of each cgroup (version 2) that contains this process."""
     if free := re.search(r"^MemAvailable:\s+(\d+) kB", _read(root / "proc/meminfo"), re.MULTILINE):
         yield int(free[1]) << 10
     own = re.search(r"^0::(/.*)$", _read(root / "proc/self/cgroup"), re.MULTILINE)
@@ -181,7 +182,7 @@ def _available_bytes(root: Path) -> Iterator[int]:
         limit, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
         cached = re.search(r"^inactive_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
         if limit.isdigit() and used.isdigit():
-            yield int(limit) - int(used) + (int(cached[1]) if cached else 0)  # cached files give way
+            yield int(limit) - int(used) + (int(cached[1]) if cached else 0)  # the kernel reclaims cached files
         group = group.parent
 
 
@@ -192,7 +193,7 @@ def _port(host: str, port: int) -> Check:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free for a server
             probe.bind((host, port))
     except OSError as error:
-        fix = "stop what listens there, or choose another with --port or --http-port"
+        fix = "stop the process that listens there, or choose another port with --port or --http-port"
         process = process_at(port)
         value = f"{host}: {error.strerror}" + (f" by {process}" if process else "")
         return Check(name=name, status="fail", value=value, fix=fix)

@@ -16,15 +16,15 @@ def test_a_checkpoint_cut_short_is_not_exported(trained, tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_quantised_bundle_says_what_its_form_was_measured_to_lose(trained, tmp_path):
+def test_a_quantized_bundle_reports_the_measured_loss_of_its_scheme(trained, tmp_path):
     out = tmp_path / "bundle"
     report = json.loads(
         run("export", trained, out, "--precision", "int8", "--scheme", "w8a8-dynamic", "--max-loss", 100, "--json")
     )
     assert report["passed"]
-    told = report["quantized"]["int8"]
-    assert told["quantization"]["scheme"] == "w8a8-dynamic"
-    assert [(figures["scheme"], figures["chosen"]) for figures in told["comparison"]] == [
+    int8 = report["quantized"]["int8"]
+    assert int8["quantization"]["scheme"] == "w8a8-dynamic"
+    assert [(figures["scheme"], figures["chosen"]) for figures in int8["comparison"]] == [
         ("fp32", False),
         ("w8a8-dynamic", True),
     ]
@@ -33,7 +33,7 @@ def test_a_quantised_bundle_says_what_its_form_was_measured_to_lose(trained, tmp
     assert "int8: w8a8-dynamic, 8-bit weights" in " ".join(shown.split())
 
 
-def test_forms_that_do_not_fit_are_refused(trained, tmp_path):
+def test_invalid_precisions_and_schemes_are_rejected(trained, tmp_path):
     out = tmp_path / "bundle"
     assert "must be of fp32, fp16, int8, int4" in run("export", trained, out, "--precision", "int2", fails=True)
     refusal = run("export", trained, out, "--precision", "fp32", "--scheme", "w8a8-static", fails=True)

@@ -48,75 +48,75 @@ def attended(source=ANIMAL, target=BANK):
     )
 
 
-def printed(seen, matrix, width=200):
+def printed(reported, matrix, width=200):
     plain = Console(width=width, color_system=None)
     with plain.capture() as capture:
-        for line in lines(seen, matrix, width=width):
+        for line in lines(reported, matrix, width=width):
             plain.print(line, no_wrap=True, crop=False)
     return capture.get().splitlines()
 
 
-def test_a_map_can_be_read_without_colours():
-    seen = attended()
-    first, *rest = printed(seen, seen.matrices[0])
+def test_a_map_is_readable_without_colour():
+    reported = attended()
+    first, *rest = printed(reported, reported.matrices[0])
     assert first == "encoder, layer 1, head 1"
     (row,) = [line for line in rest if line.strip().startswith("it ")]
     assert row.index("██") == row.index("it") + 3 + 2  # the second column: "animal"
     assert row.count("█") == 2
 
 
-def test_names_stand_over_their_columns():
-    seen = attended()
-    _, *rest = printed(seen, seen.matrices[0])
+def test_column_labels_are_vertical_above_their_columns():
+    reported = attended()
+    _, *rest = printed(reported, reported.matrices[0])
     space = len("because") + 1
-    standing = rest[: len(rest) - len(seen.source)]
-    column = "".join(line[space + 2 : space + 3] or " " for line in standing)
+    header = rest[: len(rest) - len(reported.source)]
+    column = "".join(line[space + 2 : space + 3] or " " for line in header)
     assert column.strip() == "animal"
 
 
-def test_columns_that_do_not_fit_follow_below():
-    seen = attended()
-    wide, narrow = printed(seen, seen.matrices[2]), printed(seen, seen.matrices[2], width=24)
+def test_columns_beyond_the_width_are_printed_below():
+    reported = attended()
+    wide, narrow = printed(reported, reported.matrices[2]), printed(reported, reported.matrices[2], width=24)
     assert max(map(len, narrow)) <= 24 < max(map(len, wide))
-    rows = len(seen.predicted)
+    rows = len(reported.predicted)
     assert sum(line.strip().startswith("river") for line in narrow) > sum(
         line.strip().startswith("river") for line in wide
     )
     assert "".join(wide[-rows:]).count("█") == "".join(narrow).count("█")
 
 
-def test_weights_are_coloured_where_there_are_colours():
-    seen = attended()
+def test_weights_are_coloured_in_a_colour_terminal():
+    reported = attended()
     console = Console(width=200, color_system="truecolor", force_terminal=True)
     with console.capture() as capture:
-        for line in lines(seen, seen.matrices[0], width=200):
+        for line in lines(reported, reported.matrices[0], width=200):
             console.print(line)
     assert "\x1b[38;2;179;67;14m██" in capture.get()
 
 
-def test_a_token_without_letters_has_a_mark():
+def test_a_token_of_blanks_has_a_visible_label():
     assert [label(AttentionToken(0, text, (0, 0))) for text in (" the", " ", "<eos>")] == ["the", "␣", "<eos>"]
 
 
-def test_a_page_holds_every_number_and_needs_no_network():
-    seen = attended()
-    html = page(seen, text=ANIMAL, model="demo")
+def test_a_page_contains_all_weights_and_needs_no_network():
+    reported = attended()
+    html = page(reported, text=ANIMAL, model="demo")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
-    told = json.loads(data)
-    assert told == json.loads(json.dumps(page_data(seen, text=ANIMAL, model="demo")))
-    assert (told["text"], told["answer"], told["model"]) == (ANIMAL, BANK, "demo")
-    assert told["kinds"] == [
+    data_of_page = json.loads(data)
+    assert data_of_page == json.loads(json.dumps(page_data(reported, text=ANIMAL, model="demo")))
+    assert (data_of_page["text"], data_of_page["answer"], data_of_page["model"]) == (ANIMAL, BANK, "demo")
+    assert data_of_page["kinds"] == [
         {"kind": "encoder", "layers": [1], "heads": [1, 2]},
         {"kind": "cross", "layers": [2], "heads": [0]},
     ]
-    assert [len(matrix["weights"]) for matrix in told["matrices"]] == [144, 144, 108]
-    assert told["matrices"][0]["weights"][:12] == [round(1 / 12, 4)] * 12
-    assert [token["text"] for token in told["predicted"]][-2:] == [" river", "<eos>"]
+    assert [len(matrix["weights"]) for matrix in data_of_page["matrices"]] == [144, 144, 108]
+    assert data_of_page["matrices"][0]["weights"][:12] == [round(1 / 12, 4)] * 12
+    assert [token["text"] for token in data_of_page["predicted"]][-2:] == [" river", "<eos>"]
     assert not re.search(r"https?://|//cdn|@import|url\(", html)
     assert "@DATA@" not in html
 
 
-def test_a_text_cannot_leave_its_place_in_the_page():
+def test_text_in_the_page_is_escaped():
     text = "</script><script>alert(1)</script> <!-- & @DATA@"
     html = page(attended(), text=text)
     assert html.count("<script") == 2
@@ -124,14 +124,14 @@ def test_a_text_cannot_leave_its_place_in_the_page():
     assert json.loads(data)["text"] == text
 
 
-def test_a_picture_is_drawn(tmp_path):
+def test_an_image_is_drawn(tmp_path):
     draw(attended(), tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DrawingError, match="not supported"):
         draw(attended(), tmp_path / "maps.txt")
 
 
-def test_without_matplotlib_a_picture_says_what_to_install(tmp_path, monkeypatch):
+def test_an_image_without_matplotlib_fails_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(DrawingError, match="pip install matplotlib, or take --html"):
+    with pytest.raises(DrawingError, match="pip install matplotlib, or use --html"):
         draw(attended(), tmp_path / "maps.png")

@@ -84,7 +84,7 @@ def test_texts_are_those_of_the_seed():
 # ---- what became of them
 
 
-def test_requests_are_sent_at_their_moments_whatever_the_answers_take():
+def test_requests_are_sent_on_schedule_however_long_answers_take():
     done = load(steady(7.0), plan(0.5, 1.0, 1.25))
     assert [outcome.sent_s for outcome in done.outcomes] == pytest.approx([0.5, 1.0, 1.25])
     assert [outcome.end_to_end_s for outcome in done.outcomes] == pytest.approx([7.0, 7.0, 7.0])
@@ -102,7 +102,7 @@ def test_times_of_an_answer():
     assert outcome.end_to_end_s == pytest.approx(0.875)
 
 
-def test_events_without_tokens_are_no_tokens():
+def test_events_without_tokens_are_not_pieces():
     async def send(text):
         yield 0
         await asyncio.sleep(0.5)
@@ -141,7 +141,7 @@ def test_requests_of_the_warm_up_do_not_count():
     assert [outcome.intended_s for outcome in done.counted] == [2.0, 4.999]
 
 
-def test_failures_tell_their_status():
+def test_failures_have_their_status():
     async def send(text):
         await asyncio.sleep(0.5)
         if text == "bad":
@@ -207,7 +207,7 @@ def test_failures_are_missed_however_soon_they_come():
 # ---- closed loop
 
 
-def test_clients_of_a_closed_loop_ask_when_they_are_answered():
+def test_clients_of_a_closed_loop_send_after_each_answer():
     texts = drawn(["x"])
     work = run_closed_loop(steady(1.0), texts, concurrency=3, window=Window(warm_up_s=1.5, duration_s=3), wait_s=5)
     done = run_virtually(work)
@@ -219,7 +219,7 @@ def test_clients_of_a_closed_loop_ask_when_they_are_answered():
     assert {outcome.status for outcome in done.outcomes} == {OK}
 
 
-def test_refused_clients_of_a_closed_loop_pause():
+def test_rejected_clients_of_a_closed_loop_pause():
     async def send(text):
         raise SendFailed("UNAVAILABLE")
         yield 1
@@ -230,7 +230,7 @@ def test_refused_clients_of_a_closed_loop_pause():
     assert {outcome.status for outcome in done.outcomes} == {"UNAVAILABLE"}
 
 
-def test_a_closed_loop_waits_no_longer_than_it_is_told():
+def test_a_closed_loop_waits_at_most_wait_s():
     window = Window(warm_up_s=0, duration_s=1)
     done = run_virtually(run_closed_loop(steady(100.0), drawn(["x"]), concurrency=2, window=window, wait_s=5))
     assert [outcome.status for outcome in done.outcomes] == [UNFINISHED] * 2

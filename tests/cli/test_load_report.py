@@ -55,7 +55,7 @@ def test_percentiles_are_numpys(count, q):
     assert percentile(values, q) == pytest.approx(np.percentile(values, q), rel=1e-12)
 
 
-def test_percentiles_of_what_never_ends():
+def test_percentiles_with_infinite_values():
     values = [*range(99), math.inf]
     assert percentile(values, 98) == pytest.approx(97.02)
     assert percentile(values, 99) == math.inf
@@ -63,59 +63,59 @@ def test_percentiles_of_what_never_ends():
 
 
 def test_spread_is_in_milliseconds():
-    told = spread([0.001 * number for number in range(1, 102)])
-    assert told is not None
-    assert dataclasses.astuple(told) == pytest.approx((51.0, 51.0, 91.0, 96.0, 100.0, 101.0))
+    data = spread([0.001 * number for number in range(1, 102)])
+    assert data is not None
+    assert dataclasses.astuple(data) == pytest.approx((51.0, 51.0, 91.0, 96.0, 100.0, 101.0))
     assert spread([]) is None
 
 
 def test_figures_of_a_load():
     outcomes = [outcome(at_s) for at_s in (2.0, 12.0, 14.0, 16.0)]
-    told = made(*outcomes, outcome(18.0, first_s=0.5, gaps_s=(1.5,)))
-    assert (told.requests, told.answered, told.failed, told.tokens) == (4, 4, 0, 11)
-    assert (told.offered_rps, told.achieved_rps, told.tokens_per_s) == pytest.approx((4 / 20, 4 / 20, 11 / 20))
-    assert (told.goodput_rps, told.good_share) == pytest.approx((3 / 20, 3 / 4))
-    assert told.end_to_end_ms is not None
-    assert (told.end_to_end_ms.p50, told.end_to_end_ms.max) == pytest.approx((300.0, 2000.0))
-    assert told.first_token_ms is not None
-    assert told.first_token_ms.mean == pytest.approx((3 * 100 + 500) / 4)
-    assert told.inter_token_ms is not None
-    assert told.inter_token_ms.mean == pytest.approx((6 * 100 + 1500) / 7)
-    assert told.per_token_ms is not None
-    assert told.per_token_ms.mean == pytest.approx((3 * 100 + 1500) / 4)
-    assert told.cpu_share == pytest.approx(0.05)
+    data = made(*outcomes, outcome(18.0, first_s=0.5, gaps_s=(1.5,)))
+    assert (data.requests, data.answered, data.failed, data.tokens) == (4, 4, 0, 11)
+    assert (data.offered_rps, data.achieved_rps, data.tokens_per_s) == pytest.approx((4 / 20, 4 / 20, 11 / 20))
+    assert (data.goodput_rps, data.good_share) == pytest.approx((3 / 20, 3 / 4))
+    assert data.end_to_end_ms is not None
+    assert (data.end_to_end_ms.p50, data.end_to_end_ms.max) == pytest.approx((300.0, 2000.0))
+    assert data.first_token_ms is not None
+    assert data.first_token_ms.mean == pytest.approx((3 * 100 + 500) / 4)
+    assert data.inter_token_ms is not None
+    assert data.inter_token_ms.mean == pytest.approx((6 * 100 + 1500) / 7)
+    assert data.per_token_ms is not None
+    assert data.per_token_ms.mean == pytest.approx((3 * 100 + 1500) / 4)
+    assert data.cpu_share == pytest.approx(0.05)
 
 
 def test_the_warm_up_counts_only_in_what_arrives_later():
     slow = outcome(2.0, first_s=9.0, gaps_s=(0.5, 30.0))  # tokens at 11, 11.5 and 41.5 s
-    told = made(slow, outcome(12.0))
-    assert (told.requests, told.answered) == (1, 1)
-    assert told.end_to_end_ms is not None
-    assert told.end_to_end_ms.max == pytest.approx(300.0)
-    assert told.tokens_per_s == pytest.approx(5 / 20)
-    assert told.achieved_rps == pytest.approx(1 / 20)
+    data = made(slow, outcome(12.0))
+    assert (data.requests, data.answered) == (1, 1)
+    assert data.end_to_end_ms is not None
+    assert data.end_to_end_ms.max == pytest.approx(300.0)
+    assert data.tokens_per_s == pytest.approx(5 / 20)
+    assert data.achieved_rps == pytest.approx(1 / 20)
 
 
-def test_answers_behind_the_measured_time_are_no_throughput():
-    told = made(outcome(29.9, first_s=0.05, gaps_s=(0.5,)))
-    assert (told.answered, told.good_share) == (1, 1.0)
-    assert told.tokens_per_s == pytest.approx(1 / 20)
-    assert told.achieved_rps == 0
+def test_answers_after_the_measured_time_do_not_count_as_throughput():
+    data = made(outcome(29.9, first_s=0.05, gaps_s=(0.5,)))
+    assert (data.answered, data.good_share) == (1, 1.0)
+    assert data.tokens_per_s == pytest.approx(1 / 20)
+    assert data.achieved_rps == 0
 
 
 def test_failures_are_counted_by_status_and_never_good():
     failed = [outcome(13.0, status="UNAVAILABLE", message="gone"), outcome(14.0, status="UNAVAILABLE", message="later")]
-    told = made(outcome(12.0), *failed, outcome(15.0, status=UNFINISHED))
-    assert told.statuses == {"UNAVAILABLE": 2, OK: 1, UNFINISHED: 1}
-    assert told.failures == {"UNAVAILABLE": "gone"}
-    assert (told.answered, told.failed, told.good_share) == (1, 3, 0.25)
-    assert told.objective_ms == {"end_to_end_ms": None}
-    assert not told.sustained
-    assert any("still running" in warning for warning in told.warnings)
-    assert "UNAVAILABLE: 2  gone" in block(told)
+    data = made(outcome(12.0), *failed, outcome(15.0, status=UNFINISHED))
+    assert data.statuses == {"UNAVAILABLE": 2, OK: 1, UNFINISHED: 1}
+    assert data.failures == {"UNAVAILABLE": "gone"}
+    assert (data.answered, data.failed, data.good_share) == (1, 3, 0.25)
+    assert data.objective_ms == {"end_to_end_ms": None}
+    assert not data.sustained
+    assert any("still running" in warning for warning in data.warnings)
+    assert "UNAVAILABLE: 2  gone" in block(data)
 
 
-def test_a_service_does_not_become_faster_by_refusing():
+def test_rejections_do_not_improve_latency():
     answered = [outcome(10 + 0.1 * number) for number in range(98)]
     refused = [outcome(20 + number, status="RESOURCE_EXHAUSTED") for number in range(2)]
     assert made(*answered, *answered, *refused[:1]).sustained
@@ -134,9 +134,9 @@ def test_a_rate_is_sustained_when_every_percentile_is_within_its_limit():
         ({"inter_token_s": 0.29}, False),
         ({"inter_token_s": 0.29, "percentile": 50.0}, True),
     ):
-        told = made(*outcomes, objectives=Objectives(**limits))
-        assert told.sustained == expected, limits
-        assert told.good_share == (1.0 if expected else 0.0), limits
+        data = made(*outcomes, objectives=Objectives(**limits))
+        assert data.sustained == expected, limits
+        assert data.good_share == (1.0 if expected else 0.0), limits
     both = Objectives(first_token_s=1.0, inter_token_s=1.0)
     assert made(*outcomes, objectives=both).objective_ms == pytest.approx(
         {"end_to_end_ms": 600.0, "first_token_ms": 200.0, "inter_token_ms": 300.0}
@@ -157,27 +157,27 @@ def test_an_answer_without_tokens_never_had_a_first_one():
     assert made(silent, objectives=limits).objective_ms["first_token_ms"] is None
 
 
-def test_unary_calls_tell_no_times_of_tokens():
-    told = made(outcome(12.0), is_streamed=False)
-    assert (told.first_token_ms, told.inter_token_ms, told.per_token_ms) == (None, None, None)
-    assert told.tokens == 3
-    assert "first token" not in block(told)
+def test_unary_calls_have_no_token_latencies():
+    data = made(outcome(12.0), is_streamed=False)
+    assert (data.first_token_ms, data.inter_token_ms, data.per_token_ms) == (None, None, None)
+    assert data.tokens == 3
+    assert "first token" not in block(data)
 
 
-def test_a_late_generator_is_named():
+def test_a_late_generator_is_reported():
     outcomes = [outcome(10 + 0.1 * number) for number in range(150)]
     assert made(*outcomes).warnings == ()
     late = [dataclasses.replace(item, sent_s=item.intended_s + 0.02) for item in outcomes]
-    told = made(*late)
-    assert (told.lag_p99_ms, told.lag_max_ms) == pytest.approx((20.0, 20.0))
-    (warning,) = told.warnings
+    data = made(*late)
+    assert (data.lag_p99_ms, data.lag_max_ms) == pytest.approx((20.0, 20.0))
+    (warning,) = data.warnings
     assert "20 ms late" in warning
     assert "nice" in warning
     slow = [outcome(10 + 0.1 * number, first_s=0.7, lag_s=0.02) for number in range(150)]
     assert made(*slow).warnings == ()  # 20 of 900 ms
 
 
-def test_a_busy_generator_too_few_connections_and_too_few_requests_are_named():
+def test_a_busy_generator_too_few_connections_and_too_few_requests_are_reported():
     outcomes = [outcome(10 + 0.1 * number) for number in range(150)]
     (busy,) = figures(load(*outcomes, cpu_s=29.0), Objectives(), rate=5.0).warnings
     assert "0.97 of the one core" in busy
@@ -188,18 +188,18 @@ def test_a_busy_generator_too_few_connections_and_too_few_requests_are_named():
 
 
 def test_a_load_without_requests_is_not_sustained():
-    told = made(outcome(3.0))
-    assert (told.requests, told.sustained, told.end_to_end_ms) == (0, False, None)
-    assert "no request was scheduled in the measured time" in told.warnings[0]
-    json.dumps(as_json(told), allow_nan=False)
-    block(told)
+    data = made(outcome(3.0))
+    assert (data.requests, data.sustained, data.end_to_end_ms) == (0, False, None)
+    assert "no request was scheduled in the measured time" in data.warnings[0]
+    json.dumps(as_json(data), allow_nan=False)
+    block(data)
 
 
 def test_a_load_cut_short_is_not_sustained():
-    told = figures(load(outcome(12.0), is_cut_short=True, wall_s=15.0), Objectives(), rate=5.0)
-    assert told.offered_rps == pytest.approx(1 / 5)
-    assert not told.sustained
-    assert "NOT sustained, cut short" in block(told)
+    data = figures(load(outcome(12.0), is_cut_short=True, wall_s=15.0), Objectives(), rate=5.0)
+    assert data.offered_rps == pytest.approx(1 / 5)
+    assert not data.sustained
+    assert "NOT sustained, cut short" in block(data)
 
 
 @pytest.mark.parametrize("requests", [1, 2, 50, 100, 101, 300])
@@ -250,9 +250,9 @@ def test_loads_cut_short_are_marked_and_drawn_as_lines(tmp_path):
 
 
 def test_every_figure_is_json():
-    told = as_json(made(*(outcome(12.0, status=status) for status in (OK, "INTERNAL"))))
-    assert json.loads(json.dumps(told, allow_nan=False)) == {**told, "warnings": list(told["warnings"])}
-    assert told.keys() == {item.name for item in dataclasses.fields(Figures)}
+    data = as_json(made(*(outcome(12.0, status=status) for status in (OK, "INTERNAL"))))
+    assert json.loads(json.dumps(data, allow_nan=False)) == {**data, "warnings": list(data["warnings"])}
+    assert data.keys() == {item.name for item in dataclasses.fields(Figures)}
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
@@ -272,7 +272,7 @@ def test_a_plot_is_drawn(tmp_path, suffix, is_open):
         assert (b"concurrent clients (closed loop)" in image) == (not is_open)
 
 
-def test_a_plot_that_cannot_be_drawn_is_refused_before(tmp_path, monkeypatch):
+def test_a_plot_that_cannot_be_drawn_is_rejected_before_the_load(tmp_path, monkeypatch):
     with pytest.raises(ReportError, match=r"must end in \.png or \.svg, got '\.jpg'"):
         check_plot(tmp_path / "load.jpg")
     with pytest.raises(ReportError, match="is not a directory"):

@@ -47,7 +47,7 @@ async def test_tokens_are_counted_as_they_arrive(edge, task, model):
     assert whole == [5]
 
 
-async def test_options_of_decoding_are_asked_for(edge):
+async def test_decoding_options_are_sent(edge):
     async with AsyncClient(edge.address, timeout_s=5) as client:
         await counts(sender(client, "translation", options={"beam_size": 3, "max_tokens": 7}), TEXT)
     (request,) = edge.pool.requests
@@ -55,7 +55,7 @@ async def test_options_of_decoding_are_asked_for(edge):
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_refusals_are_told_without_another_try(edge, is_streamed):
+async def test_rejections_are_not_retried(edge, is_streamed):
     tries = []
 
     def full(request, loop, sink):
@@ -92,13 +92,13 @@ async def test_calls_take_turns_on_connections():
 
 async def test_rates_are_measured_one_after_another(edge):
     shown: list[str] = []
-    asked = bench(
+    settings = bench(
         address=edge.address,
         model="en-de",
         rates=[50.0, 100.0],
         objectives=Objectives(end_to_end_s=math.inf),
     )
-    report = await measure(asked, shown.append)
+    report = await measure(settings, shown.append)
     assert [load.rate for load in report.loads] == [50.0, 100.0]
     assert [load.statuses.keys() for load in report.loads] == [{OK}] * 2
     assert all(load.first_token_ms is not None and load.tokens == 5 * load.requests for load in report.loads)
@@ -111,8 +111,8 @@ async def test_rates_are_measured_one_after_another(edge):
 
 async def test_a_closed_loop_is_labelled_as_such(edge):
     shown: list[str] = []
-    asked = bench(address=edge.address, model="en", rates=(), concurrencies=[2], is_streamed=False)
-    report = await measure(asked, shown.append)
+    settings = bench(address=edge.address, model="en", rates=(), concurrencies=[2], is_streamed=False)
+    report = await measure(settings, shown.append)
     (load,) = report.loads
     assert (load.concurrency, load.rate, load.most_outstanding) == (2, None, 2)
     assert load.first_token_ms is None
@@ -122,21 +122,21 @@ async def test_a_closed_loop_is_labelled_as_such(edge):
 
 
 async def test_the_json_report(edge):
-    asked = bench(address=edge.address, model="en-de", seed=7, options={"max_tokens": 9})
-    told = (await measure(asked, lambda text: None)).as_json()
-    assert json.loads(json.dumps(told, allow_nan=False))["loads"][0]["rate"] == 50.0
-    assert (told["schema"], told["seed"], told["options"], told["texts"]) == (1, 7, {"max_tokens": 9}, 1)
-    assert told["objectives"] == {
+    settings = bench(address=edge.address, model="en-de", seed=7, options={"max_tokens": 9})
+    data = (await measure(settings, lambda text: None)).as_json()
+    assert json.loads(json.dumps(data, allow_nan=False))["loads"][0]["rate"] == 50.0
+    assert (data["schema"], data["seed"], data["options"], data["texts"]) == (1, 7, {"max_tokens": 9}, 1)
+    assert data["objectives"] == {
         "percentile": 99.0,
         "end_to_end_ms": 1000.0,
         "first_token_ms": None,
         "inter_token_ms": None,
     }
-    assert told["model"]["task"] == "translation"
-    assert told["client"].keys() == {"glossa", "grpcio", "python", "system", "processor", "cpus"}
+    assert data["model"]["task"] == "translation"
+    assert data["client"].keys() == {"glossa", "grpcio", "python", "system", "processor", "cpus"}
 
 
-async def test_what_is_refused_from_all_is_told_before_the_load(edge):
+async def test_a_request_that_is_always_rejected_fails_before_the_load(edge):
     with pytest.raises(BenchError, match=r"a first request failed: INVALID_ARGUMENT: .*max_tokens"):
         await measure(
             bench(address=edge.address, model="en-de", options={"max_tokens": 1000}),
@@ -147,13 +147,13 @@ async def test_what_is_refused_from_all_is_told_before_the_load(edge):
         await measure(bench(address=edge.address, model="nobody"), lambda text: None)
 
 
-async def test_one_seed_asks_the_same_again(edge):
+async def test_one_seed_sends_the_same_texts(edge):
     texts = ["the cat", "a house", "the small red house", "a black cat"]
     sent = []
     for seed in (1, 1, 2):
         edge.pool.requests.clear()
-        asked = bench(address=edge.address, model="en-de", texts=texts, seed=seed, connections=1)
-        await measure(asked, lambda text: None)
+        settings = bench(address=edge.address, model="en-de", texts=texts, seed=seed, connections=1)
+        await measure(settings, lambda text: None)
         sent.append([request.source for request in edge.pool.requests])
     assert sent[0] == sent[1] != sent[2]
 
@@ -181,7 +181,7 @@ def test_a_search_ends_where_nothing_or_everything_is_sustained():
     assert next_rate([(60_000.0, True)], 8.0, 0.05) is None
 
 
-def test_a_search_believes_the_lowest_failure():
+def test_a_search_stays_below_the_lowest_failed_rate():
     assert next_rate([(4.0, True), (8.0, False), (16.0, True)], 4.0, 0.05) == pytest.approx(math.sqrt(32))
 
 
@@ -199,13 +199,13 @@ def one_at_a_time(service_s):
 
 
 def searched(**changes):
-    asked = bench(
+    settings = bench(
         **{"rates": (), "is_search": True, "window": Window(warm_up_s=20, duration_s=200), "within_s": 1e5, **changes}
     )
 
     async def work():
         send, answered = one_at_a_time(0.05)
-        loads, ended = await search(asked, send, lambda text: None)
+        loads, ended = await search(settings, send, lambda text: None)
         return loads, ended, len(answered), asyncio.get_running_loop().time()
 
     return run_virtually(work())
@@ -249,7 +249,7 @@ def test_a_search_needs_requests():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rates": ()}, "give either --rate"),
         ({"concurrencies": [1]}, "give either --rate"),
@@ -270,10 +270,10 @@ def test_a_search_needs_requests():
         ({"objectives": Objectives(inter_token_s=0.1), "is_streamed": False}, "use --stream"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(changes, said):
+def test_invalid_load_tests_are_rejected(changes, message):
     with pytest.raises(BenchError) as caught:
         bench(**changes)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_texts_are_lines_or_the_first_column(tmp_path):

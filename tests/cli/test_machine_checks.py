@@ -87,7 +87,7 @@ def test_the_gpu_build_counts_as_onnxruntime(machine, monkeypatch):
     assert look(machine, "onnxruntime").status == "ok"
 
 
-def test_a_gpu_that_the_runtime_cannot_use_is_noticed(machine, monkeypatch):
+def test_a_gpu_that_the_runtime_cannot_use_is_reported(machine, monkeypatch):
     write(machine, "proc/driver/nvidia/version", "NVRM version: 600")
     monkeypatch.setattr(sessions, "available_providers", lambda: ["CPUExecutionProvider"])
     assert look(machine, "execution providers").status == "warn"
@@ -108,7 +108,7 @@ def test_a_processor_without_avx2_is_slow(machine, monkeypatch):
     assert look(machine, "processor").status == "ok"
 
 
-def test_a_processor_that_rounds_sums_of_int8_is_told(machine, monkeypatch):
+def test_a_processor_without_vnni_is_reported(machine, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     write(machine, "proc/cpuinfo", "model name: Old 1\nflags: fpu sse2 avx2\n")
     check = look(machine, "processor")
@@ -126,34 +126,34 @@ def test_a_cpu_quota_lowers_the_cores(machine, monkeypatch):
     )
 
 
-def test_what_holds_cores_back_is_told(machine, monkeypatch):
+def test_limits_on_cores_are_reported(machine, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     for number, siblings in enumerate(["0-1", "0-1", "2-3"]):
         write(machine, f"sys/devices/system/cpu/cpu{number}/topology/core_cpus_list", siblings)
     assert look(machine, "cores").value == (
         "2 usable of 64 (the affinity mask allows 3; they are hyperthreads of 2 cores, "
-        "which multiply no faster with two), so 2 engines of one thread per model by default; "
+        "and sharing a core does not speed up GEMM), so 2 engines of one thread per model by default; "
         "a single busy engine uses 2"
     )
 
 
 @pytest.mark.parametrize(
-    ("tunables", "modes", "status", "told"),
+    ("tunables", "modes", "status", "expected_text"),
     [
-        ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights lie in large pages"),
+        ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights are in huge pages"),
         ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "says never"),
-        (None, "always [madvise] never", "ok", "starts itself with large pages"),
+        (None, "always [madvise] never", "ok", "restarts itself with huge pages"),
         (None, "always madvise [never]", "warn", "says never"),
         ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),
     ],
 )
-def test_large_pages(machine, monkeypatch, tunables, modes, status, told):
+def test_huge_pages(machine, monkeypatch, tunables, modes, status, expected_text):
     if tunables is not None:
         monkeypatch.setenv("GLIBC_TUNABLES", tunables)
     write(machine, huge_pages.SWITCH, modes)
     check = look(machine, "huge pages")
-    assert (check.status, told in check.value) == (status, True)
+    assert (check.status, expected_text in check.value) == (status, True)
 
 
 def test_the_tightest_memory_limit_counts(machine):
@@ -165,7 +165,7 @@ def test_the_tightest_memory_limit_counts(machine):
     assert look(machine, "memory").value.startswith("3,221 MB available")
 
 
-def test_too_little_memory_fails_but_cached_files_give_way(machine):
+def test_too_little_memory_fails_after_reclaiming_cached_files(machine):
     write(machine, "sys/fs/cgroup/box/memory.max", str(GIB))
     write(machine, "sys/fs/cgroup/box/memory.current", str(GIB))
     assert look(machine, "memory").status == "fail"
@@ -173,7 +173,7 @@ def test_too_little_memory_fails_but_cached_files_give_way(machine):
     assert look(machine, "memory").status == "ok"
 
 
-def test_a_taken_port_fails_and_a_free_one_does_not(machine):
+def test_a_port_in_use_fails_and_a_free_one_does_not(machine):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -20,7 +20,7 @@ def refusal_to_serve(*arguments):
     return result.stderr.splitlines()[-1]
 
 
-def test_a_server_that_cannot_start_says_why(exported, tmp_path):
+def test_a_failed_start_is_reported_with_its_cause(exported, tmp_path):
     anywhere = ("--port", 0, "--http-port", 0)
     assert "--port" in run("serve", f"m={exported}", "--prt", "1", fails=2)
     assert "NAME=BUNDLE" in refusal_to_serve(exported)
@@ -83,5 +83,5 @@ def test_a_name_is_proposed_for_a_bundle_without_one(bundle, name):
     assert f"{name}={bundle}" in run("serve", bundle, fails=True)
 
 
-def test_healthcheck_of_a_port_nobody_listens_on():
+def test_healthcheck_of_an_unused_port():
     assert "no ready server" in run("healthcheck", "--http-port", free_port(), fails=True)

@@ -8,7 +8,7 @@ from model.training.train import Interrupted
 from tests.cli.command import run
 
 
-def test_a_finished_run_is_not_written_over(trained):
+def test_a_finished_run_is_not_overwritten(trained):
     assert "choose another directory" in run("train", "tiny-copy", "--steps", 3, "--out", trained, fails=True)
 
 
@@ -16,7 +16,7 @@ def test_an_unknown_preset_is_answered_with_the_closest_one(tmp_path):
     assert "did you mean 'tatoeba-small'" in run("train", "tatoeba-smal", "--out", tmp_path / "x", fails=True)
 
 
-def test_a_broken_line_of_a_tsv_is_named(tmp_path):
+def test_an_invalid_tsv_line_is_reported_with_its_number(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("one\tein\nbroken\n")
     said = run("train", "tatoeba-small", "--data", data, "--out", tmp_path / "x", fails=True)
@@ -24,7 +24,7 @@ def test_a_broken_line_of_a_tsv_is_named(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_arguments_that_do_not_fit_together_are_refused(tmp_path, test_set):
+def test_conflicting_arguments_are_rejected(tmp_path, test_set):
     assert "--source and --target" in run("train", "tatoeba-small", "--out", tmp_path / "x", fails=True)
     alone = run("train", "tatoeba-small", "--source", test_set, "--out", tmp_path / "x", fails=True)
     assert "--source and --target" in alone
@@ -48,7 +48,7 @@ def test_a_missing_file_is_named(tmp_path):
         ("model.training.train", ("demo",), "to continue, repeat the command"),
     ],
 )
-def test_an_interrupted_training_says_how_to_continue(tmp_path, monkeypatch, module, arguments, advice):
+def test_an_interrupted_training_prints_the_resuming_command(tmp_path, monkeypatch, module, arguments, advice):
     def interrupted(*_, **__):
         raise Interrupted("stopped after step 5, state saved in x; go on with --resume")
 

@@ -41,11 +41,11 @@ def test_both_kinds_of_models_are_measured_as_the_server_counts(server, texts, m
     before = {name: server.metric(metric, model=model) for name, metric in names.items()}
     plot = tmp_path / "load.svg"
     arguments = ["--model", model, "--rate", "20,40", "--max-tokens", 8, "--slo-e2e-ms", 60000, "--seed", 3, *SHORT]
-    told = json.loads(bench(server, texts, *arguments, "--json", "--plot", plot))
+    report = json.loads(bench(server, texts, *arguments, "--json", "--plot", plot))
     server.settle()
     after = {name: server.metric(metric, model=model) for name, metric in names.items()}
-    slow, fast = told["loads"]
-    assert (slow["rate"], fast["rate"], told["highest_sustained_rate"]) == (20, 40, 40)
+    slow, fast = report["loads"]
+    assert (slow["rate"], fast["rate"], report["highest_sustained_rate"]) == (20, 40, 40)
     assert fast["requests"] > slow["requests"] > 0
     for load in (slow, fast):
         assert load["statuses"] == {"OK": load["requests"]}
@@ -56,28 +56,28 @@ def test_both_kinds_of_models_are_measured_as_the_server_counts(server, texts, m
     assert measured < after["started"] - before["started"] < 2 * measured + 10
     assert sum(load["tokens"] for load in (slow, fast)) < after["tokens"] - before["tokens"]
     assert plot.read_bytes().startswith(b"<?xml")
-    assert told["model"]["name"] == model
+    assert report["model"]["name"] == model
 
 
 def test_a_closed_loop_of_unary_calls(server, texts):
     arguments = ["--model", "en-de", "--concurrency", "2,4", "--unary", "--beam-size", 2, *SHORT]
-    told = bench(server, texts, *arguments)
-    assert "CLOSED loop" in told
-    assert "2 clients: " in told
-    assert "first token" not in told
-    assert told.splitlines()[-1].split()[:2] == ["4", "clients"]
+    report = bench(server, texts, *arguments)
+    assert "CLOSED loop" in report
+    assert "2 clients: " in report
+    assert "first token" not in report
+    assert report.splitlines()[-1].split()[:2] == ["4", "clients"]
 
 
 def test_the_highest_rate_is_searched(server, texts):
     arguments = ["--model", "en", "--find-max", "--rate", 20, "--precision", 1, "--max-tokens", 4, "--wait-s", 0.5]
-    told = json.loads(bench(server, texts, *arguments, *SHORT, "--slo-e2e-ms", 0.01, "--within-s", 5, "--json"))
-    assert told["highest_sustained_rate"] is None
-    assert told["loads"][0]["cut_short"]
-    assert [load["rate"] for load in told["loads"]][:2] == [20, 10]
-    assert "use a longer --duration-s" in told["search"]  # slower still, nothing was to be sent
+    report = json.loads(bench(server, texts, *arguments, *SHORT, "--slo-e2e-ms", 0.01, "--within-s", 5, "--json"))
+    assert report["highest_sustained_rate"] is None
+    assert report["loads"][0]["cut_short"]
+    assert [load["rate"] for load in report["loads"]][:2] == [20, 10]
+    assert "use a longer --duration-s" in report["search"]  # slower still, nothing was to be sent
 
 
-def test_what_cannot_be_measured_is_one_line(server, texts, tmp_path):
+def test_invalid_load_tests_fail_with_one_line(server, texts, tmp_path):
     assert bench(server, texts, fails=True) == "error: give either --rate R,…, --find-max or --concurrency K,…\n"
     assert "--rate: must be numbers separated by commas, such as 5,10,20; got '5;6'" in bench(
         server, texts, "--rate", "5;6", fails=True

@@ -78,21 +78,21 @@ def test_labels_are_those_of_pytorch(client):
         for text in TEXTS:
             states, lengths = states_of(kind, text)
             with torch.inference_mode():
-                told = MODELS[kind].classify(states, lengths)
-            logits, labels = told.logits_BL[0], ENCODERS[kind]["labels"]
+                reported = MODELS[kind].classify(states, lengths)
+            logits, labels = reported.logits_BL[0], ENCODERS[kind]["labels"]
             expected = logits.sigmoid() if kind == "attention" else logits.softmax(-1)
             answer = client.classify(text, model=kind, token_weights=kind == "attention")
-            assert {told.label: told.probability for told in answer.labels} == pytest.approx(
+            assert {reported.label: reported.probability for reported in answer.labels} == pytest.approx(
                 dict(zip(labels, expected.tolist(), strict=True)), abs=1e-5
             )
-            probabilities = [told.probability for told in answer.labels]
+            probabilities = [reported.probability for reported in answer.labels]
             assert probabilities == sorted(probabilities, reverse=True)
             assert answer.prompt_tokens == len(ids_of(text))
             if kind == "classify":
                 assert answer.token_weights == ()
                 continue
-            assert told.token_weights_BS is not None
-            weights = told.token_weights_BS[0].tolist()
+            assert reported.token_weights_BS is not None
+            weights = reported.token_weights_BS[0].tolist()
             assert [token.weight for token in answer.token_weights] == pytest.approx(weights, abs=1e-6)
             pieces = [text[slice(*token.span)].strip() for token in answer.token_weights]
             assert pieces == ["", *text.split(), ""]
@@ -142,24 +142,28 @@ async def test_an_answer_does_not_depend_on_who_else_asks(server):
         (lambda c: c.score("cat", "dog", model="masked"), "FAILED_PRECONDITION", "serves encoding"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_refused(client, ask, code, message):
+def test_invalid_requests_are_rejected(client, ask, code, message):
     with pytest.raises(ClientError, match=message) as refusal:
         ask(client)
     assert refusal.value.code == code
 
 
-def test_a_late_answer_is_not_given(client):
+def test_a_call_after_its_deadline_fails(client):
     with pytest.raises(ClientError) as refusal:
         client.embed(TEXTS[0], model="masked", timeout_s=1e-6)
     assert refusal.value.code == "DEADLINE_EXCEEDED"
 
 
-def test_models_say_what_they_can(client):
-    told = {model.name: model for model in client.list_models()}
-    assert (told["masked"].mask_token, list(told["masked"].labels), told["masked"].embedding_size) == ("<mask>", [], 32)
-    assert list(told["classify"].labels) == list(ENCODERS["classify"]["labels"])
-    assert [told[kind].has_pooler for kind in ENCODERS] == [False, True, False]
-    assert [told[kind].multi_label for kind in ENCODERS] == [False, False, True]
-    assert told["masked"].limits.max_prompt_tokens == 64
-    assert told["masked"].limits.max_tokens == 0
-    assert told["en"].embedding_size == 0
+def test_models_report_their_capabilities(client):
+    reported = {model.name: model for model in client.list_models()}
+    assert (reported["masked"].mask_token, list(reported["masked"].labels), reported["masked"].embedding_size) == (
+        "<mask>",
+        [],
+        32,
+    )
+    assert list(reported["classify"].labels) == list(ENCODERS["classify"]["labels"])
+    assert [reported[kind].has_pooler for kind in ENCODERS] == [False, True, False]
+    assert [reported[kind].multi_label for kind in ENCODERS] == [False, False, True]
+    assert reported["masked"].limits.max_prompt_tokens == 64
+    assert reported["masked"].limits.max_tokens == 0
+    assert reported["en"].embedding_size == 0
