@@ -191,6 +191,8 @@ class GraphEncoderAttention:
 def attends_in_one_node(model: Model) -> bool:
     """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
     causal, and plain operators run everywhere, also with a head_dim that the operator refuses."""
+    if isinstance(model, Recurrent):  # its encoder has no attention
+        return False
     is_float32 = next(model.parameters()).dtype == torch.float32
     config = model.encoder.config if isinstance(model, EncoderDecoder | Encoder) else model.config
     return is_float32 and config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
