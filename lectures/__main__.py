@@ -1,7 +1,7 @@
 """Measures the lectures' claims and writes docs/lectures.md.
 
-Figures are kept as JSON beside the trained models, and the page is written from them: of claims that are not measured
-now (--only, --render), those of the last time. Models that are there already are not trained again unless --anew.
+Measurements are stored as JSON beside the trained models, and the page is rendered from them. Claims that are not
+measured in this run (--only, --render) use the stored measurements. Trained models are reused unless --anew.
 
 usage: python -m lectures [--fast | --anew] [--only NAME]... [--render] [--keep DIR] [--page FILE]
 """
@@ -24,19 +24,17 @@ from lectures.lab import Lab
 from lectures.page import write_page
 
 PAGE, KEPT = Path("docs/lectures.md"), Path("runs/lectures")
-MODELS = "models"  # folder of trained models in what is kept
+MODELS = "models"  # directory of trained models in it
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument(
-        "--fast", action="store_true", help="only try that it works, in less than two minutes, in a scratch folder"
-    )
-    ask.add_argument("--anew", action="store_true", help="forget the models that were trained before")
+    ask.add_argument("--fast", action="store_true", help="smoke test of less than two minutes in a temporary directory")
+    ask.add_argument("--anew", action="store_true", help="delete the trained models first")
     ask.add_argument("--only", action="append", default=[], metavar="NAME", help="measure this claim")
-    ask.add_argument("--render", action="store_true", help="measure nothing, write the page from what is kept")
-    ask.add_argument("--keep", type=Path, help=f"where models and figures are kept ({KEPT})")
-    ask.add_argument("--page", type=Path, help=f"the page ({PAGE})")
+    ask.add_argument("--render", action="store_true", help="measure nothing, render the page from stored measurements")
+    ask.add_argument("--keep", type=Path, help=f"directory of models and measurements ({KEPT})")
+    ask.add_argument("--page", type=Path, help=f"page to write ({PAGE})")
     options = ask.parse_args()
     known = [claim.name for claim in CLAIMS]
     unknown = sorted(set(options.only) - set(known))
@@ -62,7 +60,7 @@ def main() -> None:
 
 
 def measure(claims: Sequence[Claim], keep: Path, *, is_fast: bool) -> None:
-    """Measures each claim and keeps its figures at once, so that an interrupted run loses one claim at most."""
+    """Measures each claim and stores its figures immediately, so an interrupted run loses at most one claim."""
     keep.mkdir(parents=True, exist_ok=True)
     lab = Lab(directory=keep / MODELS, is_fast=is_fast, workers=1 if is_fast else 2)  # processes take longer to start
     lab.directory.mkdir(exist_ok=True)
@@ -74,13 +72,13 @@ def measure(claims: Sequence[Claim], keep: Path, *, is_fast: bool) -> None:
             text = json.dumps({**figures, "seconds": seconds}, indent=1)
             (keep / f"{claim.name}.json").write_text(text, encoding="utf-8")
             finding = claim.judge(json.loads(text))
-            print(f"{claim.name}: it {finding.verdict} ({seconds:.0f} s)", flush=True)
+            print(f"{claim.name}: {finding.verdict} ({seconds:.0f} s)", flush=True)
     finally:
         lab.close()
 
 
 def kept(keep: Path) -> dict[str, Measured]:
-    """The figures of every claim that has been measured."""
+    """The stored measurements, by claim."""
     files = {claim.name: keep / f"{claim.name}.json" for claim in CLAIMS}
     return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
 

@@ -1,4 +1,4 @@
-"""A recurrent translator that must put a sentence into one vector, and one that may look back."""
+"""Recurrent translation models without and with attention, by source length."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from lectures.lab import Lab
 
 NAMES = {"none": "without attention", "multiplicative": "with attention"}
-BUCKETS = ((1, 8), (9, 10), (11, 13), (14, 16), (17, 19), (20, 63))  # source tokens, the sentence's mark included
-WIDER = 5.0  # BLEU by which the gap must be wider for the longest sentences than for the shortest
+BUCKETS = ((1, 8), (9, 10), (11, 13), (14, 16), (17, 19), (20, 63))  # source tokens, end token included
+WIDER = 5.0  # minimum BLEU by which the gap widens from the shortest sentences to the longest
 
 
 def measure(lab: Lab) -> Measured:
-    """BLEU and exact match by model and length of the source, and how many sentences each is of."""
+    """BLEU and exact match by model and source length, and the number of sentences of each length."""
     data, steps, each = translations(lab.pick(60_000, 400)), lab.pick(700, 4), lab.pick(150, 4)
     train = schedule(steps, batch_tokens=2048, learning_rate=5e-3, warmup_steps=50)
     trainings = {score: Training(model=recurrent(score=score), train=train, data=data) for score in NAMES}
@@ -34,7 +34,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def recurrent(**changes: object) -> ModelConfig:
-    """One layer of LSTM cells on each side, the encoder in both directions."""
+    """One LSTM layer on each side; the encoder is bidirectional."""
     shape = {
         "architecture": "recurrent",
         "d_model": 128,
@@ -47,7 +47,7 @@ def recurrent(**changes: object) -> ModelConfig:
 
 
 def by_length(checkpoint: Checkpoint, each: int) -> list[list[tuple[str, str]]]:
-    """Sentences that were not drawn for training, at most so many of each length."""
+    """Sentences that are not in the training data, at most `each` per length bucket."""
     pairs = corpus.pairs(3, 60 * each, "train")
     lengths = [len(ids) for ids in checkpoint.tokenizer.encode_batch([source for source, _ in pairs])]
     return [
@@ -68,10 +68,14 @@ def judge(measured: Measured) -> Finding:
     gaps = [better - worse for better, worse in zip(with_attention, without, strict=True)]
     return Finding(
         verdict=verdict_of([gaps[-1] > gaps[0] + WIDER, gaps[-1] > 0]),
-        says=f"From the shortest sentences to the longest BLEU falls by {without[0] - without[-1]:.1f} without "
-        f"attention and by {with_attention[0] - with_attention[-1]:.1f} with it; attention is worth {gaps[0]:+.1f} for "
-        f"the shortest and {gaps[-1]:+.1f} for the longest.",
-        header=("source tokens", "sentences", *(f"BLEU {name}" for name in NAMES.values()), "exact match", "with it"),
+        explanation=f"From the shortest to the longest sentences BLEU falls by {without[0] - without[-1]:.1f} without "
+        f"attention and by {with_attention[0] - with_attention[-1]:.1f} with it; attention adds {gaps[0]:+.1f} BLEU "
+        f"for the shortest and {gaps[-1]:+.1f} for the longest.",
+        header=(
+            "source tokens",
+            "sentences",
+            *(f"{figure} {name}" for figure in ("BLEU", "exact match") for name in NAMES.values()),
+        ),
         rows=[
             (
                 label(place),
@@ -107,13 +111,13 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="bottleneck",
     title="One vector is a bottleneck",
-    said="A recurrent translator without attention puts the whole source into the last state of its encoder. One "
-    "vector has to hold everything, so long sentences suffer; attention lets the decoder look back at all states "
-    "(Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
-    tried="English to German on the embedded grammar by LSTMs of d_model 128, one layer on each side, the encoder in "
-    "both directions: one starts from the encoder's last state and sees nothing else, the other has multiplicative "
-    "attention. The same 700 steps of 2,048 tokens, then greedy translations of sentences of each length, up to 150 "
-    "of each.",
+    statement="A recurrent translation model without attention compresses the whole source into the last state "
+    "of its encoder. One vector has to hold everything, so long sentences suffer; attention gives the decoder "
+    "access to all encoder states (Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
+    experiment="English to German on the embedded grammar with LSTMs of d_model 128, one layer on each side, and "
+    "a bidirectional encoder. One model initializes its decoder with the encoder's last state and has no other "
+    "access to the source; the other has multiplicative attention. Both are trained for 700 steps of 2,048 tokens "
+    "and translate greedily up to 150 sentences of each length.",
     measure=measure,
     judge=judge,
     draw=draw,

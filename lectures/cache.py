@@ -1,4 +1,4 @@
-"""Decoding with and without a cache of keys and values."""
+"""Decoding with and without a KV cache."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 WORDS = 500
-CHECKED = 48  # tokens that are decoded both ways and compared
+CHECKED = 48  # tokens decoded both ways and compared
 EQUAL = 1e-4  # of log-probabilities: blocks and steps are summed in different orders
 
 
 def measure(lab: Lab) -> Measured:
-    """Milliseconds of the next token behind n - 1 others, whose keys and values are cached or computed anew."""
+    """Milliseconds of the token after n - 1 others, whose keys and values are cached or recomputed."""
     lengths = lab.pick(LENGTHS, LENGTHS[:4])
     config = DecoderConfig(
         vocab_size=WORDS,
@@ -54,7 +54,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def largest_difference(cached: CachedRow, anew: CachedRow, tokens_T: np.ndarray) -> float:
-    """Between the log-probabilities behind each prefix, read in one block or token by token."""
+    """Largest difference of the log-probabilities after each prefix, computed in one block or token by token."""
     found = 0.0
     for place in range(len(tokens_T)):
         step_V, _ = cached.run(tokens_T[place : place + 1], place)
@@ -70,11 +70,11 @@ def judge(measured: Measured) -> Finding:
     grown = cached[-1] / cached[0]
     return Finding(
         verdict=verdict_of([measured["difference"] < EQUAL, ratios[-1] > 10, ratios[-1] > 2 * ratios[0]]),
-        says=f"The answers are the same to {measured['difference']:.0e}. At {lengths[-1]} tokens a token costs "
-        f"{ratios[-1]:.0f} times less with the cache, and {grown:.1f} times what it costs at {lengths[0]}: what still "
-        f"grows is attention over the cache. {lengths[-1]} tokens take {totals[0] / 1e3:.2g} s instead of "
+        explanation=f"The log-probabilities agree to {measured['difference']:.0e}. At {lengths[-1]} tokens a token "
+        f"costs {ratios[-1]:.0f} times less with the cache, {grown:.1f} times its cost at {lengths[0]} tokens: "
+        f"attention over the cache still grows. {lengths[-1]} tokens take {totals[0] / 1e3:.2g} s instead of "
         f"{totals[1] / 1e3:.2g} s.",
-        header=("tokens so far", "ms, cached", "ms, anew", "anew / cached"),
+        header=("tokens so far", "ms, cached", "ms, recomputed", "recomputed / cached"),
         rows=[
             (f"{n}", f"{fast:.2f}", f"{slow:.2f}", f"{ratio:.1f}")
             for n, fast, slow, ratio in zip(lengths, cached, anew, ratios, strict=True)
@@ -83,7 +83,7 @@ def judge(measured: Measured) -> Finding:
 
 
 def _total(lengths: list[int], ms: list[float]) -> float:
-    """Of all tokens up to the last length, interpolated between those that were measured."""
+    """Milliseconds of all tokens up to the last length, interpolated between the measured ones."""
     return float(np.interp(np.arange(1, lengths[-1] + 1), lengths, ms).sum())
 
 
@@ -105,11 +105,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="cache",
     title="A cache makes decoding linear",
-    said="Training sees all positions at once, but decoding goes word by word. As causal attention never changes what "
-    "was computed for earlier words, their keys and values can be kept: a token then costs one row of attention "
-    "instead of all.",
-    tried="A decoder-only model of four layers, d_model 256, exported, one row on one thread. The next token behind n "
-    "- 1 others: with a step over the cache, or with the whole prefix read again. The fastest of 15 rounds.",
+    statement="Training processes all positions in parallel, but decoding generates one token at a time. Causal "
+    "attention never changes the keys and values of earlier tokens, so they can be cached: a token then costs one "
+    "row of attention instead of all.",
+    experiment="A decoder-only model of four layers, d_model 256, exported; one row on one thread. The token "
+    "after a prefix of n - 1 tokens is computed with one decode step over the KV cache, or by recomputing the "
+    "whole prefix. Fastest of 15 rounds.",
     measure=measure,
     judge=judge,
     draw=draw,

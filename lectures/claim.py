@@ -1,7 +1,7 @@
-"""What one claim of the lectures is here: the words, an experiment, and how its figures are judged and drawn.
+"""A claim of the lectures: its text, its experiment, and how the figures are judged and plotted.
 
-An experiment returns plain JSON values, so that judging and drawing can be done again without measuring again. Nothing
-here trains, measures or writes a file.
+An experiment returns plain JSON values, so that judging and plotting can be repeated without measuring. This module
+does not train, measure or write files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What the figures of an experiment say about its claim."""
+    """The verdict on a claim, with the figures behind it."""
 
     verdict: Verdict
-    says: str  # Markdown, with the figures that decide
+    explanation: str  # Markdown, with the decisive figures
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
@@ -36,12 +36,12 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One statement, how it is tried, and how its figures are read."""
+    """A statement, its experiment, and how the figures are judged and plotted."""
 
-    name: str  # of its module, its section and its figure
+    name: str  # of its module and its plot
     title: str
-    said: str  # Markdown: what the lectures say, and the paper it comes from
-    tried: str  # Markdown: the experiment
+    statement: str  # Markdown: the claim and its source
+    experiment: str  # Markdown
     measure: Callable[[Lab], Measured]
     judge: Callable[[Measured], Finding]
     draw: Callable[[Measured, Figure], None]
@@ -49,7 +49,7 @@ class Claim:
 
 
 def verdict_of(held: Sequence[bool]) -> Verdict:
-    """All parts of a claim held, some of them, or none."""
+    """Whether all parts of a claim held, some, or none."""
     if all(held):
         return "held"
     return "held in part" if any(held) else "did not hold"

@@ -1,4 +1,4 @@
-"""Long documents, read as far as each architecture reads, and what is said about them."""
+"""Perplexity of texts about long documents, by architecture and context length."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from lectures.lab import Lab
 
 TOWNS, GOODS, KINGS = 12, 6, 64
-LENGTH, FACTS, TOLD = 48, 12, 12  # words of a document, facts in it, and facts that are told behind it
-STEPS = 5000  # looking facts up is learnt all at once, after some 1,000 steps by the decoder that reads everything
-FILLER = ("and", "so", "it", "is", "said", "by", "all")  # in turn, so that nothing but facts is to be learnt
+LENGTH, FACTS, TOLD = 48, 12, 12  # words of a document, facts in it, and facts in the target
+STEPS = 5000  # the decoder that reads everything learns to look up facts abruptly, after about 1,000 steps
+FILLER = ("and", "so", "it", "is", "said", "by", "all")  # in a fixed cycle, so that only facts have to be learnt
 MARK = "="
 ROWS = 16  # documents of a batch, the same for all
 NAMES = {
@@ -37,15 +37,15 @@ NAMES = {
     "compressed": "the same, every second layer compressed",
     "experts": "the same with 8 experts",
 }
-"""In the lectures' order, worst first."""
+"""In the order of the claim, worst first."""
 WITH_ENCODER = ("seq2seq", "encoder-decoder")
 READS = {"seq2seq": 12, "encoder-decoder": 12, "decoder": 24, "compressed": LENGTH, "experts": LENGTH}
-"""Words of the document, from its end, as what is nearest is kept."""
-CLEAR = 1.02  # times by which a perplexity must be lower, to be called lower
+"""Input words, counted from the end of the document: the nearest ones are kept."""
+CLEAR = 1.02  # minimum ratio at which a perplexity counts as lower
 
 
 def measure(lab: Lab) -> Measured:
-    """Perplexity of what is told, seconds of training and parameters, by model."""
+    """Perplexity of the target, training seconds and parameters, by model."""
     count, steps = lab.pick(ROWS * STEPS, 300), lab.pick(STEPS, 4)
     training, unseen = documents(count, seed=1), documents(lab.pick(400, 20), seed=2)
     runs = {}
@@ -66,8 +66,8 @@ def measure(lab: Lab) -> Measured:
 
 
 def documents(count: int, *, seed: int) -> list[tuple[list[str], list[str]]]:
-    """(document, what is told). A document says what some towns trade in, far apart; what is told of a town is that,
-    and the king of such towns, which no document says."""
+    """(document, target) pairs. A document states what some towns trade in, far apart; the target repeats this for each
+    town and adds the king of such towns, which no document states."""
     kings = random.Random("kings")
     king_of = {pair: kings.randrange(KINGS) for pair in itertools.product(range(TOWNS), range(GOODS))}
     rng, found = random.Random(seed), []
@@ -86,7 +86,7 @@ def documents(count: int, *, seed: int) -> list[tuple[list[str], list[str]]]:
 
 
 def framed(name: str, found: list[tuple[list[str], list[str]]]) -> list[tuple[str, str]]:
-    """As a source and a target, or as one text with a mark between document and what is told."""
+    """As source and target, or as one text with a separator between document and target."""
     reads = READS[name]
     if name in WITH_ENCODER:
         return [(" ".join(words[-reads:]), " ".join(told)) for words, told in found]
@@ -94,7 +94,7 @@ def framed(name: str, found: list[tuple[list[str], list[str]]]) -> list[tuple[st
 
 
 def batch_tokens(name: str) -> int:
-    """Of ROWS documents: a batch is counted by its targets."""
+    """Batches of ROWS documents: batch size counts target tokens."""
     told = 3 * TOLD + 1  # with the end token
     return ROWS * (told if name in WITH_ENCODER else READS[name] + 1 + told)
 
@@ -114,7 +114,7 @@ def shape(name: str) -> ModelConfig:
 
 @torch.inference_mode()
 def nats(checkpoint: Checkpoint, unseen: Examples) -> float:
-    """Per token of what is told, its end included."""
+    """Per target token, end token included."""
     model, told = checkpoint.model, 3 * TOLD + 1
     batches = PairBatches(unseen, checkpoint.tokenizer, model.config, schedule(1, batch_tokens=4096))
     if not isinstance(model, Decoder):
@@ -130,7 +130,7 @@ def nats(checkpoint: Checkpoint, unseen: Examples) -> float:
 
 
 def least_perplexity() -> float:
-    """Of who knows everything but in which order the towns are told: TOLD of the FACTS that are there."""
+    """Perplexity of a model that knows everything but the order of the towns: TOLD of the FACTS in the document."""
     orders = math.lgamma(FACTS + 1) - math.lgamma(FACTS - TOLD + 1)
     return math.exp(orders / (3 * TOLD + 1))
 
@@ -146,12 +146,13 @@ def judge(measured: Measured) -> Finding:
     ]
     return Finding(
         verdict=verdict_of(held),
-        says=f"{sum(held)} of the {len(held)} steps of the order are there, by more than {CLEAR - 1:.0%}"
+        explanation=f"{sum(held)} of the {len(held)} steps of the order are reproduced, by more than {CLEAR - 1:.0%}"
         + (f"; {'; '.join(broken)}. " if broken else ". ")
-        + "As in the original table the models differ in how much they read as well as in what they are, and here the "
-        f"first decides most: of {FACTS} facts {FACTS * READS['decoder'] // LENGTH} stand in {READS['decoder']} words. "
-        f"Whoever knows all facts has only the order of the towns to guess: a perplexity of {least_perplexity():.2f}.",
-        header=("model", "words read", "parameters", "seconds of training", "perplexity of what is told"),
+        + "As in the original table, the models differ in input length as well as in architecture, and here input "
+        f"length matters most: {READS['decoder']} words contain {FACTS * READS['decoder'] // LENGTH} of {FACTS} facts. "
+        f"A model that knows all facts only has to guess the order of the towns: a perplexity of "
+        f"{least_perplexity():.2f}.",
+        header=("model", "words read", "parameters", "training seconds", "perplexity of the target"),
         rows=[
             (
                 NAMES[name],
@@ -179,14 +180,15 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="documents",
     title="Longer reach and more capacity write better documents",
-    said="On generated encyclopedia articles perplexity falls from a recurrent translator with attention to a "
-    "Transformer of encoder and decoder (500 tokens of input each), to a decoder-only one (4,000), to one with "
-    "memory-compressed attention (11,000), to that with a mixture of experts (Liu et al. 2018, table 4).",
-    tried=f"Documents of {LENGTH} words in which {FACTS} facts stand apart (what a town trades in), then {TOLD} "
-    "of them told in any order, each with something that only the whole corpus says (the king of such towns: "
-    f"{TOWNS * GOODS} combinations to remember). As in the original each model reads as much as its attention was "
-    "given: the last 12 words for the two with an encoder, 24 for the decoder-only one, all for the compressed ones. "
-    f"{STEPS:,} steps of {ROWS} documents for each.",
+    statement="On generated encyclopedia articles perplexity falls from a recurrent sequence-to-sequence model "
+    "with attention to an encoder-decoder Transformer (500 input tokens each), to a decoder-only one (4,000), to "
+    "one with memory-compressed attention (11,000), to the same with a mixture of experts (Liu et al. 2018, table "
+    "4).",
+    experiment=f"Documents of {LENGTH} words contain {FACTS} scattered facts (what a town trades in). The target "
+    f"states {TOLD} of them in any order, each with something that only the whole corpus reveals (the king of such "
+    f"towns: {TOWNS * GOODS} combinations to memorize). As in the original, each model reads as much as its "
+    "attention is given: the last 12 words for the two with an encoder, 24 for the decoder-only one, all for the "
+    f"compressed ones. Each is trained for {STEPS:,} steps of {ROWS} documents.",
     measure=measure,
     judge=judge,
     draw=draw,

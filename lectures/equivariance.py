@@ -1,4 +1,4 @@
-"""Without positions an encoder cannot tell the order of its words."""
+"""Permutation equivariance of encoders without position information."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = 500
 
 
 def measure(lab: Lab) -> Measured:
-    """For each kind of position and permutation the largest |f(Px) - P f(x)|, of states of unit size."""
+    """The largest |f(Px) - P f(x)| for each kind of position and permutation; states have unit size."""
     kinds = lab.pick(KINDS, ("none", "sinusoidal"))
     return {"differences": {kind: differences(kind, count=lab.pick(20, 3)) for kind in kinds}}
 
@@ -61,9 +61,9 @@ def judge(measured: Measured) -> Finding:
     held = [worst["none"] < ROUNDING, all(least[kind] > 1000 * ROUNDING for kind in least if kind != "none")]
     return Finding(
         verdict=verdict_of(held),
-        says=f"Without positions the exported encoder gives each word the same state wherever it stands, to "
-        f"{worst['none']:.0e}, which is rounding: a shuffled sentence is the same bag of words to it. Each kind of "
-        f"position breaks that by {min(v for k, v in least.items() if k != 'none'):.2g} or more.",
+        explanation=f"Without positions the exported encoder returns the same state for a word at any position, to "
+        f"{worst['none']:.0e}, which is rounding: it treats a sentence as a bag of words. Each kind of position "
+        f"encoding breaks this by {min(v for k, v in least.items() if k != 'none'):.2g} or more.",
         header=("positions", "smallest difference", "largest difference"),
         rows=[(kind, f"{least[kind]:.2g}", f"{worst[kind]:.2g}") for kind in worst],
     )
@@ -87,11 +87,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="equivariance",
     title="Without positions, order is invisible",
-    said="Self-attention treats its input as a set. Shuffle the words and the outputs are shuffled in the same way, so "
-    "a model needs to be told positions (Vaswani et al. 2017, section 3.5).",
-    tried="Encoders of four layers, d_model 128, random weights, exported to ONNX. A sentence of 24 words and a "
-    "shuffle of it are encoded; the states, put back in order, are compared. 20 sentences and shuffles for each kind "
-    "of position.",
+    statement="Self-attention treats its input as a set. Permuting the words permutes the outputs in the same "
+    "way, so a model needs position information (Vaswani et al. 2017, section 3.5).",
+    experiment="Encoders of four layers, d_model 128, random weights, exported to ONNX. Each encodes a sentence "
+    "of 24 words and a permutation of it; the states are compared after undoing the permutation. 20 sentences and "
+    "permutations for each kind of position encoding.",
     measure=measure,
     judge=judge,
     draw=draw,

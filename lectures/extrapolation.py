@@ -1,4 +1,4 @@
-"""Text that is longer than any in training, by kind of position."""
+"""Loss on texts longer than those in training, by kind of position encoding."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from lectures.lab import Lab
 
 KINDS: tuple[Positions, ...] = ("sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none")
-TRAINED, FACTOR = 64, 4  # tokens of a window in training, and how many times longer windows are tried
-RISE = 0.1  # nats per token, from which on a model is said not to extrapolate
-BIN = 16  # positions that are told as one
+TRAINED, FACTOR = 64, 4  # tokens of a training window; evaluated windows are FACTOR times as long
+RISE = 0.1  # nats per token from which a model counts as not extrapolating
+BIN = 16  # positions averaged into one figure
 WINDOWS = 64
 
 
@@ -47,7 +47,7 @@ def plan(lab: Lab) -> TrainConfig:
 
 @torch.inference_mode()
 def nats(checkpoint: Checkpoint, text: str, windows: int) -> list[float]:
-    """Of windows FACTOR times as long as those of training."""
+    """On windows FACTOR times as long as those in training."""
     longer, ids = lengthened(checkpoint), checkpoint.tokenizer.encode(text)
     length = longer.config.max_target_len
     target_WT = torch.tensor(ids[: windows * length]).unflatten(0, (-1, length))
@@ -60,7 +60,7 @@ def nats(checkpoint: Checkpoint, text: str, windows: int) -> list[float]:
 
 
 def lengthened(checkpoint: Checkpoint) -> Decoder:
-    """The same weights with room for longer texts. A learned table gets rows as they are before training."""
+    """The same weights for longer texts. A learned table is extended with untrained rows."""
     model = checkpoint.model
     torch.manual_seed(1)
     longer = build(model.config.replace(max_target_len=FACTOR * TRAINED)).eval()
@@ -76,7 +76,7 @@ def judge(measured: Measured) -> Finding:
     inside = TRAINED // BIN
     rows, rises = [], {}
     for kind, found in measured["nats"].items():
-        # The first positions know little of the scene they stand in: what comes after is compared with the last ones.
+        # The first positions have little context, so longer windows are compared with the last ones.
         near, double, far = found[inside // 2 : inside], found[inside : 2 * inside], found[2 * inside :]
         figures = [sum(part) / len(part) for part in (near, double, far)]
         rises[kind] = figures[2] - figures[0]
@@ -84,10 +84,10 @@ def judge(measured: Measured) -> Finding:
     best = [kind for kind, rise in rises.items() if rise < RISE]
     return Finding(
         verdict=verdict_of([rises["sinusoidal"] > RISE, rises["alibi"] < RISE]),
-        says=f"Beyond the length of training sinusoidal positions lose {rises['sinusoidal']:.2f} nats a token. "
-        f"Within {RISE} nats of what they were stay: {', '.join(best) or 'none'}. What says only how far away a word "
-        "is, clipped or fading, has nothing new to meet in longer texts. Served, a learned table refuses them; its "
-        "row here has untrained vectors.",
+        explanation=f"Beyond the training length sinusoidal positions lose {rises['sinusoidal']:.2f} nats per token. "
+        f"Rise below {RISE} nats: {', '.join(best) or 'none'}. Encodings of the relative distance, clipped or "
+        "decaying, meet no unseen values in longer texts. The server rejects texts longer than a learned table; its "
+        "row here uses untrained vectors.",
         header=(
             "positions",
             f"{TRAINED // 2}–{TRAINED}",
@@ -115,13 +115,13 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="extrapolation",
     title="Sinusoidal positions do not extrapolate",
-    said="Sine and cosine are defined at every position, so longer texts than those of training are possible "
-    "(Vaswani et al. 2017, section 3.5); in practice it does not really work. Learned positions end where the table "
-    "ends. ALiBi was made for this (Press et al. 2022).",
-    tried="Decoder-only models of two layers, d_model 64, one for each kind of position, trained for 600 steps on "
-    f"windows of {TRAINED} tokens of scenes in a row, then asked for every token of windows of {FACTOR * TRAINED}. "
-    "Scenes are short, so a model that is not confused by the length loses nothing. The table shows nats per token by "
-    "position.",
+    statement="Sine and cosine are defined at every position, so texts longer than those in training are "
+    "possible (Vaswani et al. 2017, section 3.5); in practice this does not work well. Learned positions end "
+    "where the table ends. ALiBi was designed for extrapolation (Press et al. 2022).",
+    experiment="Decoder-only models of two layers, d_model 64, one for each kind of position encoding, trained "
+    f"for 600 steps on windows of {TRAINED} tokens of consecutive scenes, then evaluated on every token of windows "
+    f"of {FACTOR * TRAINED}. Scenes are short, so a model that extrapolates loses nothing. The table shows nats "
+    "per token by position.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,4 +1,4 @@
-"""How many heads, at one cost."""
+"""Loss and step time by number of heads, at equal parameters."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def judge(measured: Measured) -> Finding:
     cost = measured["ms"][best] / fastest
     return Finding(
         verdict=verdict_of([max(gaps) > 0, cost < SAME_COST]),
-        says=f"{best} heads end with the lowest loss, {means['1'] - means[best]:+.3f} nats below one head, and a step "
-        f"with them takes {cost:.2f} times the fastest one. "
+        explanation=f"{best} heads reach the lowest loss, {means['1'] - means[best]:+.3f} nats below one head; their "
+        f"step takes {cost:.2f} times as long as the fastest. "
         + (
-            "The worst seed with several heads beats the best with one."
+            "The worst seed with several heads beats the best seed with one."
             if max(gaps) > 0
-            else "The seeds overlap: the difference may be chance."
+            else "The seeds overlap, so the difference may be chance."
         ),
-        header=("heads", "parameters", "ms of a step", "validation loss, each seed", "exact match, each seed"),
+        header=("heads", "parameters", "ms per step", "validation loss per seed", "exact match per seed"),
         rows=[
             (
                 heads,
@@ -100,10 +100,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="heads",
     title="Several heads cost what one does",
-    said="Splitting d_model over h heads of d_model / h dimensions keeps the number of operations, and lets a model "
-    "look at several places at once; one head averages them (Vaswani et al. 2017, section 3.2.2 and table 3).",
-    tried="English to German on the embedded grammar, 2 + 2 layers of d_model 64 with 1, 2, 4 and 8 heads, 500 steps "
-    "of 2,048 tokens, two seeds each; besides, training steps of all four in turn on one batch, the fastest of nine.",
+    statement="Splitting d_model into h heads of d_model / h dimensions keeps the number of operations, and lets "
+    "a model attend to several positions in parallel; a single head averages them (Vaswani et al. 2017, section "
+    "3.2.2 and table 3).",
+    experiment="English to German on the embedded grammar, 2 + 2 layers of d_model 64 with 1, 2, 4 and 8 heads, "
+    "500 steps of 2,048 tokens, two seeds each. In addition, interleaved training steps of all four models on one "
+    "batch, fastest of nine.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,4 +1,4 @@
-"""Where the norm stands, and whether training needs a warm-up."""
+"""Pre-norm and post-norm training with and without warm-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ORDERS, RATES, WARM_UPS, SEEDS = ("pre", "post"), (1e-3, 5e-3), (0, 50), (1, 2)
 LAYERS = 6
-NEAR = 0.1  # nats per token: a run that ends this close to the best one is said to have learnt
+NEAR = 0.1  # nats per token: a run that ends this close to the best one counts as trained
 
 
 def measure(lab: Lab) -> Measured:
@@ -51,7 +51,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def losses(trained: Trained) -> list[list[float]]:
-    """(step, validation loss); of a run that diverged, what there was before."""
+    """(step, validation loss) pairs; a diverged run has only those before it diverged."""
     found = [[step, loss] for step, loss in trained.curve("validation_loss")]
     return found if trained.checkpoint is not None else [*found, [found[-1][0] + 1 if found else 0, 99.0]]
 
@@ -69,11 +69,11 @@ def judge(measured: Measured) -> Finding:
     held = [cold["post"][fast] > cold["pre"][fast] + NEAR, gain > NEAR]
     return Finding(
         verdict=verdict_of(held),
-        says=f"At a rate of {fast} without warm-up the worse pre-norm run ends {cold['pre'][fast]:.2f} nats above the "
-        f"best of all runs, the worse post-norm run {cold['post'][fast]:.2f}; warm-up brings that one down by "
-        f"{gain:.2f}. At {slow} the two orders end {abs(cold['post'][slow] - cold['pre'][slow]):.2f} apart without "
-        "warm-up: it is the high rate that needs it.",
-        header=("norm", "learning rate", "warm-up steps", "validation loss at the end, each seed"),
+        explanation=f"At a rate of {fast} without warm-up the worse pre-norm run ends {cold['pre'][fast]:.2f} nats "
+        f"above the best of all runs, the worse post-norm run {cold['post'][fast]:.2f}; warm-up lowers the latter by "
+        f"{gain:.2f}. At {slow} without warm-up the two orders end {abs(cold['post'][slow] - cold['pre'][slow]):.2f} "
+        "nats apart: only the high rate needs warm-up.",
+        header=("norm", "learning rate", "warm-up steps", "final validation loss per seed"),
         rows=[(*key, ", ".join(_shown(loss) for loss in found)) for key, found in ends.items()],
     )
 
@@ -100,11 +100,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="norms",
     title="Pre-norm trains without warm-up, post-norm does not",
-    said="The first Transformer normalises after each residual (add and norm) and needs a learning rate that rises "
-    "slowly at first. With the norm inside the residual, gradients are well behaved from the start (Xiong et al. "
-    "2020).",
-    tried=f"Decoder-only models of {LAYERS} layers, d_model 64, on scenes: both orders, two learning rates that fall "
-    "to 0 over 150 steps, with 50 steps of warm-up and with none, two seeds each, without clipping.",
+    statement="The original Transformer normalizes after each residual connection (add and norm) and needs a "
+    "learning-rate warm-up. With the norm inside the residual branch, gradients are well behaved from the start "
+    "(Xiong et al. 2020).",
+    experiment=f"Decoder-only models of {LAYERS} layers, d_model 64, on scenes: both norm orders, two learning "
+    "rates that decay to 0 over 150 steps, with 50 warm-up steps and with none, two seeds each, without gradient "
+    "clipping.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,4 +1,4 @@
-"""docs/lectures.md and its figures, from what the experiments have measured. Measures nothing."""
+"""Renders docs/lectures.md and its plots from stored measurements. Measures nothing."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from lectures.claim import Claim, Finding, Measured
 
-INTRODUCTION = """# What the lectures say, measured
+INTRODUCTION = """# Claims of lectures, measured
 
-Lectures on attention and Transformers make claims that are easy to repeat and seldom tried. Here each is tried on
-models of this project, small enough for two cores, by its own trainer, exporter and graphs: what is said, what was
-done, what came out, and whether it held *here*. A claim about models a thousand times larger is neither proved nor
-refuted by that.
+Lectures on attention and Transformers make claims that are easy to repeat and seldom tested. This page tests each claim
+on models of this project, small enough for two cores, with its own trainer, exporter and graphs: the claim, the
+experiment, the figures, and whether the claim held *here*. This neither proves nor refutes a claim about models a
+thousand times larger.
 
-`make lectures` measures everything anew and rewrites this page; `FAST=1 make lectures` only tries that it all works,
-and writes elsewhere; `python -m lectures --only NAME` measures one claim. Times are of the machine named at the
-end, while it was otherwise quiet; losses are in nats per token."""
+`make lectures` repeats all measurements and rewrites this page. `FAST=1 make lectures` is a smoke test that writes
+elsewhere. `python -m lectures --only NAME` measures one claim. Times are those of the otherwise idle machine named at
+the end; losses are in nats per token."""
 
 
 def write_page(
     page: Path, claims: Sequence[Claim], measured: Mapping[str, Measured], origin: Mapping[str, Any]
 ) -> None:
-    """Writes `page` and, in the folder of its name beside it, a figure for each claim. origin: machine and versions."""
+    """Writes `page` and, in a directory of the same name, a plot for each claim. origin: machine and versions."""
     figures = page.with_suffix("")
     figures.mkdir(parents=True, exist_ok=True)
     findings = {claim.name: claim.judge(measured[claim.name]) for claim in claims}
@@ -37,18 +37,18 @@ def write_page(
 
 def summary(claims: Sequence[Claim], findings: Mapping[str, Finding]) -> str:
     rows = [(f"[{claim.title}](#{anchor(claim.title)})", findings[claim.name].verdict) for claim in claims]
-    return table(("claim", "here it"), rows)
+    return table(("claim", "result here"), rows)
 
 
 def section(claim: Claim, finding: Finding, figure: str) -> str:
     return "\n\n".join(
         (
             f"## {claim.title}",
-            f"**Said.** {claim.said}",
-            f"**Tried.** {claim.tried}",
+            f"**Claim.** {claim.statement}",
+            f"**Experiment.** {claim.experiment}",
             f"![{claim.title}]({figure})",
             table(finding.header, finding.rows),
-            f"**Found: it {finding.verdict}.** {finding.says}",
+            f"**Result: the claim {finding.verdict}.** {finding.explanation}",
         )
     )
 
@@ -58,13 +58,13 @@ def closing(claims: Sequence[Claim], measured: Mapping[str, Measured], origin: M
     total_s = sum(measured[claim.name]["seconds"] for claim in claims)
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     return (
-        f"## How it was measured\n\nOn {origin['machine']} with {origin['processors']} processors; {versions}. "
+        f"## Measurement conditions\n\nOn {origin['machine']} with {origin['processors']} processors; {versions}. "
         f"Seconds of each experiment: {times}; {total_s / 60:.0f} minutes in all."
     )
 
 
 def anchor(title: str) -> str:
-    """Of a heading, as Markdown viewers make it."""
+    """The anchor that Markdown viewers derive from a heading."""
     kept = [letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_"]
     return "".join(kept)
 
@@ -75,7 +75,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def draw(claim: Claim, measured: Measured, file: Path) -> None:
-    """The same figures make the same file, byte for byte; text stays text."""
+    """Writes the plot; equal measurements give byte-identical files, and text stays text."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -93,6 +93,6 @@ def draw(claim: Claim, measured: Measured, file: Path) -> None:
 
 
 def _is_narrow(interval: Sequence[float]) -> bool:
-    """Whether plain numbers can be read on a logarithmic axis: at most five decades."""
+    """Whether plain numbers are readable on a logarithmic axis: at most five decades."""
     low, high = interval
     return high / low < 1e5

@@ -1,4 +1,4 @@
-"""What reading a prompt costs against its length."""
+"""Time of encoding and prefill by length."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 WORDS = 500
-FAR = 50_000  # tokens; the lectures' example of a document
+FAR = 50_000  # tokens: the document of the claim
 NAMES = {"encoder": "encoder, one source", "decoder": "decoder-only, one prompt"}
 
 
 def measure(lab: Lab) -> Measured:
-    """Milliseconds by graph and length, the fastest of several in turn: what else a machine does only adds."""
+    """Milliseconds by graph and length, fastest of several interleaved rounds: other load only adds time."""
     lengths = lab.pick(LENGTHS, LENGTHS[:4])
     shape = {"vocab_size": WORDS, "d_model": 64, "num_heads": 2, "d_ff": 256, "num_decoder_layers": 2}
     whole = ModelConfig.from_json(
@@ -75,7 +75,7 @@ def judge(measured: Measured) -> Finding:
         slopes = [np.log2(after / before) for before, after in itertools.pairwise(ms)]
         held += [a > 0 and error < 0.3, slopes[-1] > slopes[0]]
         said.append(
-            f"{NAMES[name]}: {a * 1e6:.3g}·(n/1000)² + {b * 1e3:.3g}·(n/1000) + {c:.2g} ms, at most {error:.0%} off; "
+            f"{NAMES[name]}: {a * 1e6:.3g}·(n/1000)² + {b * 1e3:.3g}·(n/1000) + {c:.2g} ms, error at most {error:.0%}; "
             f"the two terms are equal at n = {b / max(a, 1e-12):,.0f}, and {FAR:,} tokens would take "
             f"{(a * FAR**2 + b * FAR) / 1e3:,.0f} s, of which the quadratic term "
             f"{a * FAR**2 / (a * FAR**2 + b * FAR):.0%}"
@@ -86,10 +86,10 @@ def judge(measured: Measured) -> Finding:
         ]
     return Finding(
         verdict=verdict_of(held),
-        says="; ".join(said)
-        + ". Short sentences pay for the number of layers and words, not for attention: quadratic cost "
-        "is real, and does not matter for a sentence of 30 words.",
-        header=("graph", "tokens", "ms", "ms by the fit", "quadratic share"),
+        explanation="; ".join(said)
+        + ". The cost of short sentences is the linear and constant terms: the quadratic cost of attention "
+        "is real, but does not matter for a sentence of 30 words.",
+        header=("graph", "tokens", "ms", "ms, fitted", "quadratic share"),
         rows=rows,
     )
 
@@ -118,12 +118,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="prefill",
     title="Attention costs n²",
-    said="Every word meets every word: n² scores, O(n² d) operations. For a sentence of n ≤ 30 that is 900 and "
-    "nothing; at n = 512 people stop, and with n ≥ 50,000, a document, it cannot be done (Vaswani et al. 2017, table "
-    "1).",
-    tried="Exported graphs of two layers, d_model 64, two heads, on one thread: an encoder reads one source, a "
-    "decoder-only model one prompt in one block. The fastest of seven rounds is taken, and a n² + b n + c fitted with "
-    "equal weight to each relative error.",
+    statement="Every token attends to every token: n² scores, O(n² d) operations. For a sentence of n ≤ 30 that "
+    "is 900 and negligible; n = 512 is a common limit, and n ≥ 50,000, a document, is infeasible (Vaswani et al. "
+    "2017, table 1).",
+    experiment="Exported graphs of two layers, d_model 64, two heads, on one thread: an encoder reads one "
+    "source, a decoder-only model prefills one prompt in one block. The fastest of seven rounds is taken, and a "
+    "n² + b n + c is fitted with equal weight on each relative error.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,4 +1,4 @@
-"""Training all positions at once, and one after another."""
+"""Training throughput of parallel and sequential models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 NAMES = {"transformer": "Transformer", "recurrent": "LSTM with attention"}
 LENGTHS = (8, 32, 128, 512)
 TOKENS, WORDS = 4096, 600
-GROWTH = 1.5  # times by which the lead must grow from the shortest sentences to the longest
+GROWTH = 1.5  # minimum factor by which the lead grows from the shortest sentences to the longest
 
 
 def measure(lab: Lab) -> Measured:
-    """Tokens a second of one training step by length, and the losses of two runs against time."""
+    """Training tokens/s by sentence length, and the losses of two runs against time."""
     lengths = lab.pick(LENGTHS, LENGTHS[:2])
     shapes = {name: shape(name, lengths[-1]) for name in NAMES}
     train = schedule(lab.pick(600, 4), batch_tokens=2048, learning_rate=5e-3, warmup_steps=50)
@@ -61,7 +61,7 @@ def against_time(trained: Trained) -> list[list[float]]:
 
 
 def seconds_to(curve: list[list[float]], loss: float) -> float:
-    """When a curve first was as low as this; the validations are far apart, so between two a straight line is drawn."""
+    """Seconds at which a curve first reaches `loss`, interpolated linearly between validations."""
     for before, after in zip([curve[0], *curve], curve, strict=False):
         if after[2] <= loss:
             share = (before[2] - loss) / (before[2] - after[2]) if before[2] > after[2] else 1.0
@@ -76,12 +76,12 @@ def judge(measured: Measured) -> Finding:
     times = {name: seconds_to(curve, goal) for name, curve in measured["losses"].items()}
     return Finding(
         verdict=verdict_of([leads[-1] > 1, leads[-1] > GROWTH * leads[0], times["transformer"] < times["recurrent"]]),
-        says=f"At {lengths[0]} tokens a sentence the Transformer trains {leads[0]:.1f} times as many tokens a second, "
-        f"at {lengths[-1]} {leads[-1]:.1f} times. To a validation loss of {goal:.2f}, the end of the slower learner, "
-        f"the Transformer takes {times['transformer']:.0f} s and the LSTM {times['recurrent']:.0f} s. One thread has "
-        "nothing to compute at once: what is seen here is that many small products cost more than few large ones, and "
-        "on a processor with thousands of lanes the lead is far larger.",
-        header=("tokens a sentence", *(f"{name}, tokens/s" for name in NAMES.values()), "ratio"),
+        explanation=f"At {lengths[0]} tokens per sentence the Transformer trains {leads[0]:.1f} times as many "
+        f"tokens/s, at {lengths[-1]} {leads[-1]:.1f} times. The Transformer reaches a validation loss of {goal:.2f}, "
+        f"the final loss of the slower learner, in {times['transformer']:.0f} s and the LSTM in "
+        f"{times['recurrent']:.0f} s. One thread does not compute in parallel: the lead here is that of few large "
+        "matrix products over many small ones, and is far larger on a processor with thousands of lanes.",
+        header=("tokens per sentence", *(f"{name}, tokens/s" for name in NAMES.values()), "ratio"),
         rows=[
             (
                 str(length),
@@ -113,11 +113,13 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="recurrence",
     title="Training is parallel, recurrence is not",
-    said="An LSTM needs the state before to compute the next one, so a sentence of n words takes n steps; attention "
-    "computes all positions of a training sentence at once (Vaswani et al. 2017, table 1).",
-    tried=f"A Transformer of 2 + 2 layers and an LSTM with attention and input feeding, of about as many parameters. "
-    f"Optimiser steps on {TOKENS:,} target tokens in sentences of one length, on one thread, the fastest of five in "
-    "turn; and both trained side by side for 600 steps on English to German, loss against seconds.",
+    statement="An LSTM needs the previous state to compute the next one, so a sentence of n words takes n "
+    "sequential steps; attention computes all positions of a training sentence in parallel (Vaswani et al. 2017, "
+    "table 1).",
+    experiment="A Transformer of 2 + 2 layers and an LSTM with attention and input feeding, with about as many "
+    f"parameters. Optimizer steps on {TOKENS:,} target tokens in sentences of one length, on one thread, "
+    "interleaved, fastest of five; and a concurrent training run of 600 steps for each on English to German, loss "
+    "against seconds.",
     measure=measure,
     judge=judge,
     draw=draw,

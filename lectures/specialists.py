@@ -1,4 +1,4 @@
-"""What single heads look at after training."""
+"""Which positions each attention head prefers, before and after training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Measured:
 
 
 def scores(sentences: list[Sentence]) -> dict[str, dict[str, float]]:
-    """By head, "encoder 1.2" (layer and head, from 1), then by place; places a head cannot see are left out."""
+    """By head, "encoder 1.2" (layer and head, from 1), then by kind of position; kinds out of reach are omitted."""
     found: dict[str, dict[str, list[float]]] = {}
     for sentence in sentences:
         for part, weights_LHTS in zip(("encoder", "decoder", "cross"), sentence.weights, strict=True):
@@ -53,11 +53,11 @@ def scores(sentences: list[Sentence]) -> dict[str, dict[str, float]]:
 
 
 def looked_at(part: str, sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
-    """(query, key) positions of each kind of place. From the third word on, so that no two kinds are one place."""
+    """(query, key) positions of each kind, from the third word on, so that no two kinds coincide."""
     queries, keys = next(iter(sentence.weights._asdict()[part][0])).shape
     inner = range(2, queries - 2)
     if part == "cross":
-        # The position that predicts a word is the one that reads the word before it.
+        # The position that reads a word predicts the next one.
         return {"partner": sentence.true_links, "last": [(place, keys - 1) for place in range(queries)]}
     found = {
         "before": [(place, place - 1) for place in inner],
@@ -76,7 +76,7 @@ def _at(weights_TS: Tensor, pairs: list[tuple[int, int]]) -> list[float]:
 
 
 def specialists(scored: dict[str, dict[str, float]]) -> dict[str, tuple[str, float]]:
-    """The heads with more than SPECIAL of their weight at one kind of place: which, and how much."""
+    """Heads with more than SPECIAL of their weight on one kind of position, as (kind, share)."""
     best = {head: max(places.items(), key=lambda item: item[1]) for head, places in scored.items()}
     return {head: (place, share) for head, (place, share) in best.items() if share > SPECIAL}
 
@@ -90,15 +90,15 @@ def judge(measured: Measured) -> Finding:
         ((places["partner"], head) for head, places in measured["after"].items() if "partner" in places),
         default=(0.0, "none"),
     )
-    told = f"The clearest neighbour head is {neighbour[1]} with {neighbour[0]:.0%}"
+    neighbours = f"The clearest neighbour head is {neighbour[1]} with {neighbour[0]:.0%}"
     if not neighbour[0]:
-        told = "None of them looks at a neighbour"
+        neighbours = "None of them attends to a neighbour"
     return Finding(
         verdict=verdict_of([len(after) > len(before), neighbour[0] > SPECIAL, partner[0] > SPECIAL]),
-        says=f"{len(after)} of {len(measured['after'])} heads give more than half of their weight to one kind of "
-        f"place, before training {len(before)}. {told}; {partner[1]} looks at the word it is about to translate with "
-        f"{partner[0]:.0%}. (BLEU of this model on sentences like those of training: {measured['bleu']:.1f}.)",
-        header=("head (layer.head)", "looks at", "share of its weight", "before training"),
+        explanation=f"{len(after)} of {len(measured['after'])} heads put more than half of their weight on one kind of "
+        f"position; before training {len(before)}. {neighbours}; {partner[1]} puts {partner[0]:.0%} on the word about "
+        f"to be translated. (BLEU of this model on in-distribution sentences: {measured['bleu']:.1f}.)",
+        header=("head (layer.head)", "attends to", "share of weight", "before training"),
         rows=[
             (head, place, f"{share:.0%}", f"{measured['before'][head][place]:.0%}")
             for head, (place, share) in after.items()
@@ -125,13 +125,14 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="specialists",
     title="Heads specialise",
-    said="Heads at the same depth have different parameters and come to look at different things: one at the word "
-    "before, one at what a pronoun stands for (Vaswani et al. 2017, appendix; Voita et al. 2019).",
-    tried="The translator of `glossa demo`, 800 steps. For every head of encoder, decoder and cross-attention the "
-    "mean share of its weight on the word before, itself, the word after, the first and the last position, and, in "
-    "cross-attention, on the partner of the word that is about to be written, over 200 sentences with combinations of "
-    "words that were never trained. Partners are known from the grammar's lexicon, for nouns and adjectives. A head "
-    "is a specialist if one kind of place gets more than half; the same weights before training are the comparison.",
+    statement="Heads of the same layer have different parameters and learn to attend to different things: one to "
+    "the previous word, one to the antecedent of a pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
+    experiment="The translation model of `glossa demo`, 800 steps. For every head of encoder, decoder and "
+    "cross-attention, the mean share of its weight on the previous word, the word itself, the next word, the "
+    "first and the last position, and, in cross-attention, on the partner of the word about to be generated, over "
+    "200 sentences with word combinations that are not in the training data. Partners are known from the "
+    "grammar's lexicon, for nouns and adjectives. A head is a specialist if one kind of position receives more "
+    "than half of its weight; the same model before training is the baseline.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,4 +1,4 @@
-"""How figures become findings. The experiments themselves are run by `FAST=1 make lectures`."""
+"""Judging and rendering of measurements. `FAST=1 make lectures` runs the experiments."""
 
 import dataclasses
 import re
@@ -35,13 +35,13 @@ def plain_claim(**changes):
         figure.subplots().plot(measured["values"])
 
     def judge(measured):
-        return Finding(verdict="held", says="It is so.", header=("place", "value"), rows=[("1", "2")])
+        return Finding(verdict="held", explanation="It is so.", header=("place", "value"), rows=[("1", "2")])
 
     claim = Claim(
         name="plain",
         title="A plain claim",
-        said="So it is said.",
-        tried="So it was tried.",
+        statement="The statement.",
+        experiment="The experiment.",
         measure=lambda lab: {"values": [1, 2]},
         judge=judge,
         draw=draw,
@@ -49,15 +49,15 @@ def plain_claim(**changes):
     return dataclasses.replace(claim, **changes)
 
 
-def test_the_page_tells_each_claim_with_its_figure(tmp_path):
+def test_page_shows_each_claim_with_its_plot(tmp_path):
     page = tmp_path / "page.md"
     write_page(page, [plain_claim()], {"plain": {"values": [1, 2], "seconds": 3.0}}, ORIGIN)
     text = page.read_text()
     for part in (
         "## A plain claim",
-        "So it is said.",
-        "So it was tried.",
-        "**Found: it held.** It is so.",
+        "**Claim.** The statement.",
+        "**Experiment.** The experiment.",
+        "**Result: the claim held.** It is so.",
         "| 1 | 2 |",
     ):
         assert part in text
@@ -65,7 +65,7 @@ def test_the_page_tells_each_claim_with_its_figure(tmp_path):
     assert (tmp_path / figure).read_text().startswith("<?xml")
 
 
-def test_the_same_figures_make_the_same_files(tmp_path):
+def test_equal_measurements_give_identical_files(tmp_path):
     measured = {"plain": {"values": [1, 2], "seconds": 3.0}}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -74,31 +74,31 @@ def test_the_same_figures_make_the_same_files(tmp_path):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-def test_a_heading_can_be_linked_to():
+def test_heading_anchors():
     assert anchor("Attention costs n²") == "attention-costs-n²"
     assert anchor("Without positions, order is invisible") == "without-positions-order-is-invisible"
 
 
-def test_a_finding_with_a_ragged_table_is_refused():
+def test_finding_with_ragged_table_is_rejected():
     with pytest.raises(AssertionError, match="must have 2 cells"):
-        Finding(verdict="held", says="", header=("a", "b"), rows=[("1",)])
+        Finding(verdict="held", explanation="", header=("a", "b"), rows=[("1",)])
 
 
 @pytest.mark.parametrize(
     ("held", "verdict"),
     [([True, True], "held"), ([True, False], "held in part"), ([False, False], "did not hold")],
 )
-def test_a_verdict_counts_the_parts_that_held(held, verdict):
+def test_verdict_depends_on_the_parts_that_held(held, verdict):
     assert verdict_of(held) == verdict
 
 
-def test_claims_have_modules_of_their_names():
+def test_each_claim_has_a_module_of_its_name():
     here = Path(__file__).parents[2] / "lectures"
     assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
     assert [claim.name for claim in CLAIMS if not (here / f"{claim.name}.py").exists()] == []
 
 
-def test_a_training_is_known_by_all_that_decides_it():
+def test_training_digest_covers_everything_that_affects_the_result():
     model, data = EncoderDecoderConfig(d_model=32), copy_examples(10, seed=1)
     first = Training(model=model, train=TrainConfig(steps=5), data=data)
     others = [
@@ -111,13 +111,13 @@ def test_a_training_is_known_by_all_that_decides_it():
     assert Training(model=model, train=TrainConfig(steps=5), data=copy_examples(10, seed=1)).digest == first.digest
 
 
-def test_the_fit_finds_the_terms_that_are_there():
+def test_fit_recovers_the_coefficients():
     lengths = [32, 64, 128, 256, 512]
     a, b, c = fit(lengths, [3e-4 * n * n + 0.02 * n + 1.5 for n in lengths])
     assert (a, b, c) == pytest.approx((3e-4, 0.02, 1.5), rel=1e-6)
 
 
-def test_the_fit_has_no_negative_terms():
+def test_fit_has_no_negative_coefficients():
     lengths = [32, 64, 128, 256]
     a, b, c = fit(lengths, [3e-4 * n * n - 0.005 * n + 1.5 for n in lengths])
     assert a == pytest.approx(3e-4, rel=0.2)
@@ -125,13 +125,13 @@ def test_the_fit_has_no_negative_terms():
     assert c > 0
 
 
-def test_links_are_words_whose_partner_is_beyond_doubt():
+def test_links_are_words_with_an_unambiguous_partner():
     english = ["The", "cow", "must", "sleep", "by", "a", "beautiful", "river", "."]
     german = ["Die", "Kuh", "muss", "an", "einem", "schönen", "Fluss", "schlafen", "."]
     assert links(english, german) == [(1, 1), (5, 6), (6, 7)]
 
 
-def test_words_that_stand_twice_are_in_doubt():
+def test_repeated_words_are_ambiguous():
     assert links(["The", "dog", "and", "the", "dog"], ["Der", "Hund", "und", "der", "Hund"]) == []
 
 
@@ -142,26 +142,26 @@ def sentence(cross_TS):
     return Sentence(["a", "b"], ["x", "y"], weights, [(0, 1), (1, 0)])
 
 
-def test_an_alignment_is_right_where_the_partner_has_the_largest_weight():
+def test_alignment_is_correct_where_the_partner_has_the_largest_weight():
     found = errors([sentence([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7], [0.3, 0.3, 0.4]])])
-    assert found["layer 1, mean, writing"] == 0.0  # the end token, with 0.7, is no word
+    assert found["layer 1, mean, writing"] == 0.0  # the end token, with 0.7, is excluded
     assert found["layer 1, head 1, having written"] == 0.5  # of 0.3 and 0.3 the first counts
     assert found["diagonal"] == 1.0
 
 
-def test_a_head_that_looks_at_partners_is_a_specialist():
+def test_head_that_attends_to_partners_is_a_specialist():
     found = scores([sentence([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.0, 0.0, 1.0]])])
     assert found["cross 1.1"]["partner"] == pytest.approx(0.85)
     place, share = specialists(found)["cross 1.1"]
     assert (place, share) == ("partner", found["cross 1.1"]["partner"])
 
 
-def test_a_head_without_a_favourite_is_no_specialist():
+def test_head_with_uniform_weights_is_not_a_specialist():
     found = scores([sentence([[1 / 3] * 3] * 3)])
     assert "cross 1.1" not in specialists(found)
 
 
-def test_watched_weights_are_those_of_the_model():
+def test_watched_weights_equal_those_of_the_model():
     model = tiny_model(tiny_config())
     source, target = [5, 6, 7, 8, model.config.eos_id], [model.config.bos_id, 9, 10, 11]
     weights = watch(model, source, target)
@@ -174,7 +174,7 @@ def test_watched_weights_are_those_of_the_model():
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi"])
-def test_a_lengthened_model_says_the_same_of_what_it_knew(positions):
+def test_lengthened_model_agrees_on_the_trained_length(positions):
     model = tiny_model(tiny_config("decoder", positions=positions, max_target_len=TRAINED))
     longer = lengthened(Checkpoint(model, model.config, tiny_tokenizer(), {}, {}, Path()))
     tokens = torch.randint(4, model.config.vocab_size, (2, TRAINED), generator=torch.Generator().manual_seed(1))
@@ -184,7 +184,7 @@ def test_a_lengthened_model_says_the_same_of_what_it_knew(positions):
         assert longer(tokens.repeat(1, FACTOR)).isfinite().all()
 
 
-def test_documents_tell_only_what_stands_in_them():
+def test_targets_state_only_facts_of_their_document():
     for words, told in documents(20, seed=1):
         assert len(words) == LENGTH
         facts = {tuple(re.findall(r"\d+", word)) for word in words if word not in FILLER}
@@ -194,7 +194,7 @@ def test_documents_tell_only_what_stands_in_them():
         assert len(set(towns)) == TOLD
 
 
-def test_the_king_of_like_towns_is_the_same_in_every_document():
+def test_king_of_equal_towns_is_the_same_in_every_document():
     kings: dict[tuple[str, str], str] = {}
     for _, told in documents(200, seed=1) + documents(50, seed=2):
         for town, good, king in zip(told[::3], told[1::3], told[2::3], strict=True):
