@@ -1,5 +1,6 @@
-"""Decoder-only models as `transformers` makes them: random weights, odd sizes, lively answers."""
+"""Decoder-only models as `transformers` makes them: random weights, odd sizes, varied outputs."""
 
+import json
 from typing import Any
 
 import torch
@@ -139,3 +140,13 @@ def make_decoder(name, seed=0, **changes):
             if parameter.ndim == 1:
                 parameter += torch.randn(parameter.shape) * 0.1
     return model
+
+
+def rewritten(path, tmp_path, **changes):
+    """A copy of a directory with other fields in its config.json; those that are ... are left out."""
+    for file in path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = {**json.loads((path / "config.json").read_text()), **changes}
+    kept = {name: value for name, value in config.items() if value is not ...}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    return tmp_path

@@ -1,11 +1,11 @@
-"""Tokenizers as other people's checkpoints hold them, as a tokenizer.json of ours (`convert_tokenizer`).
+"""Converts the tokenizers of Hugging Face checkpoints to a tokenizer.json (`convert_tokenizer`).
 
-A SentencePiece model becomes the same segmentation in the terms of `tokenizers`: its pieces with their scores, or for
-BPE the merges that lead to them, after a normalizer that `model.tokenizers.sentencepiece_normalizer` follows exactly.
-The ids of pieces are a convention of each family: those of the model itself (T5, Llama), shifted by fairseq's special
-tokens (XLM-R, mBART, NLLB), or looked up in a list (Marian, M2M-100).
+A SentencePiece model becomes an equivalent tokenizer.json: its pieces with their scores (unigram), or merges derived
+from them (BPE), after a normalizer that `model.tokenizers.sentencepiece_normalizer` implements exactly. The ids of
+pieces depend on the family: those of the model itself (T5, Llama), shifted by fairseq's special tokens (XLM-R, mBART,
+NLLB), or listed in vocab.json (Marian, M2M-100).
 
-    TokenizerError     a file is missing, damaged, or asks for what is not covered (`model.tokenizer`)
+    TokenizerError     a file is missing, damaged or not supported (`model.tokenizer`)
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CONFIG = "tokenizer_config.json"
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
 SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EXTRA_IDS = 100  # of T5: <extra_id_0> is its last token
-# Byte-level vocabularies without a tokenizer.json that are cut as GPT-2 cuts; others split words by rules of their own.
+# Families whose byte-level vocabularies split words as GPT-2 does; others need their tokenizer.json for the pattern.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
 
 
 def convert_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a checkpoint's directory: its tokenizer.json, or what its files say. Raises TokenizerError."""
+    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. Raises TokenizerError."""
     files: dict[tuple[str, ...], Callable[[], Tokenizer]] = {
         ("tokenizer.json",): lambda: Tokenizer.load(path / "tokenizer.json"),
         ("source.spm", "target.spm", "vocab.json"): lambda: _marian(path),
@@ -58,7 +58,7 @@ def convert_tokenizer(path: Path) -> Tokenizer:
     raise TokenizerError(f"{path}: has no tokenizer that is covered; covered: {known}")
 
 
-# ---- from a model and the ids of its pieces to a tokenizer.json
+# ---- SentencePiece model and piece ids → tokenizer.json
 
 
 def _converted(
@@ -70,16 +70,15 @@ def _converted(
 ) -> dict[str, Any]:
     """The values of a tokenizer.json.
 
-    ids: of the model's pieces; one that is missing is unknown. others: pieces that no text is cut into, but which have
-    ids, and are what an unknown part of a text may be called all the same.
+    ids: of the model's pieces; a piece without an id is unknown. others: all entries of vocab.json, including those
+    that the model never produces but whose text an unknown part of the input can match.
     """
     unknown = next(ids[piece.text] for piece in model.pieces if piece.type == UNKNOWN)
     extra = {item.text: item for item in added}
     for piece in model.pieces:
-        if piece.type in (UNKNOWN, CONTROL, UNUSED) and piece.text in ids:
-            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special=True))
-        elif piece.type == USER_DEFINED and piece.text in ids:
-            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special=False))
+        if piece.type in (UNKNOWN, CONTROL, UNUSED, USER_DEFINED) and piece.text in ids:
+            is_special = piece.type != USER_DEFINED
+            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special))
     own: dict[str, Any] = {
         "add_dummy_prefix": model.add_dummy_prefix,
         "remove_extra_whitespaces": model.remove_extra_whitespaces,
@@ -95,16 +94,28 @@ def _converted(
     if sorted(names) != list(range(len(names))):
         raise TokenizerError(f"ids must be 0..{len(names) - 1}, got up to {max(names)}")
     build = _unigram if model.kind == UNIGRAM else _bpe
+    return _values(
+        build(model, names, unknown),
+        extra.values(),
+        normalizer={"type": "Sequence", OWN_NORMALIZER: own, "normalizers": _normalizers(model)},
+        decoder={"type": "Sequence", "decoders": _decoders(model)},
+    )
+
+
+def _values(
+    model: Mapping[str, Any], added: Iterable[_Added], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
+) -> dict[str, Any]:
+    """The values of a tokenizer.json."""
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [item.to_json() for item in sorted(extra.values(), key=lambda item: item.id)],
-        "normalizer": {"type": "Sequence", OWN_NORMALIZER: own, "normalizers": _normalizers(model)},
-        "pre_tokenizer": None,
+        "added_tokens": [item.to_json() for item in sorted(added, key=lambda item: item.id)],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": _decoders(model)},
-        "model": build(model, names, unknown),
+        "decoder": decoder,
+        "model": model,
     }
 
 
@@ -120,7 +131,7 @@ class _Added:
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
-    """What the steps of `tokenizers` come to is nearly the same: see `model.tokenizers.sentencepiece_normalizer`."""
+    """An approximation in steps of `tokenizers`; `model.tokenizers.sentencepiece_normalizer` is exact."""
     steps: list[dict[str, Any]] = []
     if model.charsmap:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
@@ -143,15 +154,15 @@ def _decoders(model: SentencePieceModel) -> list[dict[str, Any]]:
 
 
 def _unigram(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> dict[str, Any]:
-    """A list in the order of the ids, of which `names` has the texts."""
+    """A unigram model. names: the text of each id."""
     scores = {piece.text: piece.score for piece in model.pieces}
     vocabulary = [[names[token], scores.get(names[token], 0.0)] for token in range(len(names))]
     return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": model.has_byte_fallback}
 
 
 def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> dict[str, Any]:
-    """SentencePiece joins the two neighbours whose piece has the best score; here each way to join a piece is named,
-    the best pieces first."""
+    """A BPE model. SentencePiece merges the neighbours with the best-scoring result; here the merges list every split
+    of each piece, best pieces first."""
     if any(piece.type == UNUSED for piece in model.pieces):
         raise TokenizerError("a BPE model with unused pieces is not covered")
     joined = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
@@ -159,16 +170,24 @@ def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> d
     for text in sorted(joined, key=lambda text: -joined[text]):
         splits = [(text[:place], text[place:]) for place in range(1, len(text))]
         merges += [list(split) for split in splits if split[0] in joined and split[1] in joined]
+    vocabulary = {names[token]: token for token in range(len(names))}
+    return _bpe_values(vocabulary, merges, names[unknown], affix=None, byte_fallback=model.has_byte_fallback)
+
+
+def _bpe_values(
+    vocabulary: Mapping[str, int], merges: Any, unknown: str | None, *, affix: str | None, byte_fallback: bool
+) -> dict[str, Any]:
+    """The model of a tokenizer.json. affix: the value of unused prefixes and suffixes."""
     return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": names[unknown],
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": model.has_byte_fallback,
+        "unk_token": unknown,
+        "continuing_subword_prefix": affix,
+        "end_of_word_suffix": affix,
+        "fuse_unk": unknown is not None,
+        "byte_fallback": byte_fallback,
         "ignore_merges": False,
-        "vocab": {names[token]: token for token in range(len(names))},
+        "vocab": vocabulary,
         "merges": merges,
     }
 
@@ -177,10 +196,10 @@ def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> d
 
 
 def _plain(path: Path, name: str) -> Tokenizer:
-    """T5, Llama, Mistral, Gemma: the ids of the model, then added tokens."""
+    """T5, Llama, Mistral, Gemma: the ids of the SentencePiece model, then added tokens."""
     model = read_sentencepiece(path / name)
     ids = {piece.text: token for token, piece in enumerate(model.pieces)}
-    config, added = _config(path), _added(path)
+    config, added = _json(path / CONFIG), _added(path)
     if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
         count = config.get("extra_ids", EXTRA_IDS)
         added += [_Added(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
@@ -188,17 +207,16 @@ def _plain(path: Path, name: str) -> Tokenizer:
 
 
 def _fairseq(path: Path) -> Tokenizer:
-    """XLM-R, mBART, NLLB: pieces behind four special tokens, then languages, then <mask>."""
+    """XLM-R, mBART, NLLB: four special tokens, then pieces, languages and <mask>."""
     model = read_sentencepiece(path / "sentencepiece.bpe.model")
-    behind = [piece.text for piece in model.pieces[3:]]
-    ids = {text: token for token, text in enumerate((*FAIRSEQ, *behind))}
+    ids = {text: token for token, text in enumerate((*FAIRSEQ, *(piece.text for piece in model.pieces[3:])))}
     added, kind = _added(path), _kind(path)
     if not any(item.id >= len(ids) for item in added):
         names = _named_special(path)
         if kind in ("mbart", "mbart50"):
             names = MBART.split() if kind == "mbart" else f"{MBART} {MBART_50}".split()
         elif kind.startswith("nllb") and not names:
-            raise TokenizerError(f"{path}: nothing names the languages; save the tokenizer with a tokenizer.json")
+            raise TokenizerError(f"{path}: no file lists the languages; save the tokenizer with a tokenizer.json")
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
         added += [_Added(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
     added += [_Added(token, text) for token, text in enumerate(FAIRSEQ)]
@@ -206,12 +224,12 @@ def _fairseq(path: Path) -> Tokenizer:
 
 
 def _m2m(path: Path) -> Tokenizer:
-    """M2M-100: ids from a list, then the languages."""
+    """M2M-100: ids from vocab.json, then the languages."""
     model, listed = read_sentencepiece(path / "sentencepiece.bpe.model"), _listed(path)
     added = _added(path)
     if not any(item.text.startswith("__") for item in added):
         names = [name for name in _named_special(path) if name.startswith("__")]
-        codes = _config(path).get("language_codes", "m2m100")
+        codes = _json(path / CONFIG).get("language_codes", "m2m100")
         if not names and codes != "m2m100":
             raise TokenizerError(f"{path}: language_codes {codes!r} are not known; save it with a tokenizer.json")
         names = names or [f"__{code}__" for code in M2M_100.split()]
@@ -221,7 +239,7 @@ def _m2m(path: Path) -> Tokenizer:
 
 
 def _marian(path: Path) -> Tokenizer:
-    """Marian: one list of ids for the pieces of two models, one of which cuts sources and the other one targets."""
+    """Marian: one vocab.json for the pieces of two SentencePiece models, one for sources and one for targets."""
     listed = _listed(path)
     added = [item for item in _added(path) if item.text in listed]
     added += [_Added(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
@@ -235,7 +253,7 @@ def _marian(path: Path) -> Tokenizer:
 
 
 def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[_Added]) -> dict[str, Any]:
-    """Of a list that has the ids of pieces, and of others."""
+    """The values of a tokenizer.json with piece ids from vocab.json (`listed`), which may have other entries too."""
     if "<unk>" not in listed:
         raise TokenizerError("vocab.json: must have an id of <unk>")
     special = {item.text for item in added}
@@ -248,7 +266,7 @@ def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequ
 
 
 def _byte_level(path: Path) -> Tokenizer:
-    """GPT-2, RoBERTa, BART: pieces of bytes and the merges that lead to them."""
+    """GPT-2, RoBERTa, BART: a byte-level vocabulary and its merges."""
     kind = _kind(path)
     if kind and not kind.startswith(LIKE_GPT2):
         raise TokenizerError(
@@ -260,26 +278,16 @@ def _byte_level(path: Path) -> Tokenizer:
     ]
     if any(len(pair) != 2 for pair in merges):
         raise TokenizerError(f"{path / 'merges.txt'}: must have two pieces on each line")
-    has_blank = bool(_config(path).get("add_prefix_space", False))
+    has_blank = bool(_json(path / CONFIG).get("add_prefix_space", False))
     by_byte = {"type": "ByteLevel", "add_prefix_space": has_blank, "trim_offsets": False, "use_regex": True}
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": "",
-        "end_of_word_suffix": "",
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": listed,
-        "merges": merges,
-    }
-    return _tokenizer(path, _values(path, listed, model, None, by_byte, by_byte))
+    model = _bpe_values(listed, merges, None, affix="", byte_fallback=False)
+    values = _values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
+    return _tokenizer(path, values)
 
 
 def _wordpiece(path: Path) -> Tokenizer:
-    """BERT, DistilBERT: whole words and what continues them."""
-    config = _config(path)
+    """BERT, DistilBERT: WordPiece."""
+    config = _json(path / CONFIG)
     if not config.get("do_basic_tokenize", True):
         raise TokenizerError(f"{path / CONFIG}: do_basic_tokenize false is not covered")
     lines = _lines(path / "vocab.txt")
@@ -298,27 +306,22 @@ def _wordpiece(path: Path) -> Tokenizer:
         "strip_accents": config.get("strip_accents"),
         "lowercase": config.get("do_lower_case", True),
     }
-    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
-    return _tokenizer(path, _values(path, listed, model, normalizer, {"type": "BertPreTokenizer"}, decoder))
+    values = _values(
+        model,
+        _special(path, listed),
+        normalizer=normalizer,
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        pre_tokenizer={"type": "BertPreTokenizer"},
+    )
+    return _tokenizer(path, values)
 
 
-def _values(
-    path: Path, listed: Mapping[str, int], model: Any, normalizer: Any, pre_tokenizer: Any, decoder: Any
-) -> dict[str, Any]:
+def _special(path: Path, listed: Mapping[str, int]) -> Iterable[_Added]:
+    """The added tokens of a directory, and the special tokens that its vocabulary lists."""
     names = {*SPECIAL, *_named_special(path)}
     added = {item.text: item for item in _added(path)}
     added |= {name: _Added(listed[name], name) for name in names if name in listed and name not in added}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [item.to_json() for item in sorted(added.values(), key=lambda item: item.id)],
-        "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": decoder,
-        "model": model,
-    }
+    return added.values()
 
 
 def _tokenizer(path: Path, values: dict[str, Any]) -> Tokenizer:
@@ -328,11 +331,11 @@ def _tokenizer(path: Path, values: dict[str, Any]) -> Tokenizer:
         raise TokenizerError(f"{path}: {error}") from error
 
 
-# ---- what stands beside the vocabulary
+# ---- files of a checkpoint directory
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """The object in a file; {} if there is none."""
+    """The object in a JSON file; {} if the file does not exist."""
     if not file.is_file():
         return {}
     try:
@@ -345,7 +348,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a text file; the last one is empty where the file ends in a line break."""
+    """The lines of a text file; the last one is empty if the file ends with a line break."""
     try:
         return [line.rstrip("\r") for line in file.read_text(encoding="utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
@@ -359,22 +362,19 @@ def _listed(path: Path) -> dict[str, int]:
     return values
 
 
-def _config(path: Path) -> dict[str, Any]:
-    return _json(path / CONFIG)
-
-
 def _kind(path: Path) -> str:
-    """The family in lower case, as the tokenizer's class or else the model's type names it; "" if nothing does."""
-    named = _config(path).get("tokenizer_class") or ""
+    """The family in lower case, from tokenizer_class or else model_type; "" if both are missing."""
+    named = _json(path / CONFIG).get("tokenizer_class") or ""
     family = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
     return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(_json(path / "config.json").get("model_type") or "")
 
 
 def _added(path: Path) -> list[_Added]:
-    """Tokens that were added behind the vocabulary, or are named with an id that they have in it."""
-    told = _config(path).get("added_tokens_decoder") or {}
+    """Added tokens with their ids, from tokenizer_config.json and added_tokens.json."""
+    listed = _json(path / CONFIG).get("added_tokens_decoder") or {}
     found = {
-        item["content"]: _Added(int(token), item["content"], bool(item.get("special"))) for token, item in told.items()
+        item["content"]: _Added(int(token), item["content"], bool(item.get("special")))
+        for token, item in listed.items()
     }
     special = set(_named_special(path))
     for text, token in _json(path / "added_tokens.json").items():
@@ -383,9 +383,9 @@ def _added(path: Path) -> list[_Added]:
 
 
 def _named_special(path: Path) -> list[str]:
-    """Texts of special tokens that are named, in order, once each."""
+    """Texts of the special tokens that configuration files name, in order, without duplicates."""
     names: list[str] = []
-    for values in (_json(path / "special_tokens_map.json"), _config(path)):
+    for values in (_json(path / "special_tokens_map.json"), _json(path / CONFIG)):
         for key, value in values.items():
             if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
                 names += [_text(item) for item in (value if isinstance(value, list) else [value])]
@@ -393,6 +393,6 @@ def _named_special(path: Path) -> list[str]:
 
 
 def _text(token: Any) -> str:
-    """A token is named by its text, or by an object that has it."""
+    """The text of a token that is a string or an object with `content`; "" otherwise."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""

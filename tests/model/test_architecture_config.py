@@ -261,7 +261,7 @@ def test_json_both_ways_gives_the_same_configuration(architecture, heads, groups
     [SpecialTokenTemplate(), SpecialTokenTemplate(target_prefix=(TARGET_LANGUAGE,), languages=(("de", 7),))],
     ids=["bare", "languages"],
 )
-def test_frames_that_training_could_not_fill_are_refused(template):
+def test_special_token_templates_that_training_cannot_fill_are_refused(template):
     with pytest.raises(ConfigError, match=r"^special_token_template: must have"):
         EncoderDecoderConfig(special_token_template=template).check_trainable()
     EncoderDecoderConfig(special_token_template=SpecialTokenTemplate(target_prefix=(1, 4))).check_trainable()

@@ -1,13 +1,11 @@
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
 
-from model.architectures import build
-from model.atomic_write import DamagedError, read_verified, write_directory, write_file
-from model.checkpoint import CheckpointError, load_checkpoint, load_weights, read_config, save_checkpoint
+from model.atomic_write import write_directory
+from model.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from model.config import TrainConfig
 from tests.full_disk import failures
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
@@ -146,53 +144,3 @@ def test_a_full_disk_leaves_no_checkpoint_and_says_so(tmp_path):
         assert not list(path.glob(".*"))
     assert seen == 6 * 4  # write, sync, rename, sync of six files
     assert load_checkpoint(path).metrics == {"bleu": 1.5}
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    for error in failures(lambda disk: write_file(path, b"new content", disk)):
-        assert isinstance(error, OSError)
-        assert path.read_bytes() in (b"old", b"new content")
-        assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == b"new content"
-
-
-def test_a_directory_is_created_whole_or_not_at_all(tmp_path):
-    path, files = tmp_path / "directory", {"a": b"1", "b": b"22"}
-    for error in failures(lambda disk: write_directory(path, files, disk)):
-        assert isinstance(error, OSError)
-        if path.exists():  # the rename had happened
-            assert read_verified(path, files) == files
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
-        assert not list(tmp_path.iterdir())
-    assert read_verified(path, ["b"]) == {"b": b"22"}
-    (path / "a").write_bytes(b"2")
-    with pytest.raises(DamagedError, match="a: SHA-256 must be"):
-        read_verified(path, ["b"])
-
-
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "encoder", "recurrent"])
-def test_a_configuration_of_release_0_1_loads_without_the_fields_of_other_architectures(architecture, tmp_path):
-    """Its config.json has the fields of all architectures; here one is not even at its default."""
-    fields = json.loads((Path(__file__).parent / "config_format_1.json").read_text())
-    model = {**fields, "architecture": architecture, "vocab_size": 9, "window": 5, "cell": "gru", "more_eos_ids": [7]}
-    config, _ = read_config(json.dumps({"format_version": 1, "model": model}).encode(), tmp_path)
-    assert (config.architecture, config.eos_ids, config.template.target_prefix) == (architecture, (2, 7), (1,))
-    assert config.sliding_window == (5 if architecture in ("encoder_decoder", "decoder") else 0)
-    with pytest.raises(CheckpointError, match="d_modle: unknown key"):
-        read_config(json.dumps({"format_version": 1, "model": {**model, "d_modle": 3}}).encode(), tmp_path)
-
-
-def test_weights_of_release_0_1_load_under_their_names_of_today():
-    model = tiny_model(tiny_config("encoder_decoder", positions="bucketed"))
-    old = {
-        name.replace(".position_encoding.", ".cues."): parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-    }
-    assert "decoder.cues.bias.weight" in old
-    fresh = build(model.config)
-    load_weights(fresh, old, Path("checkpoint"))
-    assert all(map(torch.equal, fresh.parameters(), model.parameters()))

@@ -35,7 +35,7 @@ def test_a_key_like_no_other_gets_the_list_of_keys():
         model_config({"zzz": 1})
 
 
-def test_a_framing_survives_json_and_follows_the_special_tokens_when_there_is_none():
+def test_a_special_token_template_survives_json_and_defaults_to_bos_and_eos():
     assert EncoderDecoderConfig(bos_id=5, eos_id=6).template == SpecialTokenTemplate(
         source_suffix=(6,), target_prefix=(5,)
     )
@@ -55,7 +55,7 @@ def test_a_framing_survives_json_and_follows_the_special_tokens_when_there_is_no
         ({"languages": (("de", -1),)}, "languages: must be pairs of a code and a token id"),
     ],
 )
-def test_a_wrong_framing_is_refused(changes, message):
+def test_an_invalid_special_token_template_is_refused(changes, message):
     with pytest.raises(ConfigError) as caught:
         SpecialTokenTemplate(**changes)
     assert str(caught.value).startswith(message)
@@ -66,7 +66,7 @@ def test_reading_a_configuration_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_texts_are_framed_with_their_languages():
+def test_texts_are_wrapped_with_their_language_tokens():
     template = SpecialTokenTemplate(
         source_prefix=(SOURCE_LANGUAGE,),
         source_suffix=(2,),

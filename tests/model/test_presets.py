@@ -30,7 +30,7 @@ VOCABULARY = {
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_a_model_of_the_size_it_is_said_to_have(name):
+def test_every_preset_has_the_number_of_parameters_it_states(name):
     preset = load_preset(name)
     with torch.device("meta"):
         labels = {"labels": [str(number) for number in range(8)]} if preset.model.is_classifier else {}
@@ -91,7 +91,7 @@ def test_a_file_can_describe_everything(tmp_path):
         ("", "must be a mapping"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text, problem, tmp_path):
+def test_an_invalid_file_is_refused_with_the_reason(text, problem, tmp_path):
     with pytest.raises(ConfigError, match=problem):
         load_preset(written(tmp_path / "run.yaml", text))
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from model.architecture_config import EncoderDecoderConfig, model_config
+from model.architecture_config import model_config
 from model.architectures import build
 from model.attention import FullAttention, causal_mask
-from model.config import ConfigError
 from model.reference.greedy import greedy
 from model.transformer import Decoder, EncoderDecoder
 from tests.tiny import usable
@@ -277,11 +276,6 @@ def test_fresh_embeddings_have_unit_size_after_scaling_and_padding_none():
 
 def test_the_same_seed_gives_the_same_weights():
     assert all(torch.equal(a, b) for a, b in zip(tiny().parameters(), tiny().parameters(), strict=True))
-
-
-def test_a_model_without_a_vocabulary_is_refused():
-    with pytest.raises(ConfigError, match=r"vocab_size: must be set from the tokenizer before a model is built, got 0"):
-        build(EncoderDecoderConfig())
 
 
 @pytest.mark.parametrize(("norm_position", "kind"), [("pre", nn.LayerNorm), ("post", nn.Identity)])

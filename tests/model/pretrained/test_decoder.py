@@ -1,18 +1,13 @@
-"""Checkpoints of other people compute here what they compute there: `transformers` is the oracle."""
-
-import json
+"""Imported decoder-only checkpoints against `transformers`."""
 
 import pytest
-import safetensors.torch
 import torch
-import transformers
 
 from model.architecture_config import DecoderConfig
 from model.architectures import build
-from model.config import SpecialTokenTemplate
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_model import import_model
-from tests.decoders import DECODERS, make_decoder
+from tests.decoders import DECODERS, make_decoder, rewritten
 
 
 def ours(path, **options):
@@ -27,23 +22,6 @@ def logits(model, tokens):
         return model.decoder.unembedding(model(tokens))
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory):
-    path = tmp_path_factory.mktemp("llama")
-    make_decoder("llama").save_pretrained(path)
-    return path
-
-
-def rewritten(path, tmp_path, **changes):
-    """A copy of a directory with other fields in its config.json; those that are ... are left out."""
-    for file in path.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    config = {**json.loads((path / "config.json").read_text()), **changes}
-    kept = {name: value for name, value in config.items() if value is not ...}
-    (tmp_path / "config.json").write_text(json.dumps(kept))
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", DECODERS)
 def test_logits_are_those_of_transformers(name, tmp_path):
     theirs = make_decoder(name)
@@ -56,7 +34,7 @@ def test_logits_are_those_of_transformers(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama", "llama linear", "llama3"])
-def test_angles_are_rounded_as_in_transformers_far_into_a_text(name, tmp_path):
+def test_rotary_angles_equal_those_of_transformers_at_high_positions(name, tmp_path):
     theirs = make_decoder(name, max_position_embeddings=6000)
     theirs.save_pretrained(tmp_path)
     cos, sin = theirs.model.rotary_emb(torch.zeros(1), torch.arange(6000)[None])
@@ -65,7 +43,7 @@ def test_angles_are_rounded_as_in_transformers_far_into_a_text(name, tmp_path):
     assert torch.equal(encoding.sin, sin[0])
 
 
-def test_earlier_files_say_rotary_positions_in_other_places(llama, tmp_path):
+def test_rotary_fields_of_earlier_files_are_read(llama, tmp_path):
     old = {"rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": ...}
     config = import_model(rewritten(llama, tmp_path, **old)).config
     assert isinstance(config, DecoderConfig)
@@ -104,7 +82,7 @@ def test_earlier_files_say_rotary_positions_in_other_places(llama, tmp_path):
         ({"intermediate_size": 81}, r"feed_forward\.inner\.weight .* must have shape \(81, 48\) .* got \(80, 48\)"),
     ],
 )
-def test_what_is_not_covered_is_named(llama, tmp_path, changes, problem):
+def test_an_unsupported_field_is_refused_with_its_value(llama, tmp_path, changes, problem):
     with pytest.raises(PretrainedError, match=problem):
         import_model(rewritten(llama, tmp_path, **changes))
 
@@ -116,7 +94,7 @@ def test_what_is_not_covered_is_named(llama, tmp_path, changes, problem):
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .* is not covered; all layers must be"),
     ],
 )
-def test_windows_in_some_layers_are_refused(tmp_path, changes, problem):
+def test_a_sliding_window_in_some_layers_only_is_refused(tmp_path, changes, problem):
     path, other = tmp_path / "theirs", tmp_path / "other"
     make_decoder("qwen2 window").save_pretrained(path)
     other.mkdir()
@@ -124,13 +102,7 @@ def test_windows_in_some_layers_are_refused(tmp_path, changes, problem):
         import_model(rewritten(path, other, **changes))
 
 
-def test_a_window_as_long_as_the_context_goes(tmp_path):
-    make_decoder("mistral").save_pretrained(tmp_path)
-    imported = import_model(tmp_path)
-    assert [imported.shortened(length).config.sliding_window for length in (160, 21, 20)] == [20, 20, 0]
-
-
-def test_a_model_ends_answers_with_any_token_of_its_files_or_the_one_that_is_named(llama, tmp_path):
+def test_eos_ids_come_from_the_files_or_the_option(llama, tmp_path):
     path = rewritten(llama, tmp_path, eos_token_id=[5, 2, 5])
     (path / "generation_config.json").unlink()
     assert import_model(path).config.eos_ids == (5, 2)
@@ -143,81 +115,3 @@ def test_a_model_ends_answers_with_any_token_of_its_files_or_the_one_that_is_nam
     (path / "generation_config.json").write_text('{"suppress_tokens": [3]}')
     with pytest.raises(PretrainedError, match=r"generation_config\.json: suppress_tokens \[3\] is not covered"):
         import_model(path)
-
-
-@pytest.mark.parametrize(
-    ("files", "prefix"),
-    [
-        ({}, (1,)),
-        ({"tokenizer_config.json": {"add_bos_token": False}}, ()),
-        ({"tokenizer_config.json": {"add_bos_token": True}, "tokenizer.json": {"post_processor": None}}, (1,)),
-        ({"tokenizer_config.json": {}, "tokenizer.json": {"post_processor": None}}, ()),
-        ({"tokenizer.json": {"post_processor": {"type": "ByteLevel"}}}, ()),
-        (
-            {
-                "tokenizer.json": {
-                    "post_processor": {
-                        "type": "Sequence",
-                        "processors": [
-                            {"type": "ByteLevel"},
-                            {
-                                "type": "TemplateProcessing",
-                                "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
-                                "special_tokens": {"<b>": {"id": "<b>", "ids": [9]}},
-                            },
-                        ],
-                    }
-                }
-            },
-            (9,),
-        ),
-    ],
-)
-def test_prompts_begin_as_their_tokenizer_begins_texts(llama, tmp_path, files, prefix):
-    path = rewritten(llama, tmp_path)
-    for name, values in files.items():
-        (path / name).write_text(json.dumps(values))
-    assert import_model(path).config.template == SpecialTokenTemplate(target_prefix=prefix)
-
-
-def test_a_tokenizer_that_ends_texts_is_refused(llama, tmp_path):
-    template = [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]
-    processor = {"type": "TemplateProcessing", "single": template, "special_tokens": {"</s>": {"ids": [2]}}}
-    path = rewritten(llama, tmp_path)
-    (path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
-    with pytest.raises(PretrainedError, match=r"tokenizer\.json: post_processor: single .* would end it"):
-        import_model(path)
-
-
-def test_a_pickle_is_read_only_if_it_is_trusted(llama, tmp_path):
-    path = rewritten(llama, tmp_path)
-    weights = safetensors.torch.load_file(path / "model.safetensors")
-    (path / "model.safetensors").unlink()
-    with pytest.raises(PretrainedError, match="holds no weights"):
-        import_model(path)
-    torch.save(weights, path / "pytorch_model.bin")
-    with pytest.raises(PretrainedError, match=r"pytorch_model\.bin is a pickle .* --allow-pickle"):
-        import_model(path)
-    imported = import_model(path, allow_pickle=True)
-    assert torch.equal(imported.weights["decoder.norm.weight"], weights["model.norm.weight"])
-    torch.save(print, path / "pytorch_model.bin")
-    with pytest.raises(PretrainedError, match=r"pytorch_model\.bin: cannot be read"):
-        import_model(path, allow_pickle=True)
-
-
-def test_weights_in_several_files_and_in_half_precision_are_read(tmp_path):
-    make_decoder("llama").to(torch.bfloat16).save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    tokens = torch.randint(0, 97, (1, 20))
-    with torch.no_grad():
-        expected = theirs(tokens).logits
-    torch.testing.assert_close(logits(ours(tmp_path), tokens), expected, rtol=0, atol=1e-4)
-
-
-def test_a_context_can_be_cut(tmp_path):
-    make_decoder("gpt2").save_pretrained(tmp_path)
-    whole = import_model(tmp_path)
-    cut = whole.shortened(40)
-    assert (whole.config.max_target_len, cut.config.max_target_len) == (160, 40)
-    assert cut.weights["decoder.embedding.positions"].shape == (40, 48)

@@ -131,7 +131,7 @@ def test_other_settings_have_the_logits_of_transformers(settings, tmp_path):
     compare(ours_of(saved(theirs, tmp_path)), theirs, "ForMaskedLM", 61)
 
 
-def test_several_labels_may_hold_at_once(tmp_path):
+def test_a_multi_label_classifier_is_imported(tmp_path):
     theirs = theirs_of("bert", "ForSequenceClassification", problem_type="multi_label_classification")
     assert ours_of(saved(theirs, tmp_path)).config.multi_label
 
@@ -151,7 +151,7 @@ def test_a_pretraining_model_keeps_pooler_and_masked_head(tmp_path):
         torch.testing.assert_close(ours.pool(states), theirs.bert(tokens).pooler_output, rtol=1e-4, atol=1e-4)
 
 
-def test_norms_may_have_the_names_of_old_checkpoints(tmp_path):
+def test_norms_with_old_tensorflow_names_are_read(tmp_path):
     import safetensors.torch
 
     theirs = theirs_of("bert", "ForMaskedLM")
@@ -185,7 +185,7 @@ def test_norms_may_have_the_names_of_old_checkpoints(tmp_path):
         ("bert", "Model", {"model_type": "albert"}, "model_type 'albert' is not covered; covered: bart, bert"),
     ],
 )
-def test_what_is_not_covered_is_refused_by_its_field(family, head, change, message, tmp_path):
+def test_an_unsupported_field_is_refused_by_name(family, head, change, message, tmp_path):
     saved(theirs_of(family, head), tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, **change}))
@@ -193,7 +193,7 @@ def test_what_is_not_covered_is_refused_by_its_field(family, head, change, messa
         import_model(tmp_path)
 
 
-def test_a_number_instead_of_labels_is_refused(tmp_path):
+def test_a_regression_head_is_refused(tmp_path):
     saved(theirs_of("bert", "ForSequenceClassification", id2label={0: "score"}), tmp_path)
     with pytest.raises(PretrainedError, match="problem_type regression is not covered"):
         import_model(tmp_path)

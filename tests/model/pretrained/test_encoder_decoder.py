@@ -1,4 +1,4 @@
-"""Encoder-decoder checkpoints of other people compute here what they compute there: `transformers` is the oracle."""
+"""Imported encoder-decoder checkpoints against `transformers`."""
 
 import json
 
@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from model.architectures import build
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair
 from model.pretrained.encoder_decoder import NEVER
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_model import import_model
-from model.pretrained.languages import with_languages
 from model.training.evaluate import greedy_batch
-from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make, transformers
+from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make
 
 SOURCES = 20
 
@@ -78,7 +76,7 @@ UNEQUAL = {
 
 
 @pytest.mark.parametrize("family", UNEQUAL)
-def test_encoders_and_decoders_of_unequal_heads_and_widths_are_those_of_transformers(family, tmp_path):
+def test_encoders_and_decoders_with_different_heads_and_widths_match_transformers(family, tmp_path):
     variant = next(name for name in VARIANTS if name.split("-")[0] == family)
     theirs = make(variant, **UNEQUAL[family])
     ours = imported(theirs, tmp_path)
@@ -124,23 +122,23 @@ def save(model, path, **changes):
         ("t5", {"relative_attention_num_buckets": 2}, "position_buckets: must be at least 4, got 2"),
     ],
 )
-def test_what_is_not_covered_is_refused_by_its_field(tmp_path, variant, changes, message):
+def test_an_unsupported_field_is_refused_by_name(tmp_path, variant, changes, message):
     with pytest.raises(PretrainedError, match=message):
         import_model(save(make(variant), tmp_path, **changes))
 
 
-def test_dropping_layers_while_training_changes_nothing_of_a_trained_model(tmp_path):
+def test_layerdrop_does_not_affect_an_import(tmp_path):
     assert import_model(save(make("m2m_100"), tmp_path, encoder_layerdrop=0.3)).config.num_encoder_layers == 3
 
 
-def test_a_forced_first_token_stands_behind_the_start(tmp_path):
+def test_a_forced_first_token_follows_the_start_token(tmp_path):
     model = make("bart")
     model.generation_config.forced_bos_token_id = 0
     model.save_pretrained(tmp_path)
     assert import_model(tmp_path).config.template.target_prefix == (2, 0)
 
 
-def test_banned_tokens_get_a_bias_that_nothing_outweighs(tmp_path):
+def test_banned_tokens_get_a_bias_below_any_logit(tmp_path):
     model = make("marian")
     model.final_logits_bias.zero_()
     model.generation_config.bad_words_ids = [[100]]
@@ -168,58 +166,12 @@ def test_a_bias_of_zeros_is_left_out(tmp_path):
     assert not import_model(tmp_path).config.output_bias
 
 
-def test_an_output_that_is_missing_is_refused_where_tying_is_denied(tmp_path):
+def test_a_missing_output_projection_is_refused_without_tied_embeddings(tmp_path):
     with pytest.raises(PretrainedError, match=r"lm_head\.weight is missing, and config.json has tie_word_embeddings"):
         import_model(save(make("bart"), tmp_path, tie_word_embeddings=False))
 
 
-def test_t5_that_was_written_anew_tells_whether_its_output_is_scaled(tmp_path):
+def test_t5_reads_scale_decoder_outputs(tmp_path):
     scaled = import_model(save(make("t5"), tmp_path / "scaled")).weights["decoder.norm.weight"]
     plain = import_model(save(make("t5"), tmp_path / "plain", scale_decoder_outputs=False))
     torch.testing.assert_close(scaled, plain.weights["decoder.norm.weight"] * TINY.d_model**-0.5)
-
-
-def imported_with(kind, special, directory, **tokenizer):
-    """The special_token_template of a model whose tokenizer has these special tokens."""
-    model = make(kind, TINY._replace(vocab_size=max(special.values()) + 2))
-    model.save_pretrained(directory)
-    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    return with_languages(import_model(directory), directory, special).config.template
-
-
-@pytest.mark.parametrize(
-    ("kind", "tokenizer", "source", "target", "legacy"),
-    [
-        ("mbart", "MBartTokenizer", "en_XX", "ro_RO", False),
-        ("mbart", "MBart50Tokenizer", "fr_XX", "sw_KE", False),
-        ("m2m_100", "NllbTokenizer", "eng_Latn", "zho_Hans", False),
-        ("m2m_100", "NllbTokenizer", "fra_Latn", "deu_Latn", True),
-    ],
-)
-def test_languages_stand_where_the_tokenizer_puts_them(tmp_path, kind, tokenizer, source, target, legacy):
-    more = {"legacy_behaviour": True} if legacy else {}
-    theirs = getattr(transformers, tokenizer)(src_lang=source, tgt_lang=target, **more)
-    special = {name: token for name, token in theirs.get_vocab().items() if token >= 4}
-    template = imported_with(kind, special, tmp_path, tokenizer_class=tokenizer, **more)
-    languages = LanguagePair(source, target)
-    text = theirs("", add_special_tokens=False).input_ids
-    assert template.wrap_source(text, languages) == theirs("").input_ids
-    forced = theirs._build_translation_inputs("", None, source, target)["forced_bos_token_id"]
-    assert template.wrap_prompt((), languages)[-1] == forced
-    assert len(template.target_prefix) == (1 if tokenizer == "MBartTokenizer" else 2)
-    assert dict(template.languages)[source] == special[source]
-
-
-def test_m2m_calls_its_languages_by_their_codes(tmp_path):
-    template = imported_with("m2m_100", {"__en__": 90, "__sw__": 91, "<mask>": 92}, tmp_path)
-    assert template.languages == (("en", 90), ("sw", 91))
-    assert (template.source_prefix, template.target_prefix) == ((SOURCE_LANGUAGE,), (2, TARGET_LANGUAGE))
-
-
-def test_marian_of_several_targets_is_told_which_before_the_text(tmp_path):
-    template = imported_with("marian", {">>fra<<": 90, ">>pt_br<<": 91}, tmp_path / "several")
-    assert template.languages == (("fra", 90), ("pt_br", 91))
-    assert template.wrap_source([5, 6], LanguagePair("", "pt_br")) == [91, 5, 6, 0]
-    assert template.wrap_prompt() == [92]
-    alone = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
-    assert (alone.languages, alone.source_prefix) == ((), ())

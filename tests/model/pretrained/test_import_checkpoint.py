@@ -23,7 +23,7 @@ def theirs(tmp_path_factory):
     return path
 
 
-def test_a_checkpoint_says_where_it_comes_from(theirs, tmp_path):
+def test_a_checkpoint_records_its_lineage(theirs, tmp_path):
     taken = import_checkpoint(theirs, tmp_path / "ours", TOKENIZER, max_length=64)
     assert (taken.config.max_target_len, taken.max_target_len) == (64, 160)
     checkpoint = load_checkpoint(tmp_path / "ours")
@@ -39,7 +39,7 @@ def test_a_checkpoint_says_where_it_comes_from(theirs, tmp_path):
     assert lineage["files_sha256"]["config.json"] in card
 
 
-def test_a_tied_matrix_is_on_disk_once(theirs, tmp_path):
+def test_a_tied_matrix_is_stored_once(theirs, tmp_path):
     import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     ours = safetensors.torch.load_file(tmp_path / "ours" / "model.safetensors")
     whole = safetensors.torch.load_file(theirs / "model.safetensors")
@@ -60,7 +60,7 @@ def test_an_imported_checkpoint_becomes_a_bundle(theirs, tmp_path):
     assert tables == ["decoder.embedding.tokens.weight"], "a tied matrix is in the graph once"
 
 
-def test_what_cannot_be_taken_over_leaves_nothing_behind(theirs, tmp_path):
+def test_a_failed_import_leaves_no_files(theirs, tmp_path):
     with pytest.raises(PretrainedError, match="no such directory"):
         import_checkpoint(tmp_path / "nowhere", tmp_path / "ours", TOKENIZER)
     make_decoder("llama", vocab_size=SIZE - 1).save_pretrained(tmp_path / "small")

@@ -1,4 +1,4 @@
-"""A tokenizer.json of every kind that checkpoints of other people bring, trained on made-up text."""
+"""The kinds of tokenizer.json in published checkpoints, trained on generated text."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""SentencePiece models trained on made-up text: what checkpoints of other people bring."""
+"""SentencePiece models trained on generated text."""
 
 import functools
 import io

@@ -1,4 +1,4 @@
-"""Every kind of tokenizer.json that checkpoints of other people bring, against the library that wrote it."""
+"""The kinds of tokenizer.json in published checkpoints, against the `tokenizers` library."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def without_special(tokenizer, texts):
     return [text for text in texts if not any(name in text for name in tokenizer.special)]
 
 
-def test_texts_are_cut_as_the_library_cuts_them(family):
+def test_ids_and_text_are_those_of_the_library(family):
     name, library, tokenizer = family
     texts = [text for text in without_special(tokenizer, TEXTS) if "[tool]" not in text]
     expected = [encoding.ids for encoding in library.encode_batch(texts, add_special_tokens=False)]
@@ -71,7 +71,7 @@ def test_ids_one_by_one_are_the_text_of_all(family):
         )
 
 
-def test_text_that_a_vocabulary_keeps_comes_back(family):
+def test_lossless_vocabularies_round_trip_text(family):
     name, _, tokenizer = family
     if name in ("gpt2", "llama3"):
         assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
@@ -80,7 +80,7 @@ def test_text_that_a_vocabulary_keeps_comes_back(family):
         assert [tokenizer.decode(tokenizer.encode(text)) for text in kept] == kept
 
 
-def test_spans_grow_and_leave_out_blanks_alone(family):
+def test_offsets_are_ordered_and_omit_only_blanks(family):
     name, _, tokenizer = family
     for text in TEXTS[:100]:
         spans = tokenizer.offsets(text)
@@ -129,7 +129,7 @@ def test_a_byte_that_is_no_character_is_replaced_and_does_not_spoil_others(tmp_p
     assert [decoder.push(token) for token in (*e_acute, by_name[b"\xe2"], *tokenizer.encode("a"))][:2] == ["", "é"]
 
 
-def test_wordpiece_joins_what_continues_a_word_and_tidies_marks(tmp_path):
+def test_wordpiece_joins_continued_words_and_cleans_up_punctuation(tmp_path):
     tokenizer = Tokenizer(made("bert", tmp_path))
     assert tokenizer.decode(tokenizer.encode("Mi, lo! (ka) ?")) == "mi, lo! ( ka )?"
     continued = next(token for token, piece in enumerate(tokenizer.pieces) if piece[:1].isalpha())
@@ -150,13 +150,13 @@ def test_wordpiece_joins_what_continues_a_word_and_tidies_marks(tmp_path):
         ({"added_tokens": [{"content": "a"}]}, "not a tokenizer.json: KeyError"),
     ],
 )
-def test_what_cannot_be_read_is_refused(change, problem, tmp_path):
+def test_an_unsupported_tokenizer_json_is_refused(change, problem, tmp_path):
     values = made("gpt2", tmp_path)
     with pytest.raises(TokenizerError, match=problem):
         Tokenizer.from_json(json.dumps({**values, **change}))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, "1"])
-def test_what_is_no_object_is_refused(text):
+def test_a_tokenizer_json_that_is_no_object_is_refused(text):
     with pytest.raises(TokenizerError, match=r"^t\.json: not a tokenizer\.json"):
         Tokenizer.from_json(text, name="t.json")

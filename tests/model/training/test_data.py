@@ -149,7 +149,7 @@ def test_the_decoder_sees_the_target_one_place_later(tokenizer):
         assert not input_T[length:].any()
 
 
-def test_texts_are_framed_and_only_their_own_tokens_are_learned(tokenizer):
+def test_texts_are_wrapped_in_the_template_and_only_their_own_tokens_are_learned(tokenizer):
     model = MODEL.replace(
         special_token_template=SpecialTokenTemplate(
             source_prefix=(5,), source_suffix=(6, 2), target_prefix=(2, 7)
