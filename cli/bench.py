@@ -65,7 +65,7 @@ def bench(
 
     with report_call_errors(connection, BenchError, ReportError):
         check_plot(plot)
-        asked = Bench(
+        settings = Bench(
             connection=connection,
             texts=read_texts(texts),
             model=model,
@@ -84,8 +84,8 @@ def bench(
             seed=seed,
             options=options,
         )
-        measured = run(asked, functools.partial(typer.echo, err=as_json))
+        report = run(settings, functools.partial(typer.echo, err=as_json))
         if plot is not None:
-            draw(plot, f"{measured.model.name} at {connection.address}", measured.loads, asked.objectives)
+            draw(plot, f"{report.model.name} at {connection.address}", report.loads, settings.objectives)
     if as_json:
-        print_json(measured.as_json())
+        print_json(report.as_json())

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cli.load_generator import UNFINISHED, Load, Outcome
 
@@ -344,10 +344,6 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=100)
-
-
-def as_json(load: Figures) -> dict[str, Any]:
-    return dataclasses.asdict(load)
 
 
 def _endless(seconds: float | None) -> float:

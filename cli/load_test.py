@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gzip
 import math
 import os
@@ -32,7 +33,7 @@ from cli.load_generator import (
     run_closed_loop,
     run_load,
 )
-from cli.load_report import Figures, Objectives, as_json, block, fewest_misses, figures, highest_sustained, summary
+from cli.load_report import Figures, Objectives, block, fewest_misses, figures, highest_sustained, summary
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2 as pb
 from glossa.version import VERSION
@@ -70,8 +71,8 @@ class Bench:
 
     def __post_init__(self) -> None:
         """Raises BenchError."""
-        asked = bool(self.concurrencies) + (self.is_search or bool(self.rates))
-        if asked != 1:
+        modes = bool(self.concurrencies) + (self.is_search or bool(self.rates))
+        if modes != 1:
             raise BenchError("give either --rate R,…, --find-max or --concurrency K,…")
         if self.is_search and len(self.rates) > 1:
             raise BenchError(f"--find-max begins at one --rate, got {len(self.rates)}")
@@ -129,7 +130,7 @@ class Report:
             "loop": "closed" if bench.concurrencies else "open",
             "highest_sustained_rate": self.highest_rate,  # requests/s; null: none, or a closed loop
             "search": self.search or None,  # how --find-max ended
-            "loads": [as_json(load) for load in self.loads],  # the keys are those of cli.load_report.Figures
+            "loads": [dataclasses.asdict(load) for load in self.loads],  # the keys are those of cli.load_report.Figures
             "objectives": {
                 "percentile": limits.percentile,
                 "end_to_end_ms": _limit_ms(limits.end_to_end_s),  # null: no limit, as those below
@@ -177,10 +178,10 @@ def read_texts(path: Path) -> list[str]:
 
 def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options: Mapping[str, Any]) -> Send:
     """Sends to a Glossa server. task: translation or generation."""
-    asked: Any = {**options, "include_tokens": True}
+    arguments: Any = {**options, "include_tokens": True}
 
     async def stream(text: str) -> AsyncGenerator[int, None]:
-        pieces = (client.stream_translate if task == "translation" else client.stream_generate)(text, **asked)
+        pieces = (client.stream_translate if task == "translation" else client.stream_generate)(text, **arguments)
         try:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
@@ -190,7 +191,7 @@ def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options:
 
     async def whole(text: str) -> AsyncGenerator[int, None]:
         try:
-            answer = await (client.translate if task == "translation" else client.generate)(text, **asked)
+            answer = await (client.translate if task == "translation" else client.generate)(text, **arguments)
         except ClientError as error:
             raise SendFailed(error.code, error.message) from None
         yield len(answer.tokens)
@@ -321,7 +322,7 @@ async def search(bench: Bench, send: Send, show: Show) -> tuple[list[Figures], s
 def heading(bench: Bench, model: pb.Model) -> str:
     """What is measured, as text."""
     limits = bench.objectives
-    told = [
+    objectives = [
         f"{name} {value * 1000:g} ms"
         for name, value in (
             ("end-to-end", limits.end_to_end_s),
@@ -342,7 +343,7 @@ def heading(bench: Bench, model: pb.Model) -> str:
             f"{'streamed' if bench.is_streamed else 'unary'}; "
             f"{len(bench.texts)} texts, seed {bench.seed}",
             f"{loop}; {bench.window.warm_up_s:g} s warm-up, {bench.window.duration_s:g} s measured",
-            f"objectives: p{limits.percentile:g} of {', '.join(told)}",
+            f"objectives: p{limits.percentile:g} of {', '.join(objectives)}",
         ]
     )
 

@@ -83,12 +83,8 @@ def _package(name: str, *, required: bool) -> Check:
             continue
     if required:
         return Check(name=name, status="fail", value="not installed", fix=INSTALL)
-    return Check(
-        name=name,
-        status="warn",
-        value="not installed; serving does not need it",
-        fix="to train or export: pip install 'glossa[train]', or make setup",
-    )
+    fix = "to train or export: pip install 'glossa[train]', or make setup"
+    return Check(name=name, status="warn", value="not installed; serving does not need it", fix=fix)
 
 
 def _providers(root: Path) -> Check:

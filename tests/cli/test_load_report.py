@@ -12,7 +12,6 @@ from cli.load_report import (
     Figures,
     Objectives,
     ReportError,
-    as_json,
     block,
     check_plot,
     draw,
@@ -191,7 +190,7 @@ def test_a_load_without_requests_is_not_sustained():
     data = made(outcome(3.0))
     assert (data.requests, data.sustained, data.end_to_end_ms) == (0, False, None)
     assert "no request was scheduled in the measured time" in data.warnings[0]
-    json.dumps(as_json(data), allow_nan=False)
+    json.dumps(dataclasses.asdict(data), allow_nan=False)
     block(data)
 
 
@@ -250,7 +249,7 @@ def test_loads_cut_short_are_marked_and_drawn_as_lines(tmp_path):
 
 
 def test_every_figure_is_json():
-    data = as_json(made(*(outcome(12.0, status=status) for status in (OK, "INTERNAL"))))
+    data = dataclasses.asdict(made(*(outcome(12.0, status=status) for status in (OK, "INTERNAL"))))
     assert json.loads(json.dumps(data, allow_nan=False)) == {**data, "warnings": list(data["warnings"])}
     assert data.keys() == {item.name for item in dataclasses.fields(Figures)}
 

@@ -6,6 +6,7 @@ What the decoding options mean is documented in `options` and in docs/decoding.m
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, cast
 
@@ -16,11 +17,9 @@ from glossa.client.types import (
     Classification,
     Score,
     TokenCandidate,
-    answer_of,
     attended_of,
-    classification_of,
     mask_candidates_of,
-    score_of,
+    read,
 )
 from glossa.v1 import glossa_pb2 as pb
 from glossa.v1 import glossa_pb2_grpc as stubs
@@ -118,19 +117,15 @@ class Call(NamedTuple, Generic[Reply]):
 def whole(service: Literal["translation", "generation"], text: str, options: Options) -> Call[Answer]:
     """A call that returns its answer at the end."""
     if service == "translation":
-        request: Any = _request(pb.TranslateRequest, text, options)
-        return _call(lambda on: on.translation.Translate, request, answer_of, options)
-    request = _request(pb.GenerateRequest, text, options)
-    return _call(lambda on: on.generation.Generate, request, answer_of, options)
+        return _text_call(lambda on: on.translation.Translate, pb.TranslateRequest, text, _answer, options)
+    return _text_call(lambda on: on.generation.Generate, pb.GenerateRequest, text, _answer, options)
 
 
 def streamed(service: Literal["translation", "generation"], text: str, options: Options) -> Call[Any]:
     """A call that streams its answer."""
     if service == "translation":
-        request: Any = _request(pb.StreamTranslateRequest, text, options)
-        return _call(lambda on: on.translation.StreamTranslate, request, _same, options)
-    request = _request(pb.StreamGenerateRequest, text, options)
-    return _call(lambda on: on.generation.StreamGenerate, request, _same, options)
+        return _text_call(lambda on: on.translation.StreamTranslate, pb.StreamTranslateRequest, text, _same, options)
+    return _text_call(lambda on: on.generation.StreamGenerate, pb.StreamGenerateRequest, text, _same, options)
 
 
 def score(text: str, target: str, target_tokens: Sequence[int], omit_eos: bool, options: ScoreOptions) -> Call[Score]:
@@ -143,7 +138,7 @@ def score(text: str, target: str, target_tokens: Sequence[int], omit_eos: bool, 
         options=_decoding(options),
         **_model_fields(options),
     )
-    return _call(lambda on: on.scoring.Score, request, score_of, options)
+    return _call(lambda on: on.scoring.Score, request, functools.partial(read, Score), options)
 
 
 def embed(text: str, normalize: bool, pooling: Pooling, options: CallOptions) -> Call[list[float]]:
@@ -162,7 +157,7 @@ def fill_mask(text: str, top_k: int, options: CallOptions) -> Call[list[tuple[To
 def classify(text: str, token_weights: bool, options: CallOptions) -> Call[Classification]:
     """A call that classifies a text."""
     request = pb.ClassifyRequest(text=text, include_token_weights=token_weights, **_model_fields(options))
-    return _call(lambda on: on.encoding.Classify, request, classification_of, options)
+    return _call(lambda on: on.encoding.Classify, request, functools.partial(read, Classification), options)
 
 
 def attend(text: str, options: AttendOptions) -> Call[Attended]:
@@ -195,15 +190,22 @@ def _same(response: Any) -> Any:
     return response
 
 
+def _answer(response: Any) -> Answer:
+    return read(Answer, response)
+
+
 def _call(
     method: Callable[[Stubs], Any], request: Any, reply: Callable[[Any], Reply], options: CallOptions
 ) -> Call[Reply]:
     return Call(method, request, reply, options.get("timeout_s"))
 
 
-def _request(kind: Callable[..., Any], text: str, options: Options) -> Any:
+def _text_call(
+    method: Callable[[Stubs], Any], kind: Any, text: str, reply: Callable[[Any], Reply], options: Options
+) -> Call[Reply]:
     tokens = options.get("include_tokens", False)
-    return kind(text=text, options=_decoding(options), include_tokens=tokens, **_model_fields(options))
+    request = kind(text=text, options=_decoding(options), include_tokens=tokens, **_model_fields(options))
+    return _call(method, request, reply, options)
 
 
 def _model_fields(options: CallOptions) -> dict[str, Any]:

@@ -185,28 +185,13 @@ class Stream:
         self.tokens += message.tokens
         answer = None
         if message.HasField("final"):
-            answer = _read(Answer, message.final, text="".join(self.texts), tokens=tuple(self.tokens))
+            answer = read(Answer, message.final, text="".join(self.texts), tokens=tuple(self.tokens))
         return Piece(message.text, tuple(message.tokens), answer)
-
-
-def answer_of(message: Any) -> Answer:
-    """The answer of a call that does not stream."""
-    return _read(Answer, message)
-
-
-def score_of(message: pb.ScoreResponse) -> Score:
-    """The score of a target."""
-    return _read(Score, message)
 
 
 def mask_candidates_of(message: pb.FillMaskResponse) -> list[tuple[TokenCandidate, ...]]:
     """For each mask the most likely tokens."""
-    return [tuple(_read(TokenCandidate, one) for one in mask.candidates) for mask in message.masks]
-
-
-def classification_of(message: pb.ClassifyResponse) -> Classification:
-    """The labels of a text."""
-    return _read(Classification, message)
+    return [tuple(read(TokenCandidate, one) for one in mask.candidates) for mask in message.masks]
 
 
 def attended_of(message: pb.AttendResponse) -> Attended:
@@ -217,7 +202,7 @@ def attended_of(message: pb.AttendResponse) -> Attended:
         columns = len(message.target if kind == "decoder" else message.source)
         rows = tuple(weights[start : start + columns] for start in range(0, len(weights), columns))
         matrices.append(AttentionMatrix(kind, matrix.layer, matrix.head, rows))
-    return _read(Attended, message, matrices=tuple(matrices))
+    return read(Attended, message, matrices=tuple(matrices))
 
 
 def attention_kind(number: Any) -> str:
@@ -230,8 +215,8 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _read(kind: type[T], message: Any, **given: Any) -> T:
-    """A dataclass from the fields of a message that have the same names; `given` are those that the message lacks."""
+def read(kind: type[T], message: Any, **given: Any) -> T:
+    """A dataclass from the fields of a message with the same names; `given` are values that the message lacks."""
     fields = {name: _field(message, name, hint) for name, hint in _hints(cast(Any, kind)).items() if name not in given}
     return kind(**given, **fields)
 
@@ -251,7 +236,7 @@ def _field(message: Any, name: str, hint: Any) -> Any:
 
 def _value(value: Any, hint: Any) -> Any:
     if is_dataclass(hint):
-        return _read(cast(type[Any], hint), value)
+        return read(cast(type[Any], hint), value)
     if get_origin(hint) is not tuple:
         return value
     item, after = get_args(hint)
