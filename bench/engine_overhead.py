@@ -48,7 +48,8 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
-    from export.to_onnx import save_variant, special_token_template, tokens_of
+    from export.manifest_entries import special_token_template, tokens_of
+    from export.variants import save_variant
     from export.verification.verifier import limits_of
     from model.architecture_config import EncoderDecoderConfig
     from model.architectures import build

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from bench.case import Flag, case
 from cli.local_server import serving
+from export.options import QuantizationOptions
 from export.select_scheme import Development
-from export.to_onnx import QuantizationOptions, export_bundle
+from export.to_onnx import export_bundle
 from glossa.client import Client
 from model.training.data import read_tsv
 from model.training.evaluate import bleu

@@ -26,9 +26,11 @@ from bench.case import Flag, case
 from bench.engine_overhead import processor
 from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
 from export.bundle import TOKENIZER, load_bundle
+from export.options import QuantizationOptions
 from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
-from export.to_onnx import QuantizationOptions, export_bundle, trace_model
+from export.to_onnx import export_bundle
+from export.variants import trace_model
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import NullMetrics

@@ -25,9 +25,10 @@ from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
 from export.bundle import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist, write_bundle
+from export.manifest_entries import special_token_template, tokens_of
 from export.passes.calibrate import calibrate
 from export.passes.quantize import SCHEMES
-from export.to_onnx import Traced, save_variant, special_token_template, tokens_of, trace_model
+from export.variants import Traced, save_variant, trace_model
 from export.verification.verifier import limits_of
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import TrainConfig

@@ -81,7 +81,9 @@ def export(
 ) -> None:
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
     from export.bundle import BundleError
-    from export.to_onnx import ExportError, QuantizationOptions, export_bundle
+    from export.export_errors import ExportError
+    from export.options import QuantizationOptions
+    from export.to_onnx import export_bundle
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
     from model.training.data import DataError, read_tsv

@@ -10,7 +10,7 @@ import onnxruntime
 import torch
 
 from bench.measure import seconds
-from export.to_onnx import save_variant
+from export.variants import save_variant
 from model.architectures import GenerativeModel, build
 from model.config import ModelConfig
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from export.bundle import AttentionMaps
-from export.graphs.encoder_decoder import SeenSourceAttention, Signature
+from export.graphs.alignment import SeenSourceAttention
+from export.graphs.signature import Signature
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
 from model.attention import FullAttention, PositionBias, causal_mask, merge_heads, padding_mask

@@ -25,7 +25,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
 from export.bundle import Role, StateSpec
-from export.graphs.encoder_decoder import GROUP_QUERY_ATTENTION, Signature, logprobs_signature, next_token_logits
+from export.graphs.decoder import next_token_logits
+from export.graphs.group_query_attention import GROUP_QUERY_ATTENTION
+from export.graphs.logprobs import logprobs_signature
+from export.graphs.signature import Signature
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
@@ -136,7 +139,7 @@ class GraphSourceAttention:
 
 
 class DecodeGraph(nn.Module):
-    """One token a row → what the model says of the next (see `export.graphs.encoder_decoder.DecodeGraph`), and what
+    """One token a row → what the model says of the next (see `export.graphs.decoder.DecodeGraph`), and what
     is carried on."""
 
     def __init__(self, model: Recurrent) -> None:

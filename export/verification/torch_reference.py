@@ -84,8 +84,8 @@ class TorchReference:
     def caches(self, source: Ids, target: Ids) -> Arrays:
         """self_key.i and self_value.i of every position of the target, (K, T, D). Of layers that compress those of
         every window, the last of which may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
-        `export.graphs.encoder_decoder.GraphCompressedAttention`. Of recurrent models what is carried behind the last,
-        (M,)."""
+        `export.graphs.group_query_attention.GraphCompressedAttention`. Of recurrent models what is carried after the
+        last, (M,)."""
         if isinstance(self.model, Recurrent):
             return self._carried(self.model, source, target)
         caches = self.model.decoder.empty_caches(1, len(target))

@@ -9,9 +9,10 @@ import json
 import sys
 from pathlib import Path
 
+from export.options import QuantizationOptions
 from export.passes.quantize import Precision
 from export.select_scheme import Development
-from export.to_onnx import QuantizationOptions, export_model
+from export.to_onnx import export_model
 from glossa.client import Client
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer

@@ -11,9 +11,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
+from export.export_errors import ParityError
 from export.passes.calibrate import calibrate
 from export.passes.quantize import SCHEMES, symmetric_columns
-from export.to_onnx import ParityError, save_variant
+from export.variants import save_variant
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model

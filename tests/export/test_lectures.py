@@ -10,10 +10,11 @@ from onnx import numpy_helper
 from torch import nn
 
 from export.graphs import encoder_decoder
-from export.graphs.encoder_decoder import GraphAttention, GraphEncoderAttention, Signature
+from export.graphs.group_query_attention import GraphAttention, GraphEncoderAttention
+from export.graphs.signature import Signature
 from export.passes.optimize import optimize
 from export.sessions import open_session
-from export.to_onnx import trace
+from export.tracing import trace
 from model.architecture_config import EncoderDecoderConfig
 from model.attention import SelfAttention
 from tests.tiny import tiny_config, tiny_model

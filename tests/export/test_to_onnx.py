@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from onnx import numpy_helper
 
-from export import to_onnx
+from export import variants
 from export.bundle import (
     SESSION_CONFIG,
     SESSION_OPTIMIZATION,
@@ -20,25 +20,18 @@ from export.bundle import (
     load_bundle,
     load_shortlist,
 )
+from export.export_errors import ExportError, ParityError
+from export.graph_checks import check_graph
 from export.graphs import encoder_decoder
+from export.manifest_entries import alignment_of
+from export.options import AUTOMATIC, QuantizationOptions, scheme_names
 from export.passes.calibrate import calibrate
 from export.passes.optimize import optimize
 from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
-from export.to_onnx import (
-    AUTOMATIC,
-    ExportError,
-    ParityError,
-    QuantizationOptions,
-    alignment_of,
-    calibration_ids,
-    check_graph,
-    export_bundle,
-    export_model,
-    save_variant,
-    trace,
-    trace_model,
-)
+from export.to_onnx import export_bundle, export_model
+from export.tracing import trace
+from export.variants import calibration_ids, save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from model.checkpoint import CheckpointError, save_checkpoint
@@ -333,8 +326,8 @@ def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(chang
     schemes = QuantizationOptions(scheme="w8a8-dynamic-kv8")
     with pytest.raises(ExportError, match=message):
         export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), quantization=schemes, texts=TEXTS)
-    assert to_onnx._scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
-    assert to_onnx._scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
+    assert scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
+    assert scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
 
 
 def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path):
@@ -420,7 +413,7 @@ def without_tracing(monkeypatch, bundle):
             (directory / precision / file.name).write_bytes(file.read_bytes())
         return load_bundle(bundle).variant(precision)
 
-    monkeypatch.setattr(to_onnx, "save_variant", copy)
+    monkeypatch.setattr(variants, "save_variant", copy)
 
 
 def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, tmp_path, monkeypatch):
@@ -474,8 +467,8 @@ def test_a_checkpoint_cut_short_is_refused(checkpoint, tmp_path):
 
 
 def test_without_text_to_measure_on_there_is_no_quantised_variant(tmp_path, monkeypatch):
-    monkeypatch.setattr(to_onnx, "trace_model", lambda *_, **__: None)
-    monkeypatch.setattr(to_onnx, "save_variant", lambda *_, **__: None)
+    monkeypatch.setattr(variants, "trace_model", lambda *_, **__: None)
+    monkeypatch.setattr(variants, "save_variant", lambda *_, **__: None)
     model = tiny_model(tiny_config("decoder"))
     with pytest.raises(ExportError, match=r"int8: there is no text to measure on .* fix: .*--development FILE"):
         export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("fp32", "int8"))

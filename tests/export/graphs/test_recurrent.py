@@ -6,13 +6,18 @@ import onnx
 import pytest
 
 from export.bundle import AlignmentSpec, load_bundle
+from export.export_errors import ExportError
+from export.graph_checks import check_graph
 from export.graphs import recurrent
 from export.manifest_parser import SchemaError, parse_json, parse_manifest
+from export.options import QuantizationOptions
 from export.passes.calibrate import calibrate
 from export.passes.optimize import name_weights, optimize
 from export.passes.quantize import SCHEMES
 from export.select_scheme import Development
-from export.to_onnx import ExportError, QuantizationOptions, check_graph, export_model, save_variant, trace, trace_model
+from export.to_onnx import export_model
+from export.tracing import trace
+from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer

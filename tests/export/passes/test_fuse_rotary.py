@@ -12,7 +12,7 @@ from export.bundle import PAD_MULTIPLE
 from export.graphs.encoder_decoder import signatures
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
-from export.to_onnx import trace
+from export.tracing import trace
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 

@@ -5,10 +5,10 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from export import to_onnx
+from export import variants
 from export.passes.calibrate import calibrate
 from export.passes.quantize import MOST_WEIGHT, SCHEMES, quantize, symmetric_blocks, symmetric_columns
-from export.to_onnx import save_variant, trace_model
+from export.variants import save_variant, trace_model
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import limits_of
 from tests.tiny import tiny_config, tiny_model
@@ -251,7 +251,7 @@ def test_a_row_is_the_same_alone_and_among_others(architecture, scheme, tmp_path
 
 @pytest.mark.parametrize(("apart", "told"), [(True, True), (False, False)])
 def test_a_bundle_promises_no_more_than_this_processor_keeps(apart, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(to_onnx, "is_batch_invariant", lambda scheme: apart)
+    monkeypatch.setattr(variants, "is_batch_invariant", lambda scheme: apart)
     variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, SCHEMES["w4-block32"])
     assert variant.quantization is not None
     assert (variant.quantization.scheme, variant.quantization.batch_invariant) == ("w4-block32", told)

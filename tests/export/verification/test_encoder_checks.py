@@ -10,8 +10,10 @@ import torch
 from onnx import numpy_helper
 
 from export.bundle import ManifestError, load_bundle
+from export.export_errors import ExportError, ParityError
+from export.options import QuantizationOptions
 from export.select_scheme import Development, SchemeSelectionError
-from export.to_onnx import ExportError, ParityError, QuantizationOptions, export_model
+from export.to_onnx import export_model
 from export.verification.encoder_checks import EncoderVerifier, places_of
 from export.verification.inputs import sample_inputs
 from export.verification.ort_graphs import OrtGraphs

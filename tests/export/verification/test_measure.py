@@ -5,7 +5,7 @@ import onnx
 import pytest
 import torch
 
-from export.to_onnx import save_variant
+from export.variants import save_variant
 from export.verification.inputs import sample_inputs
 from export.verification.measure import FLOAT32_FACTOR, LARGEST_TOLERANCE, TOLERANCES, ErrorTracker, judged_tolerance
 from export.verification.torch_reference import Expectation, Yardstick

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from export.bundle import SESSION_CONFIG, DamagedFileError, Golden, ShortlistError, load_bundle
-from export.to_onnx import save_variant
+from export.variants import save_variant
 from export.verification import answer_checks, verifier
 from export.verification.answer_checks import AnswerChecks
 from export.verification.case import Case

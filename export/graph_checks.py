@@ -1,0 +1,137 @@
+"""The structure of a traced and optimised graph: which nodes it must have, and how often.
+
+What the graphs compute is checked by `export.verification`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from onnx import ModelProto, TensorProto
+
+from export.bundle import (
+    Role,
+)
+from export.export_errors import ExportError
+from export.graphs.attention import seen_attention
+from export.graphs.group_query_attention import attends_in_one_node
+from export.passes.fuse_rotary import ROTARY_MULTIPLE
+from export.passes.optimize import makers_of
+from export.tracing import versions
+from model.architecture_config import RecurrentConfig
+from model.config import ModelConfig
+from model.encoder import Encoder
+from model.recurrent import state_names
+
+
+def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
+    """What a trace or a pass could get wrong in silence, of an encoder alone. Raises ExportError."""
+    config, is_one_node = model.config, attends_in_one_node(model)
+    can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
+    layers, weights = config.num_encoder_layers, int(model.attention is not None)
+    routers = layers if config.num_experts else 0
+    counts = {
+        "GroupQueryAttention": layers if is_one_node else 0,
+        "Softmax": weights + (0 if is_one_node else layers) + routers,
+        "NonZero": routers * config.num_experts,
+        "LogSoftmax": int(model.masked is not None),
+    }
+    _check_counts(graph, "encode", counts, packed=layers if can_pack else 0)
+
+
+def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
+    """Raises ExportError unless there are so many nodes of these kinds, of the attention nodes so many with packed
+    query, key and value, and no functions."""
+    operators = Counter(node.op_type for node in graph.graph.node)
+    found = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
+    counts = {f"{name} nodes": (operators[name], expected) for name, expected in nodes.items()}
+    counts["attention nodes with packed query, key and value"] = found, packed
+    counts["functions"] = len(graph.functions), 0
+    for what, (actual, expected) in counts.items():
+        if actual != expected:
+            raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
+
+
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
+    """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
+    if role == "logprobs":
+        _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
+        return
+    if config.is_recurrent:
+        _check_recurrent_graph(graph, role, config)
+        return
+    # What happens to queries or keys outside the operator keeps them apart.
+    is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
+    nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
+    if role == "decode":
+        turning = config.rotary_dims or config.attention_head_dim
+        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
+        compressed = sum(map(config.is_compressed, range(config.num_decoder_layers)))
+        packable = 0 if is_apart else config.num_decoder_layers - compressed
+    elif role == "align":
+        softmaxes = 2 * config.num_decoder_layers
+        blocks -= 1  # nothing behind the last layer's attention is computed
+    elif role == "attend":
+        softmaxes = sum(seen.layers for seen in seen_attention(config))
+        own, theirs = int(config.has_decoder) * blocks, int(config.has_encoder) * config.num_encoder_layers
+        blocks = own + theirs - 1
+    elif is_half:
+        softmaxes = blocks = config.num_encoder_layers
+    else:
+        nodes = blocks = config.num_encoder_layers
+        packable = 0 if is_apart or is_rotary else config.num_encoder_layers
+    routers = blocks if config.num_experts else 0
+    counts = {
+        "GroupQueryAttention": nodes,
+        "Conv": 2 * compressed,
+        "Softmax": softmaxes + routers,
+        "TopK": routers,
+        "NonZero": routers * config.num_experts,
+    }
+    _check_counts(graph, role, counts, packed=packable)
+    if role == "decode":
+        _check_logits(graph)
+
+
+def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
+    assert isinstance(config, RecurrentConfig)
+    is_decode, names = role == "decode", state_names(config)
+    counts = {
+        config.cell.upper(): config.num_encoder_layers if role == "encode" else 0,
+        "GroupQueryAttention": int(is_decode and config.score != "none"),
+        "Softmax": int(role == "align"),
+    }
+    _check_counts(graph, role, counts, packed=0)
+    if is_decode:
+        for name in names:
+            if not _is_read_first(graph, name):
+                raise ExportError(f"{role}: must read past.{name} once, and before it writes present.{name}")
+        _check_logits(graph)
+
+
+def _is_read_first(graph: ModelProto, name: str) -> bool:
+    """Whether present.NAME may be written where past.NAME lies: one node reads that, and what is written needs it."""
+    readers = [node for node in graph.graph.node if f"past.{name}" in node.input]
+    if len(readers) != 1:
+        return False
+    makers, todo, seen = makers_of(graph.graph), [f"present.{name}"], set[str]()
+    while todo:
+        value = todo.pop()
+        if value in readers[0].output:
+            return True
+        if value in makers and value not in seen:
+            todo.extend(makers[value].input)
+        seen.add(value)
+    return False
+
+
+def _check_logits(graph: ModelProto) -> None:
+    """Raises ExportError unless the head's products are made float32, if they are not: of the type of its weights."""
+    makers = makers_of(graph.graph)
+    types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
+    head = makers["logits"]
+    found = head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]]
+    if found != TensorProto.FLOAT:
+        raise ExportError("decode: logits must be float32, whatever the precision of the graph")

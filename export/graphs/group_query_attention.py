@@ -1,0 +1,187 @@
+"""Attention of every kind as one `GroupQueryAttention` node of ONNX Runtime.
+
+Self-attention appends a block to the cache in place, with one length per row. Attention to the source is the same node
+with no new keys: the source's keys and values are its cache, and as one query sees all of it, causal and full attention
+are the same. The encoder attends by the same node without a cache and without causality. Recurrent models, which attend
+once a step, build their node in `export.graphs.recurrent`.
+
+Shapes: B batch, T block, P positions that are asked for, C capacity, S source, M d_model, V vocabulary, H heads,
+K key-value heads, D head_dim, E = H * D or K * D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.architectures import Model
+from model.attention import (
+    PositionBias,
+    split_heads,
+)
+from model.config import ModelConfig
+from model.encoder import Encoder
+from model.memory_compressed_attention import KeyValueCompression
+from model.recurrent import Recurrent
+from model.transformer import EncoderDecoder
+
+GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
+HEAD_DIM_MULTIPLE = 8  # of that operator
+Pair = tuple[Tensor, Tensor]
+
+
+def _group_query_attention(
+    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
+) -> Sequence[Tensor]:
+    """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
+    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes}
+    if config.attention_scale:
+        attrs["scale"] = config.attention_scale
+    results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
+        GROUP_QUERY_ATTENTION,
+        inputs,
+        attrs=attrs,
+        dtypes=[output.dtype for output in outputs],
+        shapes=[output.shape for output in outputs],
+        version=1,
+    )
+    return results
+
+
+def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:
+    """(B, H, T, D), as a `PositionBias` reads queries."""
+    return split_heads(query_BTE, config.num_heads) * config.softmax_scale
+
+
+class GraphAttention:
+    """`Attend` over a cache: `present` holds the extended cache after the call."""
+
+    def __init__(
+        self, config: ModelConfig, past: Pair, starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
+    ) -> None:
+        """past: (B, K, C, D) each. starts_B, lengths_B: positions before and with this block, int64 and int32.
+        total_length: int32 scalar, of the longest row or more."""
+        self.config, self.past, self.total_length = config, past, total_length
+        self.starts_B, self.lengths_B = starts_B, lengths_B
+        self.present: Pair | None = None
+
+    def __call__(
+        self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        config = self.config
+        added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
+        inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
+        window = {"local_window_size": config.sliding_window} if config.sliding_window else {}
+        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), **window)
+        self.present = (key, value)
+        return mixed_BTE
+
+    def _bias(self, bias: PositionBias, query_BTE: Tensor) -> Tensor:
+        """(B, H, T, total_length): the operator wants it exactly that wide."""
+        total: Any = self.total_length.item()
+        positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
+        return bias(_scaled_heads(self.config, query_BTE), positions_BT, torch.arange(total))
+
+
+class GraphCompressedAttention:
+    """The same of a layer that compresses: the cache has a slot for each window of positions, the last of which is
+    written anew with every token until its window is complete. One token a row.
+
+    `present` holds the extended cache and, (B, (s - 1) * E) each, the last s - 1 keys and values as they were before
+    the convolution.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        compression: KeyValueCompression,
+        past: Sequence[Tensor],
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+    ) -> None:
+        """past: two caches (B, K, C / s, D), C / s rounded up, and what else `present` holds; others: see
+        `GraphAttention`."""
+        self.config, self.compression, self.starts_B = config, compression, starts_B
+        self.cache, self.recent = past[:2], past[2:]
+        stride = compression.stride
+        self.last_slot_B = (lengths_B - 1) // stride
+        self.total_slots = (total_length + (stride - 1)) // stride
+        self.present: tuple[Tensor, ...] | None = None
+
+    def __call__(
+        self, query_B1E: Tensor, key_B1E: Tensor, value_B1E: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        assert bias is None
+        key_B1E, recent_keys = self._compress(self.compression.key, self.recent[0], key_B1E)
+        value_B1E, recent_values = self._compress(self.compression.value, self.recent[1], value_B1E)
+        inputs = (query_B1E, key_B1E, value_B1E, *self.cache, self.last_slot_B, self.total_slots)
+        mixed_B1E, key, value = _group_query_attention(self.config, inputs, (query_B1E, *self.cache))
+        self.present = (key, value, recent_keys, recent_values)
+        return mixed_B1E
+
+    def _compress(self, convolution: nn.Conv1d, recent_BW: Tensor, new_B1E: Tensor) -> tuple[Tensor, Tensor]:
+        """c_t, and what the next token wants to know of this and earlier ones. Before the start there are zeros."""
+        width, stride = new_B1E.shape[-1], self.compression.stride
+        # One node reads what is kept, and what is kept instead depends on it: both may be the same memory.
+        window_BW = torch.cat((recent_BW, new_B1E[:, 0]), dim=1)
+        ages_W = torch.arange(stride - 1, -1, -1).repeat_interleave(width)
+        window_BW = torch.where(self.starts_B[:, None] >= ages_W, window_BW, 0.0)
+        compressed_BE1: Tensor = convolution(torch.unflatten(window_BW, 1, (stride, width)).transpose(1, 2))
+        return compressed_BE1.transpose(1, 2), window_BW[:, width:]
+
+
+class GraphSourceAttention:
+    """`AttendSource` for a single query position per row."""
+
+    def __init__(self, config: ModelConfig, cross: Pair, last_B: Tensor) -> None:
+        """cross: (B, K, S, D) each. last_B: int32, the source's last valid position."""
+        self.config, self.cross, self.last_B = config, cross, last_B
+
+    def __call__(self, query_BTE: Tensor) -> Tensor:
+        width = self.config.attention_kv_heads * self.config.attention_head_dim
+        nothing_B0E = query_BTE.new_zeros((query_BTE.shape[0], 0, width))
+        source_length = torch.tensor(0, dtype=torch.int32) + self.cross[0].shape[2]
+        inputs = (query_BTE, nothing_B0E, nothing_B0E, *self.cross, self.last_B, source_length)
+        (mixed_BTE,) = _group_query_attention(self.config, inputs, (query_BTE,))
+        return mixed_BTE
+
+
+class GraphEncoderAttention:
+    """`Attend` of every position of a source to all of its positions."""
+
+    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
+        """last_B: int32, the source's last valid position. length: int32 scalar, padding included."""
+        self.config, self.last_B, self.length = config, last_B, length
+
+    def __call__(
+        self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        config = self.config
+        added: tuple[Tensor | None, ...] = ()
+        if bias is not None:
+            positions_S = torch.arange(query_BSE.shape[1])
+            added = (None, None, None, bias(_scaled_heads(config, query_BSE), positions_S[None], positions_S))
+        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
+        (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
+        return mixed_BSE
+
+    @classmethod
+    def of(cls, model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> GraphEncoderAttention | None:
+        """For a batch of sources; None where the model attends in plain operators."""
+        if not attends_in_one_node(model):
+            return None
+        return cls(model.encoder.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
+
+
+def attends_in_one_node(model: Model) -> bool:
+    """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
+    causal, and plain operators run everywhere, also with a head_dim that the operator refuses."""
+    if isinstance(model, Recurrent):  # its encoder has no attention
+        return False
+    is_float32 = next(model.parameters()).dtype == torch.float32
+    config = model.encoder.config if isinstance(model, EncoderDecoder | Encoder) else model.config
+    return is_float32 and config.attention_head_dim % HEAD_DIM_MULTIPLE == 0

@@ -1,0 +1,80 @@
+"""The entries of a manifest that follow from a model's configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from export.bundle import (
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    AlignmentSpec,
+    Encoding,
+    SpecialTokenTemplate,
+    Task,
+    Tokens,
+)
+from export.graphs.attention import seen_attention
+from export.verification.verifier import limits_of
+from model.config import SOURCE_LANGUAGE as SOURCE_ID
+from model.config import TARGET_LANGUAGE as TARGET_ID
+from model.config import ModelConfig
+
+
+def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
+    """All of them, by the names of a `Manifest`'s fields; attention: whether the bundle has graphs that return it."""
+    return {
+        "architecture": config.architecture,
+        "task": task_of(config),
+        "tokens": tokens_of(config),
+        "template": special_token_template(config),
+        "limits": limits_of(config),
+        "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
+        "encoding": encoding_of(config) if config.has_encoder else None,
+        "attention_maps": seen_attention(config) if attention else (),
+    }
+
+
+def task_of(config: ModelConfig) -> Task:
+    """What a model is for."""
+    if not config.has_decoder:
+        return "encoding"
+    return "translation" if config.has_encoder else "generation"
+
+
+def encoding_of(config: ModelConfig) -> Encoding:
+    """What is told of a source beside its states; of a model that translates, nothing."""
+    return Encoding(
+        width=config.source_dim if config.is_recurrent else config.d_model,
+        has_pooler=config.pooler != "none",
+        mask=config.mask_id if config.head == "masked" else None,
+        labels=config.labels,
+        multi_label=config.multi_label,
+        has_token_weights=config.head == "attention",
+    )
+
+
+def tokens_of(config: ModelConfig) -> Tokens:
+    """The special ids of a model."""
+    return Tokens(
+        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, extra_eos=config.extra_eos_ids
+    )
+
+
+def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
+    """What stands around the model's texts, as a manifest tells it."""
+    template = config.template
+    told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
+    parts = {
+        name: tuple(told.get(token, token) for token in getattr(template, name))
+        for name in ("source_prefix", "source_suffix", "target_prefix")
+    }
+    return SpecialTokenTemplate(**parts, languages=dict(template.languages))
+
+
+def alignment_of(config: ModelConfig) -> AlignmentSpec:
+    """What `align` tells of a model, and the layer that aligns words best: the last but one (Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models"), where there are enough layers to speak of one."""
+    if config.is_recurrent:
+        return AlignmentSpec(layers=1, heads=1, default_layer=1)
+    layers = config.num_decoder_layers
+    return AlignmentSpec(layers=layers, heads=config.num_heads, default_layer=layers - 1 if layers >= 3 else layers)

@@ -1,0 +1,137 @@
+"""The options of an export, and the combinations of options and models that are refused before anything is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from export.export_errors import ExportError
+from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
+from export.passes.quantize import SCHEMES, Precision
+from export.select_scheme import Development
+from model.architectures import Model
+from model.config import ModelConfig
+from model.tokenizer import Tokenizer
+
+# Candidates when no scheme is named. Blocks of 8 bits are for one to four rows, and with larger blocks of 4 bits
+# answers depend on the batch.
+AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
+    "int8": ("w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8"),
+    "int4": ("w4-block32",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOptions:
+    """How the schemes of int8 and int4 are chosen.
+
+    scheme: one of `export.passes.quantize.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`. development: text to
+    measure on;
+    None: there is none. calibration: pairs of source and target text, the source empty for models without one; none:
+    the development text. max_loss: see `export.select_scheme.choose`.
+    """
+
+    scheme: str = "auto"
+    development: Development | None = None
+    calibration: Sequence[tuple[str, str]] = ()
+    max_loss: float | None = None
+
+
+def check_options(
+    config: ModelConfig,
+    precisions: Sequence[Precision],
+    quantization: QuantizationOptions,
+    *,
+    attention: bool,
+    has_shortlist: bool,
+) -> None:
+    """Refuses what a model of this kind cannot have. Raises ExportError."""
+    if not config.has_decoder and (
+        "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
+    ):
+        raise ExportError(
+            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
+            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
+        )
+    if (
+        quantization.scheme in SCHEMES
+        and SCHEMES[quantization.scheme].has_int8_cache
+        and (problem := int8_cache_problem(config))
+    ):
+        raise ExportError(
+            f"scheme: {quantization.scheme} keeps int8 keys and values, {problem}; take {quantization.scheme[:-4]}"
+        )
+    if attention and config.compression_stride:
+        raise ExportError(
+            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
+        )
+    if has_shortlist and not (config.has_encoder and config.has_decoder):
+        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if attention and config.is_recurrent and config.score == "none":
+        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
+
+
+def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
+    """Refuses what the operators or the service could not run. Raises ExportError."""
+    config = model.config
+    if config.is_recurrent:
+        if config.score != "none" and config.source_dim % HEAD_DIM_MULTIPLE:
+            raise ExportError(
+                f"encoder_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's "
+                f"GroupQueryAttention, got {config.source_dim}; train with another encoder_dim or d_model"
+            )
+    elif config.has_decoder and config.attention_head_dim % HEAD_DIM_MULTIPLE:
+        raise ExportError(
+            f"head_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's "
+            f"GroupQueryAttention, got {config.attention_head_dim}; train with another d_model, num_heads or head_dim"
+        )
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
+    if model.training:
+        raise ExportError("the model is in training mode; call model.eval() first")
+
+
+def check_quantization(precisions: Sequence[Precision], quantization: QuantizationOptions) -> None:
+    """Refuses precisions and a scheme that do not fit together. Raises ExportError."""
+    if not precisions or len(set(precisions)) != len(precisions):
+        raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
+    if quantization.scheme == "auto":
+        return
+    scheme = SCHEMES.get(quantization.scheme)
+    if scheme is None or not scheme.is_quantized:
+        known = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]
+        raise ExportError(f"scheme: must be auto, {' or '.join(known)}, got {quantization.scheme}")
+    if scheme.precision not in precisions:
+        raise ExportError(
+            f"scheme: {scheme.name} is one of {scheme.precision}, which is not among the precisions "
+            f"{', '.join(precisions)}; "
+            f"fix: ask for {scheme.precision} as well"
+        )
+
+
+def is_for_encoders(scheme: str) -> bool:
+    """Whether a scheme is more than another name for "w8a8-dynamic" or "w8a8-static" where there is no decoder."""
+    return SCHEMES[scheme].activations in ("dynamic", "static") and not SCHEMES[scheme].has_int8_cache
+
+
+def scheme_names(precision: Precision, scheme: str, config: ModelConfig) -> tuple[str, ...]:
+    """The schemes of a precision that are measured: the one named, if it is one of this precision."""
+    if scheme in SCHEMES and SCHEMES[scheme].precision == precision:
+        return (scheme,)
+    has_problem = bool(int8_cache_problem(config))
+    return tuple(name for name in AUTOMATIC[precision] if not (has_problem and SCHEMES[name].has_int8_cache))
+
+
+def int8_cache_problem(config: ModelConfig) -> str:
+    """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
+    leaves their product, and some are changed afterwards."""
+    if config.is_recurrent or not config.has_decoder:
+        kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
+        return f"and {kind} has none"
+    if config.compression_stride:
+        return "and those of a model with compression are made of several tokens"
+    if config.qk_norm:
+        return "and those of a model with qk_norm have another range behind the norm"
+    if config.positions == "rotary" and config.rotary_dims:
+        return "and of those of a model with rotary_dims only a part turns"
+    return ""

@@ -1,0 +1,244 @@
+"""The variants of a bundle: a model's graphs traced, optimised, quantised and saved, one variant for each precision.
+
+What the graphs compute is decided in `model` and `export.graphs`; whether they do, by `export.verification`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from export.bundle import (
+    PAD_MULTIPLE,
+    GraphSpec,
+    Quantization,
+    Role,
+    Variant,
+)
+from export.export_errors import ExportError
+from export.graph_checks import check_encoder_graph, check_graph
+from export.graphs import encoder_decoder, recurrent
+from export.graphs.attention import attend_signature, seen_attention
+from export.graphs.group_query_attention import attends_in_one_node
+from export.graphs.signature import Signature
+from export.options import AUTOMATIC, QuantizationOptions, scheme_names
+from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
+from export.passes.calibrate import Ranges, calibrate
+from export.passes.fuse_rotary import fuse_rotary
+from export.passes.optimize import name_weights, optimize, round_up_tables
+from export.passes.quantize import SCHEMES, Precision, QuantizationScheme, quantize
+from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
+from export.select_scheme import SchemeSelectionError, select_scheme
+from export.tracing import trace
+from export.verification.inputs import framed_texts
+from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
+from export.verification.verifier import (
+    limits_of,
+)
+from model.architectures import Model
+from model.config import DEFAULT_LANGUAGES
+from model.encoder import Encoder
+from model.recurrent import Recurrent
+from model.tokenizer import Tokenizer
+from model.training.evaluate import greedy_batch
+
+INLINE_LIMIT = 1 << 20  # bytes of weights; a file of their own is mapped, not copied, and a message ends at 2 GiB
+
+
+def save_variants(
+    model: Model,
+    tokenizer: Tokenizer,
+    directory: Path,
+    precisions: Sequence[Precision],
+    quantization: QuantizationOptions,
+    *,
+    inline_limit: int = INLINE_LIMIT,
+    attention: bool = False,
+    shortlist: bool = False,
+) -> tuple[Variant, ...]:
+    """A variant of each precision below `directory`, those of int8 and int4 in the schemes that were chosen."""
+    quantized = [precision for precision in precisions if precision in AUTOMATIC]
+    traced = trace_model(model, attention=attention, shortlist=shortlist) if quantized else None
+    scratch, variants = directory / "candidates", dict[Precision, Variant]()
+
+    def save(scheme: QuantizationScheme | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
+        extras = {"attention": attention, "shortlist": shortlist}
+        return save_variant(model, place, scheme, inline_limit, **extras, ranges=ranges, traced=traced)
+
+    for precision in precisions:
+        if precision not in AUTOMATIC:
+            variants[precision] = save(precision, directory)
+    if quantized:
+        development = quantization.development
+        if development is None:
+            raise ExportError(
+                f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
+                "fix: give development text, --development FILE"
+            )
+        asked = {precision: scheme_names(precision, quantization.scheme, model.config) for precision in quantized}
+        is_calibrated = any(SCHEMES[name].needs_ranges for names in asked.values() for name in names)
+        ranges = calibrate(model, calibration_ids(model, tokenizer, quantization)) if is_calibrated else None
+        place = directory if "fp32" in variants else scratch / "fp32"
+        plain = variants["fp32"] if "fp32" in variants else save("fp32", place)
+        baseline = OrtGraphs(place, plain, limits_of(model.config))
+        for precision, names in asked.items():
+            saved = {name: save(SCHEMES[name], scratch / name, ranges) for name in names}
+            served = {name: OrtGraphs(scratch / name, saved[name], limits_of(model.config)) for name in names}
+            try:
+                choice = select_scheme(
+                    baseline, served, development, tokenizer, model.config, max_loss=quantization.max_loss
+                )
+            except SchemeSelectionError as error:
+                raise ExportError(f"{precision}: {error}") from None
+            (scratch / choice.scheme / precision).rename(directory / precision)
+            variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return tuple(variants[precision] for precision in precisions)
+
+
+def calibration_ids(
+    model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions
+) -> list[tuple[list[int], list[int]]]:
+    """Token ids of the calibration text, or of the development text; sources without a reference are answered."""
+    config, pairs, development = (
+        model.config,
+        list(quantization.calibration[:MAX_CALIBRATION]),
+        quantization.development,
+    )
+    if isinstance(model, Encoder):
+        given = [source or target for source, target in pairs] or list(development.texts if development else ())
+        return [(list(source), []) for source in framed_texts(given[:MAX_CALIBRATION], tokenizer, config)]
+    if not pairs and development is not None:
+        texts = development.texts[:MAX_CALIBRATION]
+        references = development.references or ("",) * len(texts)
+        pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
+    sources = tokenizer.encode_batch([source for source, _ in pairs])
+    targets = tokenizer.target.encode_batch([target for _, target in pairs])
+    template, languages = config.template, development.languages if development is not None else DEFAULT_LANGUAGES
+    start = template.wrap_prompt((), languages)
+    most = config.max_target_len - len(start)
+    if not config.has_encoder:
+        pieces = [ids[place : place + most] for ids in targets for place in range(0, len(ids), max(most, 1))]
+        return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
+    longest = config.max_source_len - template.num_source_special
+    framed = [template.wrap_source(source[:longest], languages) for source in sources]
+    if not any(targets):
+        enough = min(most + 1, 2 * max(map(len, framed)) + 16)
+        answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
+        targets = [[token for token in answer if token not in config.eos_ids] for answer in answers]
+    return [(source, [*start, *target[:most]]) for source, target in zip(framed, targets, strict=True)]
+
+
+class Traced(NamedTuple):
+    """The graphs of a model by role, optimised, and how each is called. Nobody changes them: `save_variant` copies."""
+
+    graphs: Mapping[Role, ModelProto]
+    signatures: Mapping[Role, Signature]
+
+
+def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
+    """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
+    named = {**dict(model.named_buffers()), **model.state_dict()}
+    weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
+    made = dict[Role, ModelProto]()
+    if isinstance(model, Recurrent):
+        signatures = recurrent.signatures(model, attention=attention)
+    else:
+        signatures = encoder_decoder.signatures(model, attention=attention)
+        if attention and seen_attention(model.config):
+            signatures["attend"] = attend_signature(model)
+    for role, signature in signatures.items():
+        named_graph = name_weights(optimize(trace(signature)), weights)
+        made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
+        if isinstance(model, Encoder) and role == "encode":
+            check_encoder_graph(made[role], model)
+        else:
+            check_graph(made[role], role, model.config, is_half=not attends_in_one_node(model))
+    if shortlist:
+        select_rows(made["decode"], last_product(model)[0])
+    return Traced(made, signatures)
+
+
+def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
+    """The weight (V, M) and the bias (V,), if there is one, of what turns a decoder's states into logits."""
+    assert not isinstance(model, Encoder)
+    product = model.decoder.unembedding
+    return product.weight.detach().numpy(), None if product.bias is None else product.bias.detach().numpy()
+
+
+def save_variant(
+    model: Model,
+    directory: Path,
+    scheme: QuantizationScheme | Precision,
+    inline_limit: int = INLINE_LIMIT,
+    *,
+    attention: bool = False,
+    shortlist: bool = False,
+    ranges: Ranges | None = None,
+    traced: Traced | None = None,
+) -> Variant:
+    """Trace, optimise, quantise and save every graph of a float32 model below `directory`/PRECISION.
+
+    scheme: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for schemes that need them.
+    traced: what `trace_model` made of this model before, with the same extras; fp16 has to be traced anew.
+    """
+    scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    if scheme.precision == "fp16":
+        model, traced = copy.deepcopy(model).half(), None
+    traced = traced or trace_model(model, attention=attention, shortlist=shortlist)
+    made = dict[Role, ModelProto]()
+    (directory / scheme.precision).mkdir(parents=True)
+    for role, signature in traced.signatures.items():
+        graph = ModelProto()
+        graph.CopyFrom(traced.graphs[role])
+        graph = quantize(graph, role, scheme, ranges)
+        made[role] = signature.finish(graph) if signature.finish else graph
+    states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    states = states_of(model.config, "int8" if scheme.has_int8_cache else dtype)
+    if shortlist:
+        made |= shortlist_graphs(*last_product(model), is_quantized=scheme.is_quantized)
+        states += shortlist_states(*last_product(model), is_quantized=scheme.is_quantized)
+    specs = dict[str, GraphSpec]()
+    for role, graph in made.items():
+        inputs = tuple(value.name for value in graph.graph.input)
+        file = f"{scheme.precision}/{role}.onnx"
+        save_graph(graph, directory / file, inline_limit)
+        outputs = tuple(value.name for value in graph.graph.output)
+        specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
+    return Variant(
+        precision=scheme.precision,
+        graphs=specs,
+        states=states,
+        quantization=_quantization(scheme),
+    )
+
+
+def _quantization(scheme: QuantizationScheme) -> Quantization | None:
+    """What is promised of a scheme, as far as this processor keeps it."""
+    promised = scheme.quantization()
+    if promised is None or is_batch_invariant(scheme):
+        return promised
+    return dataclasses.replace(promised, batch_invariant=False)
+
+
+def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:
+    """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it."""
+    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+    is_external = size > inline_limit
+    onnx.save_model(
+        graph,
+        file,
+        save_as_external_data=is_external,
+        all_tensors_to_one_file=True,
+        location=f"{file.name}.data",
+        size_threshold=1024,
+    )
