@@ -1,11 +1,11 @@
 """The embedded corpus: a seeded English→German scene grammar with exact ground truth.
 
-`pairs` draws translation pairs, `count_sentences` says how many there are. The English side is free of ambiguity:
-every English sentence has exactly one German answer, which makes exact match a fair measure. Certain adjective-noun
-and verb-place combinations are held out: a train sentence has none of them, a test sentence exactly one.
-`scenes` draws English scenes of several sentences for decoder-only models (see `model.corpus.scenes`).
+`pairs` draws translation pairs, `count_sentences` returns the exact number of sentences. English sentences are
+unambiguous: each has exactly one German translation, so that exact match is a fair metric. Certain adjective-noun and
+verb-place combinations are held out: a train sentence contains none of them, a test sentence exactly one. `scenes`
+draws English scenes of several sentences for decoder-only models (see `model.corpus.scenes`).
 
-Nothing here reads files. Draws are independent: a sentence can occur twice, as in any text.
+Draws are independent: a sentence can occur more than once. The standard library suffices to import this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Split = Literal["train", "test"]
 
 
 class Clause(NamedTuple):
-    """A subject with its predicate, in no language's order yet."""
+    """A subject and its predicate, before word order is applied."""
 
     subject: Phrase
     predicate: Predicate
@@ -59,7 +59,7 @@ class Clause(NamedTuple):
         return join_words(self.subject.de, verb.finite, verb.adverb, complement.de, verb.end)
 
     def verb_first(self) -> str:
-        """As in a question, and after whatever else stands first in a main clause."""
+        """The word order of questions, and of main clauses that begin with another constituent."""
         verb, complement = self.predicate
         return join_words(verb.finite, self.subject.de, verb.adverb, complement.de, verb.end)
 
@@ -80,14 +80,14 @@ def _sentence(en: str, de: str, *clauses: Clause | Phrase, end: str = ".") -> Se
 
 
 class Subjects(NamedTuple):
-    """Nouns that agree in everything a predicate or a relative clause asks for."""
+    """Nouns with the same kind and gender, which decide predicates and relative pronouns."""
 
     kind: Kind
     gender: str
     nouns: tuple[Noun, ...]
 
     def owner(self, *, plural: bool) -> Determiner | None:
-        """ "his", "her", "their"; none for one child and for animals, where the languages differ."""
+        """ "his", "her", "their"; None for "child" and animals, whose pronouns differ between the languages."""
         if self.kind != "person":
             return None
         return THEIR if plural else {"m": HIS, "f": HER}.get(self.gender)
@@ -103,7 +103,7 @@ _WEIGHT = {"person": 4, "animal": 2, "lying": 1, "standing": 1}  # per noun
 
 
 def _each_subject(rule: Callable[[Subjects, bool], Rule[Clause]], subjects: tuple[Subjects, ...]) -> Rule[Clause]:
-    """One clause rule per group of subjects; singular three times for every two plurals."""
+    """One clause rule per group of subjects, with singular and plural 3:2."""
     return Choice(
         [Choice([rule(group, False), rule(group, True)], [3, 2]) for group in subjects],
         [len(group.nouns) * _WEIGHT[group.kind] for group in subjects],
@@ -112,7 +112,7 @@ def _each_subject(rule: Callable[[Subjects, bool], Rule[Clause]], subjects: tupl
 
 @cache
 def subject(group: Subjects, *, plural: bool, position: Position, dressed: bool, novel: bool) -> Rule[Phrase]:
-    """The subject, perhaps with what it wears."""
+    """The subject, optionally with its clothes."""
     determiners = determiner(position, plural=plural, countable=group.kind in ("person", "animal"))
 
     def bare(novel: bool) -> Rule[Phrase]:
@@ -203,7 +203,7 @@ _COORDINATE = (("and", "und"), ("but", "aber"))
 
 
 def subordinate(novel: bool) -> Rule[Sentence]:
-    """ "… because the woman is singing": the German verb goes last; in front, it also turns the main clause round."""
+    """ "… because the woman is singing": verb-last in German; a subordinate clause in front inverts the main clause."""
 
     def last(c: Clause, word: tuple[str, str], why: Clause) -> Sentence:
         en = f"{c.english()} {word[0]} {why.english()}"
@@ -278,7 +278,7 @@ def reported(novel: bool) -> Rule[Sentence]:
 
 
 def relative(novel: bool) -> Rule[Sentence]:
-    """ "The man who is wearing a red coat …": the German pronoun agrees with the noun, its verb goes last."""
+    """ "The man who is wearing a red coat …": the German pronoun agrees with the noun, the clause is verb-last."""
 
     def of(group: Subjects, plural: bool) -> Rule[Clause]:
         pronoun = Phrase(
@@ -328,13 +328,13 @@ def question(novel: bool) -> Rule[Sentence]:
 
 @cache
 def sentences(split: Split) -> Rule[Sentence]:
-    """The whole grammar; its `count` and `entropy` are exact."""
+    """The whole grammar, with exact `count` and `entropy`."""
     kinds = (statement, after_time, after_place, subordinate, coordinate, reported, relative, question)
     return Choice([kind(split == "test") for kind in kinds], [10, 5, 3, 3, 2, 2, 3, 2])
 
 
 def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
-    """English and German sentences, `count` of them; the same seed gives the same pairs everywhere."""
+    """`count` English and German sentences; the same seed gives the same pairs on every machine."""
     rule, uniform = sentences(split), random.Random(seed).random
     return [(sentence.en, sentence.de) for sentence in (rule.draw(uniform)[0] for _ in range(count))]
 
@@ -343,7 +343,7 @@ KINDS = ("statement", "time first", "place first", "subordinate", "coordinate", 
 
 
 def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
-    """English sentences and what kind each is of, one of KINDS: a task with a known answer for classifiers."""
+    """English sentences and their kinds (KINDS): a classification task with exact labels."""
     rules = (statement, after_time, after_place, subordinate, coordinate, reported, relative, question)
     random_numbers = random.Random(seed)
     drawn = []
@@ -355,7 +355,7 @@ def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
 
 
 def count_sentences(split: Split) -> int:
-    """How many different sentences there are, exactly."""
+    """The exact number of different sentences."""
     return sentences(split).count
 
 
@@ -367,10 +367,10 @@ def scenes_with_logprob(seed: int, count: int, split: Split) -> list[tuple[str, 
 
 
 def scenes(seed: int, count: int, split: Split) -> list[str]:
-    """English scenes of two to five sentences; the same seed gives the same scenes everywhere."""
+    """English scenes of two to five sentences; the same seed gives the same scenes on every machine."""
     return [text for text, _ in scenes_with_logprob(seed, count, split)]
 
 
 def scene_entropy(split: Split) -> float:
-    """Mean nats per scene, exactly: what a perfect model of the split would need."""
+    """The exact entropy of a scene in nats: the loss of a perfect model of the split."""
     return scene_rule(split == "test").entropy

@@ -50,7 +50,7 @@ _ORDER = {name: index for index, name in enumerate(_ADJECTIVES)}
 
 
 def spread(novel: bool, parts: int) -> list[tuple[bool, ...]]:
-    """Which of the parts are novel: none, or each of them in turn."""
+    """Which of the parts contain the held-out combination: none, or each of them in turn."""
     if not novel:
         return [(False,) * parts]
     return [tuple(index == chosen for index in range(parts)) for chosen in range(parts)]
@@ -72,7 +72,7 @@ def held_out_adjectives() -> frozenset[tuple[str, str]]:
 
 @cache
 def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1) -> Rule[Adjective | None]:
-    """An adjective before the noun or none, by these weights; when novel always one."""
+    """An optional adjective before the noun, with these weights; mandatory if novel."""
     described: Rule[Adjective | None] = one_of(adjectives_of(noun, novel=novel))
     if novel or not without:
         return described
@@ -83,9 +83,9 @@ def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1)
 def determiner(
     position: Position, *, plural: bool, owner: Determiner | None = None, countable: bool = True
 ) -> Rule[Determiner]:
-    """A determiner. `owner` is one of his, her, their; things are not `countable` by "every", which sounds odd.
+    """A determiner. `owner` is one of his, her, their; "every" goes only with `countable` nouns (people, animals).
 
-    A sentence opens with small numbers only, which keeps capitalised words few.
+    A sentence opens with small numbers only, which keeps the number of capitalised words low.
     """
     small, large = one_of([number_word(n) for n in range(2, 13)]), one_of([number_word(n) for n in range(13, 100)])
     number = small if position in ("opening", "new") else weighted([(small, 2), (large, 3)])
@@ -117,7 +117,7 @@ def nominal(
     with_adjective: int = 1,
     without: int = 1,
 ) -> Rule[Phrase]:
-    """Determiner, perhaps an adjective, and one of the nouns."""
+    """A determiner, an optional adjective and one of the nouns."""
 
     def phrase_of(noun: Noun) -> Rule[Phrase]:
         def put(article: Determiner, quality: Adjective | None) -> Phrase:
@@ -130,7 +130,7 @@ def nominal(
 
 @cache
 def objects(nouns: Sequence[Noun], case: Case, owner: Determiner | None, novel: bool) -> Rule[Phrase]:
-    """An object: singular twice as often as plural."""
+    """An object, singular and plural 2:1."""
     numbers = [
         nominal(nouns, determiner("object", plural=plural, owner=owner), plural=plural, case=case, novel=novel)
         for plural in (False, True)
@@ -157,7 +157,7 @@ def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
 
 
 class Spot(NamedTuple):
-    """A place and the prepositions one can use with it here."""
+    """A place and the prepositions allowed with it."""
 
     place: Place
     prepositions: tuple[Preposition, ...]
@@ -292,7 +292,7 @@ Complements = Sequence[tuple[Verb, Rule[Phrase]]]
 def _complements(
     kind: Kind, owner: Determiner | None, *, brief: bool, novel: bool
 ) -> Iterator[tuple[Complements, int]]:
-    """Groups of verbs, each with what can follow it, and the weight of the group."""
+    """Groups of verbs with their complements, and the weight of each group."""
     yield [(verb, somewhere(verb.en, novel)) for verb in lexicon.STAYING[kind]], 5
     if kind in lexicon.MOVING:
         yield [(verb, somewhere(verb.en, novel)) for verb, _ in lexicon.MOVING[kind]], 3
@@ -314,7 +314,7 @@ def _complements(
 def predicate(
     kind: Kind, use: Use, owner: Determiner | None, *, plural: bool, brief: bool, novel: bool
 ) -> Rule[Predicate]:
-    """What a subject of that kind does. `brief` ones are for sentences of two clauses."""
+    """Predicates of a kind of subject. `brief` ones are for sentences of two clauses."""
     groups: list[tuple[Rule[Predicate], int]] = []
     for complements, weight in _complements(kind, owner, brief=brief, novel=novel):
         options: list[Rule[Predicate]] = []
@@ -329,7 +329,7 @@ def predicate(
 
 @cache
 def staying(kind: Kind, *, plural: bool, novel: bool) -> Rule[Predicate]:
-    """Being somewhere now: the predicates whose place can also stand first."""
+    """Predicates of location in the present tense, whose place can also open the sentence."""
     return Choice(
         [
             Join(Predicate, Value(conjugate(verb, inflection.NOW, plural=plural)), somewhere(verb.en, novel))

@@ -1,8 +1,8 @@
 """English scenes of two to five sentences, from the same grammar as the pairs, for decoder-only models.
 
-A scene introduces somebody and then speaks of that person with pronouns. Its exact log-probability is known, and so
-is the entropy of the whole grammar: no model can reach a lower perplexity on scenes drawn from it. Scenes have no
-German side.
+A scene introduces a person or group and then refers to them by pronouns. The exact log-probability of a scene and the
+entropy of the grammar are known: no model can reach a lower perplexity on scenes drawn from it. Scenes have no German
+translation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Scene(NamedTuple):
 
 
 class Hero(NamedTuple):
-    """Whom a scene is about, and the words that refer to them."""
+    """The person or group of a scene, and the words that refer to them."""
 
     nouns: tuple[Noun, ...]
     plural: bool
@@ -96,7 +96,7 @@ _MOODS = ("cold", "thirsty", "late", "alone", "busy", "cold and thirsty", "cold 
 
 
 def _mood(hero: Hero, novel: bool) -> Rule[Phrase]:
-    """ "She is cold and alone." No person is described by these elsewhere: nothing contradicts "a happy woman"."""
+    """ "She is cold and alone." These adjectives describe no person elsewhere: nothing contradicts "a happy woman"."""
     verb = "are" if hero.plural else "is"
     return one_of([_sentence(f"{hero.subject} {verb} {mood}") for mood in _MOODS])
 
@@ -180,7 +180,7 @@ _PARTS: tuple[tuple[Part, int, bool], ...] = (  # in the order of a scene: rule,
 
 
 def _sequences() -> list[tuple[tuple[Part, bool], ...]]:
-    """Which sentences follow the first, one to four of them; a scene has one thing carried at most."""
+    """The sequences of one to four sentences after the first; at most one mentions a carried thing."""
     found = []
     for size in range(1, 5):
         for chosen in combinations(_PARTS, size):
