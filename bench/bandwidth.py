@@ -1,8 +1,8 @@
-"""How fast memory is read, and what share of that a lone decode step reaches.
+"""Memory bandwidth, and the share of it that a single-row decode step reaches.
 
-A step of one row reads every weight of the decoder once and does little else: bytes of weights over bytes a second is
-the least time it can take. Reading is measured in turn with the steps, by a loop that gcc compiles, or by numpy's sum
-where there is no compiler, which is a little slower.
+A step of one row reads every weight of the decoder once and does little else, so weight bytes divided by bandwidth is a
+lower bound of its time. Bandwidth and steps are measured in interleaved rounds. The reader is a loop compiled by gcc;
+without a compiler it is numpy's sum, which is a little slower.
 
 """
 
@@ -89,8 +89,8 @@ def step_job(rows: Rows) -> Callable[[], float]:
 
 
 def step_bytes(config: TransformerConfig, scheme: QuantizationScheme) -> float:
-    """Of the weights that a decode step reads: cross-attention's keys and values are there already, and of the
-    embeddings only a row is looked up."""
+    """Bytes of the weights that a decode step reads, without the key and value projections of cross-attention (their
+    results are cached) and the embeddings (one row is looked up)."""
     width = config.d_model
     layer = 4 * width * width + 2 * width * width + 2 * width * config.d_ff
     weights = config.num_decoder_layers * layer + width * config.vocab_size
@@ -101,7 +101,7 @@ def step_bytes(config: TransformerConfig, scheme: QuantizationScheme) -> float:
     **MODEL_OPTIONS,
     schemes=Flag(["w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"], choices=list(SCHEMES)),
     repetitions=7,
-    quick=Flag(False, help="int8 alone, fewer repetitions"),
+    quick=Flag(False, help="only int8, fewer repetitions"),
 )
 def bandwidth(options: argparse.Namespace) -> None:
     model = chosen_model(options)
@@ -114,11 +114,11 @@ def bandwidth(options: argparse.Namespace) -> None:
         for scheme in schemes:
             bundle = model.bundle(scheme)
             opened = OnnxModel.open(bundle, load_bundle(bundle), device="cpu", single_engine_threads=threads)
-            jobs[f"ms a step, {scheme}, {threads} threads"] = step_job(Rows(opened, 1))
+            jobs[f"ms per step, {scheme}, {threads} threads"] = step_job(Rows(opened, 1))
     measured = interleaved(jobs, 3 if options.quick else options.repetitions)
     figures: dict[str, Any] = {"reader": how, "block_mb": BLOCK_MB, **measured}
     for name in jobs:
-        if name.startswith("ms a step"):
+        if name.startswith("ms per step"):
             _, scheme, threads = name.split(", ")
             needed_ms = step_bytes(model.model.config, SCHEMES[scheme]) / measured[f"GB/s read, {threads}"].median / 1e6
             figures[f"limit, {scheme}, {threads}, ms"] = round(needed_ms, 3)

@@ -1,11 +1,11 @@
-"""How fast are answers beside CTranslate2 on the same weights, both at their best?
+"""Speed against CTranslate2 with the same weights, each with its fastest settings.
 
-Each environment in which CTranslate2 might be fastest (instruction set, oneDNN or MKL, huge pages) has a process of
-its own, with every way to divide the cores in it. All are tried once; the best two of each precision then take turns
-with ours, and the fastest of them is what our figure is divided by. Both sides get ids; through gRPC ours gets texts.
+Each environment in which CTranslate2 might be fastest (instruction set, oneDNN or MKL, huge pages) runs in a separate
+process, which tries every division of the cores once. The best two settings of each precision then run interleaved with
+Glossa, and ratios refer to the faster one. Both engines receive token ids; over gRPC Glossa receives texts.
 
-    alone     one request after another, greedy, in-process and through gRPC
-    offline   all sentences at once, greedy
+    alone     single stream: one request after another, greedy, in-process and over gRPC
+    offline   throughput: all sentences together, greedy
     beam      the same with beams of 4
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from bench.case import Flag, case
-from bench.measure import Spread, Verdict, interleaved, machine, report, widest_isa
+from bench.measure import PART_LABELS, Spread, Verdict, interleaved, machine, report, widest_isa
 from bench.peer_server import glossa_server
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
@@ -29,15 +29,15 @@ ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}
 ROOMY = f"{ISA}, huge pages"
 ENVIRONMENTS: dict[str, dict[str, str]] = {
-    "as it comes": {},
+    "default": {},
     ISA: FORCED,
     ROOMY: {**FORCED, **HUGE_PAGES},
     f"oneDNN, {ISA}": {"CT2_USE_MKL": "0", **FORCED},
     f"MKL, {ISA}": {"CT2_USE_MKL": "1", **FORCED},
 }
 INTEL_ONLY = "MKL, AVX512"  # on AMD never the default, and a tenth as fast as the others with int8
-QUICK = ("as it comes", ROOMY)
-KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # what ours is compared with
+QUICK = ("default", ROOMY)
+KINDS = {"fp32": "float32", "int8": "int8", "int4": "int8"}  # precision that CTranslate2 is compared in
 SCHEMES_OF = {
     "alone": ["w8-block64", "w8a8-static-kv8", "w4-block32", "w4-block128", "fp32"],
     "offline": ["w8a8-static-kv8", "fp32"],
@@ -45,13 +45,13 @@ SCHEMES_OF = {
 }
 ROWS = (64, 128, 192)
 COUNTS = {"alone": 10, "offline": 512, "beam": 512}
-TRIED = {"alone": 4, "offline": 128, "beam": 64}  # sentences of the single try
-OURS_TRIED = 256  # enough to fill the rows that are tried
+TRIED = {"alone": 4, "offline": 128, "beam": 64}  # sentences of a trial
+OURS_TRIED = 256  # enough to fill all rows
 KEPT = 2
 
 
 class Shape(NamedTuple):
-    """How CTranslate2 divides cores and sentences."""
+    """CTranslate2's threads and batch size."""
 
     inter_threads: int
     intra_threads: int
@@ -70,10 +70,10 @@ def shapes(part: str, processors: int) -> list[Shape]:
 
 
 def bar(part: str, scheme: str, *, has_amx: bool) -> tuple[float, str] | None:
-    """What our figure must be at least, as a multiple of CTranslate2's, and what it should become."""
+    """Required ratio to CTranslate2, and the goal."""
     name = "w4-block128" if scheme == "w4-block128" else SCHEMES[scheme].precision
     bars = {
-        ("alone", "int8"): (2.4, "90 % of the memory limit"),
+        ("alone", "int8"): (2.4, "90 % of the bandwidth limit"),
         ("alone", "int4"): (2.8, ""),
         ("alone", "w4-block128"): (3.5, ""),
         ("alone", "fp32"): (1.15, "the limit"),
@@ -84,7 +84,7 @@ def bar(part: str, scheme: str, *, has_amx: bool) -> tuple[float, str] | None:
     return bars.get((part, name))
 
 
-GRPC_BAR = 2.2  # alone, int8
+GRPC_BAR = 2.2  # single stream, int8
 
 
 class Comparison:
@@ -100,7 +100,7 @@ class Comparison:
         self.tried: dict[str, float] = {}
 
     def peers(self, kind: str, processors: int) -> dict[str, Callable[[], float]]:
-        """Jobs for CTranslate2's best settings of a precision, all of them tried once."""
+        """Jobs for CTranslate2's best settings of a precision, after one trial of each."""
         jobs = {}
         for environment, shape in itertools.product(self._environments, shapes(self._part, processors)):
             name = f"CTranslate2 {kind}, {environment}, {shape}"
@@ -113,7 +113,7 @@ class Comparison:
         return {name: self._job(*jobs[name]) for name in best}
 
     def ours(self, scheme: str, processors: int) -> dict[str, Callable[[], float]]:
-        """The job for our best number of rows, or of threads for one row, all of them tried once."""
+        """The job for Glossa's best number of rows, or of threads for one row, after one trial of each."""
         worker = self._stack.enter_context(Worker("glossa", self._model.bundle(scheme), self.work, HUGE_PAGES))
         settings = [{"single_engine_threads": threads} for threads in sorted({1, processors})]
         if self._part != "alone":
@@ -166,7 +166,7 @@ def judge(part: str, schemes: list[str], figures: dict[str, Spread], suffix: str
         for name, limit in ((f"Glossa {scheme}", wanted), (f"Glossa {scheme}, gRPC", (GRPC_BAR, ""))):
             if name in figures and limit is not None:
                 ratio = figures[name].median / theirs[0]
-                measure = f"{part}, {name.removeprefix('Glossa ')} against CTranslate2 {kind}{suffix}"
+                measure = f"{PART_LABELS[part]}, {name.removeprefix('Glossa ')} against CTranslate2 {kind}{suffix}"
                 verdicts.append(Verdict(measure, round(ratio, 3), limit[0], aim=limit[1], note=theirs[1]))
     return verdicts
 
@@ -198,5 +198,5 @@ def compare_speed_ctranslate2(options: argparse.Namespace) -> None:
     suffix = "" if model.is_random else ", real sentences"
     unit = "sentences/s" if not model.is_random else "sentences/s of 20 source and 30 target tokens"
     told: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
-    told["tried once"] = {name: round(rate, 2) for name, rate in run.tried.items()}
+    told["single trials"] = {name: round(rate, 2) for name, rate in run.tried.items()}
     report(told, judge(part, schemes, figures, suffix), as_json=options.json)

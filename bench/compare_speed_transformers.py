@@ -1,9 +1,9 @@
-"""How fast are answers beside Hugging Face's `generate` on the same weights? Ours in int8, theirs in fp32 and bf16.
+"""Speed against Hugging Face `generate` with the same weights: Glossa in int8, `generate` in fp32 and bf16.
 
-    alone     one request after another, greedy
-    offline   many at once, greedy; theirs in batches of 64, sorted by length
+    alone     single stream: one request after another, greedy
+    offline   throughput: many requests, greedy; `generate` in batches of 64, sorted by length
 
-Theirs is tried with one thread and with all; the faster one counts.
+`generate` is tried with one thread and with all; the faster one counts.
 
 """
 
@@ -14,7 +14,7 @@ import contextlib
 from typing import Any
 
 from bench.case import Flag, case
-from bench.measure import Verdict, interleaved, machine, report
+from bench.measure import PART_LABELS, Verdict, interleaved, machine, report
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
 from export.passes.quantize import SCHEMES
@@ -44,13 +44,13 @@ def measure(model: SpeedModel, part: str, scheme: str, repetitions: int, *, quic
         figures = interleaved(jobs, repetitions)
     verdicts = [
         Verdict(
-            f"{part}, {scheme} against generate {dtype}{'' if model.is_random else ', real sentences'}",
+            f"{PART_LABELS[part]}, {scheme} against generate {dtype}{'' if model.is_random else ', real sentences'}",
             round(figures[f"Glossa {scheme}"].median / figures[f"generate {dtype}"].median, 3),
             BARS[part, dtype],
         )
         for dtype in dtypes
     ]
-    return {"part": part, "unit": "sentences/s", **figures, "tried once": tried}, verdicts
+    return {"part": part, "unit": "sentences/s", **figures, "single trials": tried}, verdicts
 
 
 @case(
@@ -58,7 +58,7 @@ def measure(model: SpeedModel, part: str, scheme: str, repetitions: int, *, quic
     **MODEL_OPTIONS,
     scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
     repetitions=5,
-    quick=Flag(False, help="fp32 alone"),
+    quick=Flag(False, help="only fp32"),
 )
 def compare_speed_transformers(options: argparse.Namespace) -> None:
     figures, verdicts = measure(

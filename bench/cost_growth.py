@@ -1,7 +1,7 @@
-"""How the cost of a step grows with rows and cached positions, and that of reading a source with its length.
+"""Growth of step time with rows and cached positions, and of encoding time with source length.
 
-Growth is linear or better when twice as much never takes more than twice as long. Each doubling is told as its share of
-that: 1 is linear, 0.5 costs nothing. The worst one of each curve is judged, with 10 % for noise.
+Growth is at most linear when doubling the size never more than doubles the time. Each doubling is reported as a
+fraction of that: 1 is linear, 0.5 is free. The verdict is on the worst doubling of each curve, with 10 % for noise.
 
 """
 
@@ -75,7 +75,7 @@ def draw(file: Path, curves: dict[str, dict[int, Spread]], title: str) -> None:
     for place, (name, curve) in zip(places, curves.items(), strict=True):
         sizes, middles = list(curve), [spread.median for spread in curve.values()]
         place.fill_between(
-            sizes, [s.low for s in curve.values()], [s.high for s in curve.values()], alpha=0.3, label="least to most"
+            sizes, [s.low for s in curve.values()], [s.high for s in curve.values()], alpha=0.3, label="min to max"
         )
         place.plot(sizes, middles, marker="o", label="median")
         place.plot(sizes, [middles[-1] * size / sizes[-1] for size in sizes], "--", label="linear growth to the last")

@@ -1,7 +1,7 @@
-"""What gRPC alone takes for a message of a stream: a server without a model that sends one every so often, and a client
-in another process, each of which says how much of a processor it used.
+"""Processor time of gRPC per streamed message: a server without a model sends messages at intervals to a client in
+another process, and each reports the processor time it used.
 
-That is the least a streamed token can cost in Python: what a server does beside it comes on top.
+This is a lower bound of the cost of a streamed token in Python; all other work of a server adds to it.
 
 """
 
@@ -23,7 +23,7 @@ METHOD, TEXT = "/bare/Stream", b"a word or so"
 
 
 def serve(end: Connection, messages: int, gap_s: float) -> None:
-    """Tells its port, and then, whenever it is asked, how much processor time it has used."""
+    """Sends its port, then its processor time on each request."""
 
     async def run() -> None:
         async def stream(_request: bytes, context: Any) -> None:
@@ -47,7 +47,7 @@ def serve(end: Connection, messages: int, gap_s: float) -> None:
 
 
 async def ask(port: int, calls: int, streams: int) -> int:
-    """Messages of so many calls, so many of them at once."""
+    """Messages received by `calls` calls, `streams` of them concurrently."""
     room = asyncio.Semaphore(streams)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub: Any = channel.unary_stream(METHOD)
@@ -82,5 +82,5 @@ def grpc_alone(asked: argparse.Namespace) -> None:
                 spent[name].append(1e6 * (end - begin) / count)
     own.send(False)
     process.join()
-    figures = {f"{name}, µs a message": Spread.of(values) for name, values in spent.items()}
+    figures = {f"{name}, µs per message": Spread.of(values) for name, values in spent.items()}
     report({"unit": "processor time", "streams": asked.streams, **figures}, [], as_json=asked.json)

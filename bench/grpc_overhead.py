@@ -1,10 +1,10 @@
-"""What gRPC and Python cost with all rows busy, and how much memory a serving process has beside CTranslate2.
+"""Overhead of gRPC and Python with all rows busy, and resident memory against CTranslate2.
 
-overhead   all sentences at once through a real server and a client in another process, unary and streaming every
-           token, against the engines without gRPC, which read as much beside a step as a server's do. The client
-           has no machine of its own here: one is grpc for Python, and takes as much time as the server, the other
-           one (`lean_client`) hardly any. The processor time of both is told.
-memory     resident memory of the server and of the same server with CTranslate2 in the engines' place, when ready
+overhead   all sentences through a real server and a client in another process, unary and streaming every token,
+           against the engines without gRPC, which prefill as much per step as a server's. The client shares the
+           machine: one is grpc for Python and takes as much time as the server, the other one (`lean_client`)
+           hardly any. The processor time of both is reported.
+memory     resident memory of the server, and of the same server with CTranslate2 instead of the engines, when ready
            and after both have answered the same load
 
 """
@@ -66,14 +66,14 @@ def overhead(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tu
     verdicts, told = [], dict[str, Any](figures)
     for name, (how, _) in kinds.items():
         share = 1 - figures[name].median / figures["in-process"].median
-        told[f"processors that the client took, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
+        told[f"CPUs used by the client, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
         measure = f"gRPC and Python, {name} on the same cores"
         verdicts.append(Verdict(measure, round(share, 4), BARS[how], "", is_limit=True))
     return {"unit": "sentences/s", "scheme": scheme, "sentences": count, **told}, verdicts
 
 
 def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
-    """Servers start anew in each repetition: what a process has taken it seldom gives back."""
+    """Servers restart in each repetition, as processes seldom return memory."""
     work, texts = _load(model, count)
     processors = machine()["processors"]
     servers = {
@@ -90,8 +90,8 @@ def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tupl
                 time.sleep(SETTLE_S)
                 loaded[name].append(resident_mb(process))
     figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
-    figures |= {f"{name}, after the load": Spread.of(found) for name, found in loaded.items()}
-    ratio = figures["Glossa, after the load"].median / figures["CTranslate2, after the load"].median
+    figures |= {f"{name}, after load": Spread.of(found) for name, found in loaded.items()}
+    ratio = figures["Glossa, after load"].median / figures["CTranslate2, after load"].median
     verdict = Verdict(f"resident memory, {scheme} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
     return {"unit": "MB", "scheme": scheme, "sentences": count, **figures}, [verdict]
 

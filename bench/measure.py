@@ -19,6 +19,8 @@ from typing import Any
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "amx_tile")
 """What decides which products a processor computes fast, as lscpu names it."""
+PART_LABELS = {"alone": "single stream", "offline": "throughput", "beam": "beam search"}
+"""The parts of the speed comparisons as reports name them."""
 PACKAGES = (
     "onnxruntime",
     "ctranslate2",

@@ -1,8 +1,8 @@
-"""The whole table of speed, measured anew: what `make bench` runs, and the section "Speed" of BENCHMARKS.md.
+"""Run all speed measurements and rewrite their section of BENCHMARKS.md: `make bench`.
 
-Every part is a script of its own, which can be run by itself and prints JSON; this one runs them one after another on
-an otherwise idle machine, under a budget of time, keeps what they said, and writes the section between two marks of the
-page. A part whose peer is not installed, or which fails, is told as such and costs no other part its figures.
+Every part is a separate script that prints JSON. This module runs them one after another on an otherwise idle machine
+within a time budget, stores their output, and writes the section between two markers of the page. A part that fails,
+or whose peer is not installed, is reported as such and does not affect the other parts.
 
 """
 
@@ -29,12 +29,12 @@ from export.bundle import load_bundle
 BEGIN, END = "<!-- speed: begin, rewritten by `make bench` -->", "<!-- speed: end -->"
 PLOT = "docs/cost_growth.svg"
 GENAI_BARS = {"alone": 1.0, "batch": 1.5}
-LONG = 400.0  # seconds that no part may exceed
+LONG = 400.0  # limit of each part, seconds
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command whose last line of output is JSON. needs: packages that it cannot do without."""
+    """A command whose last line of output is JSON. needs: required packages."""
 
     name: str
     command: str
@@ -52,32 +52,30 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part(
             "models",
             f"speed-models --scheme fp32 {options.scheme} w8-block64 w4-block32 w4-block128",
-            "what is measured",
+            "models",
         ),
-        Part("bandwidth", f"bandwidth --schemes {schemes}", "One row beside the memory's speed"),
-        Part("alone", f"{speed} alone --count 6 --schemes {schemes}", "One request at a time", peer),
-        Part(
-            "offline", f"{speed} offline --quick --schemes {options.scheme} --count 512", "All sentences at once", peer
-        ),
-        Part("offline-fp32", f"{speed} offline --quick --schemes fp32 --count 96", "The same in fp32", peer),
+        Part("bandwidth", f"bandwidth --schemes {schemes}", "One row against memory bandwidth"),
+        Part("alone", f"{speed} alone --count 6 --schemes {schemes}", "Single stream", peer),
+        Part("offline", f"{speed} offline --quick --schemes {options.scheme} --count 512", "Throughput", peer),
+        Part("offline-fp32", f"{speed} offline --quick --schemes fp32 --count 96", "Throughput, fp32", peer),
         Part("beam", f"{speed} beam --quick --schemes {options.scheme} --count 128", "Beams of 4", peer),
-        Part("transformers-alone", f"{face} alone --scheme w8-block64", "Hugging Face, one at a time", faces),
-        Part("transformers-offline", f"{face} offline {scheme}", "Hugging Face, many at once", faces),
+        Part("transformers-alone", f"{face} alone --scheme w8-block64", "Hugging Face, single stream", faces),
+        Part("transformers-offline", f"{face} offline {scheme}", "Hugging Face, throughput", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
-        Part("overhead", f"grpc-overhead overhead {scheme} --repetitions 3", "gRPC and Python with all rows busy"),
-        Part("grpc-alone", "grpc-alone --repetitions 2", "What gRPC alone takes for a streamed message"),
+        Part("overhead", f"grpc-overhead overhead {scheme} --repetitions 3", "Overhead of gRPC and Python"),
+        Part("grpc-alone", "grpc-alone --repetitions 2", "Cost of gRPC per streamed message"),
         Part("memory", f"grpc-overhead memory {scheme} --repetitions 3", "Memory", peer),
-        Part("growth", f"cost-growth {scheme} --plot {PLOT}", f"Growth of the cost ([plot]({PLOT}))"),
-        Part("profile-fp32", "profile-step --scheme fp32", "Where a step goes, fp32"),
-        Part("profile", f"profile-step {scheme}", f"Where a step goes, {options.scheme}"),
+        Part("growth", f"cost-growth {scheme} --plot {PLOT}", f"Cost by size ([plot]({PLOT}))"),
+        Part("profile-fp32", "profile-step --scheme fp32", "Profile of a decode step, fp32"),
+        Part("profile", f"profile-step {scheme}", f"Profile of a decode step, {options.scheme}"),
     ]
     if options.checkpoint:
         real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
         real += f" --data {shlex.quote(str(options.data))}" if options.data else ""
         chosen = f"--schemes {options.scheme} {real} --quick --count"
         found += [
-            Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, one at a time", peer),
-            Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, all at once", peer),
+            Part("real-alone", f"{speed} alone {chosen} 32", "Real sentences, single stream", peer),
+            Part("real-offline", f"{speed} offline {chosen} 1000", "Real sentences, throughput", peer),
             Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
             Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
         ]
@@ -87,17 +85,17 @@ def parts(options: argparse.Namespace) -> list[Part]:
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
         command = f"invariance {shlex.quote(str(options.bundle))}{data} --requests 200 --mixes 5"
-        found.append(Part("invariance", command, "Alone and in any company, bit for bit"))
+        found.append(Part("invariance", command, "Batch invariance, bit for bit"))
     return [part for part in found if not options.only or part.name in options.only]
 
 
 def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
-    """What a part said, or {"skipped": why not}."""
+    """The output of a part, or {"skipped": reason}."""
     for package in part.needs:
         if importlib.util.find_spec(package) is None:
             return {"skipped": f"{package} is not installed; pip install -r requirements/bench.in"}
     if within_s <= 0:
-        return {"skipped": "the budget of time was spent"}
+        return {"skipped": "the time budget was used up"}
     words = shlex.split(part.command)
     flags = [] if part.name == "models" or "--json" in words else ["--json"]
     place = ["--cache", str(cache)] if words[0] not in ("compare-genai", "grpc-alone", "invariance") else []
@@ -106,7 +104,7 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=min(LONG, within_s))
     except subprocess.TimeoutExpired:
-        return {"skipped": f"not ready within {min(LONG, within_s):.0f} s"}
+        return {"skipped": f"not finished within {min(LONG, within_s):.0f} s"}
     took = {
         "seconds": round(time.monotonic() - began_s, 1),
         "command": f"python -m bench {_without_folders(part)}",
@@ -120,16 +118,16 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
 
 
 def _without_folders(part: Part) -> str:
-    """Its command, but for where on this machine its files lie."""
+    """The command of a part, with file names instead of absolute paths."""
     return shlex.join([Path(word).name if word.startswith("/") else word for word in shlex.split(part.command)])
 
 
 def judged(told: dict[str, Any]) -> dict[str, Any]:
-    """Adds the line of the table to what scripts say that judge nothing themselves."""
+    """Adds verdicts to the output of scripts that return none."""
     if "different" in told:
         answers, different = told["requests"] * told["mixes"], sum(told["different"].values())
         name = (
-            f"answers bit-identical alone and in {told['mixes']} mixes, {told['scheme']}, {told['requests']} requests"
+            f"answers bit-identical singly and in {told['mixes']} mixes, {told['scheme']}, {told['requests']} requests"
         )
         line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
         return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
@@ -144,7 +142,7 @@ def judged(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def quality(bundle: Path) -> Iterator[dict[str, Any]]:
-    """Lines of the table that an exporter has measured and written into a bundle."""
+    """Verdicts on the accuracy that the exporter measured and stored in the manifest."""
     for variant in load_bundle(bundle).variants:
         for figures in variant.comparison:
             if figures.chosen and figures.bleu_loss is not None:
@@ -162,18 +160,19 @@ def quality(bundle: Path) -> Iterator[dict[str, Any]]:
 
 
 def section(results: dict[str, Any]) -> str:
-    """The section in Markdown, marks included."""
+    """The section in Markdown, markers included."""
     where, there = results["machine"], results["versions"]
     packages = ", ".join(f"{name} {version}" for name, version in there.items())
-    flags = " ".join(where["flags"]) or "none of those that matter"
+    flags = " ".join(where["flags"]) or "none of the relevant flags"
     lines = [
         BEGIN,
         f"Taken on {results['date']} by `make bench` in {results['seconds'] / 60:.0f} minutes on {where['processors']} "
-        f"processors of {where['model']} ({where['family']}; {flags}). {packages}. Unless something else is said: a "
-        "6+6-layer model of d512 with 32,000 words, random weights, 20 source and 30 target tokens; what is compared "
-        "ran in turn, a round of warm-up, then 5; medians. CTranslate2 is the fastest of its settings in the same run.",
+        f"processors of {where['model']} ({where['family']}; {flags}). {packages}. Unless noted otherwise: a "
+        "6+6-layer model of d_model 512 with a vocabulary of 32,000, random weights, 20 source and 30 target tokens; "
+        "interleaved runs, medians of 5 rounds after a warm-up round. CTranslate2 is the fastest of its settings in "
+        "the same run.",
         "",
-        "| measure | bar | measured | met | aim | beside |",
+        "| measure | bar | measured | met | goal | note |",
         "|---|---|---|---|---|---|",
     ]
     for verdict in [*_verdicts(results), *results.get("quality", [])]:
@@ -194,7 +193,7 @@ def _verdicts(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _details(part: dict[str, Any]) -> list[str]:
-    """A part's figures."""
+    """The figures of a part, as Markdown lines."""
     command = f" (`{part['command']}`)" if "command" in part else ""
     if "skipped" in part and isinstance(part["skipped"], str):
         return [f"**{part['title']}**{command}: not measured: {part['skipped']}"]
@@ -205,7 +204,7 @@ def _details(part: dict[str, Any]) -> list[str]:
     unit = figures.pop("unit", "")
     measured = {name: value for name, value in figures.items() if isinstance(value, dict) and "median" in value}
     if measured:
-        lines += [f"| {unit} | median | least | most |", "|---|---|---|---|"]
+        lines += [f"| {unit} | median | min | max |", "|---|---|---|---|"]
         lines += [f"| {name} | {s['median']:.4g} | {s['low']:.4g} | {s['high']:.4g} |" for name, s in measured.items()]
     told = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
     told = {name: value for name, value in told.items() if name not in ("part", "seconds", "command", "title")}
@@ -218,10 +217,10 @@ def _details(part: dict[str, Any]) -> list[str]:
 
 
 def rewrite(page: Path, text: str) -> None:
-    """Puts the section between its marks, or with them at the end of the page."""
+    """Replaces the section between its markers, or appends it with them."""
     old = page.read_text(encoding="utf-8")
     if (BEGIN in old) != (END in old):
-        raise SystemExit(f"{page}: has one of the marks {BEGIN!r} and {END!r}, must have both or none")
+        raise SystemExit(f"{page}: has one of the markers {BEGIN!r} and {END!r}, must have both or none")
     if BEGIN in old:
         before, _, rest = old.partition(BEGIN)
         new = before + text + rest.partition(END)[2]
@@ -257,17 +256,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @case(
-    only=Flag([], "parts by name; others keep what was measured before", type=str),
+    only=Flag([], "parts by name; the others keep their stored results", type=str),
     cache=CACHE,
-    checkpoint=Flag(Path, "a trained model, for real sentences"),
+    checkpoint=Flag(Path, "trained model, for real sentences"),
     data=Flag(Path, "TSV of sentence pairs for it"),
     bundle=Flag(Path, "its bundle as exported, for quality and invariance"),
     scheme=Flag("w8a8-static-kv8", "of int8"),
-    peer_python=Flag(Path, "an interpreter that has onnxruntime-genai, to measure it too"),
+    peer_python=Flag(Path, "interpreter with onnxruntime-genai, to measure it too"),
     budget_s=1200.0,
-    keep=Flag(CACHE / "speed.json", "where the results are stored, as JSON"),
-    stored=Flag(Path, "measure nothing: write these stored results"),
-    write=Flag(Path, "the page whose section is rewritten; printed if not given"),
+    keep=Flag(CACHE / "speed.json", "JSON file of the results"),
+    stored=Flag(Path, "measure nothing, use these stored results"),
+    write=Flag(Path, "page whose section is rewritten; default: print it"),
 )
 def speed(options: argparse.Namespace) -> None:
     results = json.loads(options.stored.read_text()) if options.stored else measure(options)

@@ -1,4 +1,4 @@
-"""The section of BENCHMARKS.md that `make bench` rewrites, and what its figures are judged by."""
+"""The section of BENCHMARKS.md that `make bench` rewrites, and the verdicts on its figures."""
 
 import pytest
 
@@ -13,13 +13,13 @@ RESULTS = {
     "versions": {"python": "3.11"},
     "parts": {
         "alone": {
-            "title": "Alone",
+            "title": "Single stream",
             "seconds": 12.0,
             "command": "python -m bench.x",
             "figures": {"unit": "sentences/s", "ours": {"median": 2.0, "low": 1.0, "high": 3.0, "count": 5}},
             "verdicts": [
                 {
-                    "measure": "alone, int8",
+                    "measure": "single stream, int8",
                     "figure": 1.9,
                     "bar": 2.4,
                     "unit": "×",
@@ -44,37 +44,37 @@ def page(tmp_path):
 
 def test_section_is_appended_and_then_rewritten_in_place(page):
     rewrite(page, f"{BEGIN}\nfirst\n{END}")
-    page.write_text(page.read_text() + "\nbehind\n")
+    page.write_text(page.read_text() + "\nafter\n")
     rewrite(page, f"{BEGIN}\nsecond\n{END}")
-    assert page.read_text() == f"# Measurements\n\nbefore\n\n## Speed\n\n{BEGIN}\nsecond\n{END}\n\nbehind\n"
+    assert page.read_text() == f"# Measurements\n\nbefore\n\n## Speed\n\n{BEGIN}\nsecond\n{END}\n\nafter\n"
 
 
-def test_page_with_one_mark_is_refused_and_left_alone(page):
+def test_page_with_one_marker_is_rejected_unchanged(page):
     page.write_text(f"{BEGIN}\nold\n")
     with pytest.raises(SystemExit, match="must have both or none"):
         rewrite(page, "new")
     assert page.read_text() == f"{BEGIN}\nold\n"
 
 
-def test_section_tells_bars_figures_and_what_was_not_measured():
+def test_section_lists_bars_figures_and_skipped_parts():
     text = section(RESULTS)
     assert text.startswith(BEGIN)
     assert text.endswith(END)
-    assert "| alone, int8 | ≥ 2.4 × | 1.9 × | **no** | the limit | theirs, 2 threads |" in text
+    assert "| single stream, int8 | ≥ 2.4 × | 1.9 × | **no** | the limit | theirs, 2 threads |" in text
     assert "| ours | 2 | 1 | 3 |" in text
     assert "**Beams**: not measured: ctranslate2 is not installed" in text
     assert "Some CPU" in text
     assert "2026-11-21" in text
 
 
-def test_verdict_compares_with_its_bar_in_its_direction():
+def test_verdict_respects_the_direction_of_its_bar():
     assert Verdict("ratio", 1.5, 1.5).met
     assert not Verdict("ratio", 1.49, 1.5).met
     assert Verdict("share", 0.08, 0.08, is_limit=True).met
     assert not Verdict("share", 0.081, 0.08, is_limit=True).met
 
 
-def test_jobs_take_turns_and_the_first_round_does_not_count():
+def test_jobs_are_interleaved_and_the_warm_up_round_is_discarded():
     order: list[str] = []
 
     def job(name):
@@ -86,7 +86,7 @@ def test_jobs_take_turns_and_the_first_round_does_not_count():
     assert found["a"] == Spread(median=5.0, low=3.0, high=7.0, count=3)
 
 
-def test_growth_is_one_where_cost_is_in_proportion():
+def test_growth_is_one_for_proportional_cost():
     assert worst_growth([1, 2, 4], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
     assert worst_growth([1, 2, 8], [1.0, 1.0, 8.0]) == pytest.approx(2.0)
 
