@@ -22,7 +22,7 @@ from bench.measure import Spread, Verdict, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 
 BAR = 2.0
 TEXTS = 2000

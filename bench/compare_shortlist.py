@@ -23,7 +23,7 @@ from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
 from bench.speed_models import SpeedModel, Workload
 from export.bundle import SHORTLIST, TOKENIZER, Shortlist, load_bundle, load_shortlist
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool

@@ -23,7 +23,7 @@ from bench.measure import PART_LABELS, Spread, Verdict, interleaved, machine, re
 from bench.peer_server import glossa_server
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 
 ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}

@@ -17,7 +17,7 @@ from bench.case import Flag, case
 from bench.measure import PART_LABELS, Verdict, interleaved, machine, report
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 
 BARS = {("alone", "float32"): 6.0, ("offline", "float32"): 4.5, ("offline", "bfloat16"): 2.2}
 COUNTS = {"alone": (10, 2), "offline": (512, 64)}  # sentences of one repetition, ours and theirs

@@ -19,7 +19,7 @@ from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import Rows
 from export.bundle import load_bundle
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from service.runtime.runner import OnnxModel
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -23,7 +23,7 @@ from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.peer_server import ctranslate2_server, glossa_server, resident_mb
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from service.engine.scheduler import SchedulerConfig
 
 BARS = {"unary": 0.08, "streaming": 0.20}  # of the time

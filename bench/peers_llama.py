@@ -31,7 +31,7 @@ from bench.peers import NotRepresentable, transformers_logits, verify
 from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
 from export.manifest_entries import special_token_template, tokens_of
 from export.passes.calibrate import calibrate
-from export.passes.quantize import SCHEMES, QuantizationScheme
+from export.passes.quantization_scheme import SCHEMES, QuantizationScheme
 from export.variants import Traced, save_variant, trace_model
 from export.verification.verifier import limits_of
 from model.architecture_config import DecoderConfig

@@ -29,7 +29,7 @@ from export.bundle import (
     Manifest,
     load_bundle,
 )
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from service.runtime.runner import OnnxModel
 
 WARM_UP = 5

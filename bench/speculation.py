@@ -27,7 +27,7 @@ from bench.engine_overhead import processor
 from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
 from export.bundle import TOKENIZER, load_bundle
 from export.options import QuantizationOptions
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_bundle
 from export.variants import trace_model

@@ -27,7 +27,7 @@ from bench.sentences import sentence_pairs
 from export.bundle import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist, write_bundle
 from export.manifest_entries import special_token_template, tokens_of
 from export.passes.calibrate import calibrate
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from export.variants import Traced, save_variant, trace_model
 from export.verification.verifier import limits_of
 from model.checkpoint import load_checkpoint, save_checkpoint

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
-from export.passes.quantize import SCHEMES, Precision
+from export.passes.quantization_scheme import SCHEMES, Precision
 from export.select_scheme import Development
 from model.architectures import Model
 from model.config import ModelConfig
@@ -25,10 +25,10 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
 class QuantizationOptions:
     """How the schemes of int8 and int4 are chosen.
 
-    scheme: one of `export.passes.quantize.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`. development: text to
-    measure on;
-    None: there is none. calibration: pairs of source and target text, the source empty for models without one; none:
-    the development text. max_loss: see `export.select_scheme.choose`.
+    scheme: a name in `export.passes.quantization_scheme.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`.
+    development: text on which schemes are compared; None if there is none. calibration: pairs of source and target
+    text, the source empty for models without one; if empty, the development text is used. max_loss: see
+    `export.select_scheme.select_scheme`.
     """
 
     scheme: str = "auto"

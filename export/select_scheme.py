@@ -1,9 +1,9 @@
-"""Which scheme of a precision is taken: the fastest whose answers are nearly as good as those of fp32.
+"""Selects the quantization scheme of a precision: the fastest whose answers are nearly as good as those of fp32.
 
 Every scheme is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
-with references, or texts to be read token by token by a model that continues them; and the speed of decode steps. How a
-scheme is made is the business of `export.passes.quantize`, and that its graphs compute what they should that of
-`export.verification`; here they may be as wrong as they like, as long as somebody measures it.
+with references, or the cost of given texts token by token for a model that continues them; and the speed of decode
+steps (`export.scheme_speed`). This module neither quantizes (`export.passes.quantize`) nor checks that graphs compute
+what they should (`export.verification`).
 
     SchemeSelectionError (ValueError)    there is nothing to measure on, or no scheme is good enough
 """
@@ -11,36 +11,30 @@ scheme is made is the business of `export.passes.quantize`, and that its graphs 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from export.bundle import PAD_MULTIPLE, SchemeMeasurement
-from export.verification.golden import answer_greedily, encode_for_decode
-from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, round_up
+from export.scheme_speed import ROWS, Steps, measure_speeds
+from export.verification.golden import answer_greedily
+from export.verification.graph_calls import Graphs, round_up
 from export.verification.inputs import Ids
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
 BASELINE = "fp32"
-ROWS = 32  # answered together, and of the steps whose speed counts
 MAX_SENTENCES = 1000
 BUDGET_S = 60.0  # for all schemes together
 TOKENS_BESIDE_SOURCE = 16  # new tokens that an answer may have beyond twice its source's
 WINDOW = 64  # tokens of a text that is read
 READ_AT_ONCE = 16  # of them, before the others follow one by one
-TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
-TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is given after so many seconds
-
 T = TypeVar("T")
 Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
-
 # What a scheme may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
 # good translations neither is worse. 0.05 nats are 5 % of perplexity.
 # A reading is one label, one filled mask, or a vector that is not the same one any more.
@@ -56,22 +50,6 @@ SAME_COSINE = 0.98  # between two vectors of one text
 
 class SchemeSelectionError(ValueError):
     """There is nothing to measure on, or no scheme is good enough."""
-
-
-class Steps(Graphs, Protocol):
-    """Graphs whose step can be repeated."""
-
-    def step(
-        self,
-        blocks: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        buffers: Arrays,
-        cross: Mapping[str, Array],
-        *,
-        top_k: int = 1,
-    ) -> tuple[Callable[[], None], Prediction]:
-        """A step that can be run again and again, and where its answer will stand."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,7 +105,7 @@ def select_scheme(
         quality = _answered(graphs, batches, development, tokenizer, config, clock)
     else:
         quality = _read(graphs, batches, clock)
-    speeds = (_speeds if config.has_decoder else _reading_speeds)(graphs, batches, config, clock)
+    speeds = measure_speeds(graphs, [item.ids for item in batches[0]], config, clock)
     figures = {name: SchemeMeasurement(scheme=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
     losses = {name: _loss(figures[name], measure) for name in schemes}
     within = [name for name in schemes if losses[name] <= bound]
@@ -362,67 +340,3 @@ def read_batch(scheme: Graphs, batch: Sequence[_Item]) -> _Reading:
 def _share(some: Sequence[T], wanted: Sequence[T]) -> float:
     """How many are equal."""
     return sum(a == b for a, b in zip(some, wanted, strict=True)) / len(wanted)
-
-
-# ---- how fast
-
-
-def _speeds(
-    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, Fields]:
-    """Tokens per second of decode steps of many rows and of one, all schemes in turns, medians."""
-    many = _tokens_per_s(graphs, batches[0], ROWS, config, clock)
-    alone = _tokens_per_s(graphs, batches[0], 1, config, clock)
-    return {
-        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(alone[name], 1)}
-        for name in graphs
-    }
-
-
-def _reading_speeds(
-    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, Fields]:
-    """The same of an encoder alone: tokens read, of a batch and of its first text alone."""
-    del config
-    sources = [item.ids for item in batches[0]]
-    many, alone = (
-        _rates({name: partial(scheme.encode, some) for name, scheme in graphs.items()}, sum(map(len, some)), 1, clock)
-        for some in (sources, sources[:1])
-    )
-    return {
-        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(alone[name], 1)}
-        for name in graphs
-    }
-
-
-def _tokens_per_s(
-    graphs: Mapping[str, Steps], batch: Sequence[_Item], rows: int, config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, float]:
-    sources = [batch[row % len(batch)].ids for row in range(rows)]
-    place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
-    runs = dict[str, Callable[[], None]]()
-    for name, scheme in graphs.items():
-        cross: Arrays = {}
-        if config.has_encoder:
-            cross = encode_for_decode(scheme, sources)
-        buffers = scheme.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
-        runs[name], _ = scheme.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
-        runs[name]()
-    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
-
-
-def _rates(
-    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Tokens per second by the medians of rounds, of `steps` runs each, that have so many tokens."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    started_s = clock()
-    for done in range(TIMED_ROUNDS):
-        if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
-            break
-        for name, run in runs.items():
-            before_s = clock()
-            for _ in range(steps):
-                run()
-            seconds[name].append(clock() - before_s)
-    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}

@@ -22,7 +22,7 @@ from export.bundle import (
 from export.export_errors import ExportError, ParityError
 from export.manifest_entries import entries_of
 from export.options import AUTOMATIC, QuantizationOptions, check_exportable, check_options, check_quantization
-from export.passes.quantize import Precision
+from export.passes.quantization_scheme import Precision
 from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
 from export.tracing import versions

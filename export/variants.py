@@ -34,7 +34,8 @@ from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
-from export.passes.quantize import SCHEMES, Precision, QuantizationScheme, quantize
+from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
+from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
 from export.select_scheme import SchemeSelectionError, select_scheme
 from export.tracing import trace

@@ -23,8 +23,9 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from export.bundle import Role, StateSpec
+from export.passes.integer_weights import INT8_MAX, symmetric_columns
 from export.passes.optimize import makers_of
-from export.passes.quantize import INT8_MAX, ROW_ZERO, symmetric_columns
+from export.passes.quantize_products import ROW_ZERO
 
 Array = np.ndarray[Any, Any]
 

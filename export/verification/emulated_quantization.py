@@ -23,8 +23,9 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from export.bundle import Role
+from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT
 from export.passes.optimize import makers_of, with_inner
-from export.passes.quantize import INT8_MAX, MOST_WEIGHT, is_kept
+from export.passes.quantize_products import is_kept
 from model.architectures import Model
 from model.attention import Attend, PositionBias
 from model.layers import Block

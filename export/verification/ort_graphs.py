@@ -14,7 +14,8 @@ import onnx
 import onnxruntime
 
 from export.bundle import PAD_MULTIPLE, Limits, Role, StateSpec, Variant
-from export.passes.quantize import QuantizationScheme, quantize
+from export.passes.quantization_scheme import QuantizationScheme
+from export.passes.quantize import quantize
 from export.sessions import open_session
 from export.verification.emulated_quantization import Roundings, SeenProduct, product_values, read_roundings
 from export.verification.graph_calls import (

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from export.options import QuantizationOptions
-from export.passes.quantize import Precision
+from export.passes.quantization_scheme import Precision
 from export.select_scheme import Development
 from export.to_onnx import export_model
 from glossa.client import Client

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from export.bundle import load_bundle
 from export.export_errors import ParityError
 from export.passes.calibrate import calibrate
-from export.passes.quantize import SCHEMES, symmetric_columns
+from export.passes.integer_weights import symmetric_columns
+from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
@@ -991,7 +992,7 @@ def test_the_whole_verification_refuses_a_fault_in_a_quantized_graph(quantized, 
 
 def test_integers_whose_products_saturate_somewhere_are_refused(models, tmp_path, monkeypatch):
     """Processors with VNNI do not show it."""
-    monkeypatch.setattr("export.passes.quantize.symmetric_columns", partial(symmetric_columns, most=65))
+    monkeypatch.setattr("export.passes.quantize_products.symmetric_columns", partial(symmetric_columns, most=65))
     model = models["encoder_decoder"]
     variant = save_variant(model, tmp_path, SCHEMES["w8a8-dynamic"])
     (check,) = verify_graphs(tmp_path, variant, model, sample_inputs(model.config), only=(WEIGHTS,)).checks

@@ -9,7 +9,7 @@ import pytest
 from export.manifest import FORMAT_VERSION
 from export.manifest_migration import MIGRATIONS, SCHEMES_OF_8, from_8, migrated
 from export.manifest_parser import SchemaError, parse_manifest
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 
 KEPT = Path(__file__).parents[1] / "bundles"
 

@@ -27,7 +27,7 @@ from export.manifest_entries import alignment_of
 from export.options import AUTOMATIC, QuantizationOptions, scheme_names
 from export.passes.calibrate import calibrate
 from export.passes.optimize import optimize
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model
 from export.tracing import trace

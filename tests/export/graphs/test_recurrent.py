@@ -13,7 +13,7 @@ from export.manifest_parser import SchemaError, parse_json, parse_manifest
 from export.options import QuantizationOptions
 from export.passes.calibrate import calibrate
 from export.passes.optimize import name_weights, optimize
-from export.passes.quantize import SCHEMES
+from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_model
 from export.tracing import trace

@@ -7,7 +7,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export import variants
 from export.passes.calibrate import calibrate
-from export.passes.quantize import MOST_WEIGHT, SCHEMES, quantize, symmetric_blocks, symmetric_columns
+from export.passes.integer_weights import MOST_WEIGHT, symmetric_blocks, symmetric_columns
+from export.passes.quantization_scheme import SCHEMES
+from export.passes.quantize import quantize
 from export.variants import save_variant, trace_model
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import limits_of

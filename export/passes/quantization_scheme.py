@@ -1,0 +1,77 @@
+"""The quantization schemes, as data. How a graph is rewritten in one: `export.passes.quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from export.bundle import Quantization, Role
+
+Precision = Literal["fp32", "fp16", "int8", "int4"]
+Activations = Literal["dynamic", "static", "block"]
+INVARIANT_BLOCKS = {4: 32, 8: 64}  # the largest block of MatMulNBits whose rows do not depend on their number
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationScheme:
+    """How products and caches are computed. fp32 and fp16 are schemes too, of which nothing is left to do here."""
+
+    name: str
+    precision: Precision
+    weight_bits: int = 32
+    block_size: int = 0
+    activations: Activations | None = None
+    has_int8_cache: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.activations is not None
+
+    @property
+    def needs_ranges(self) -> bool:
+        return self.activations == "static" or self.has_int8_cache
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        """Unless this processor has another kernel: `verifier.is_batch_invariant` measures it."""
+        return self.block_size <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
+
+    def quantization(self) -> Quantization | None:
+        """What a manifest says of it."""
+        if self.activations is None:
+            return None
+        return Quantization(
+            scheme=self.name,
+            weight_bits=self.weight_bits,
+            block_size=self.block_size,
+            activations=self.activations,
+            kv_cache="int8" if self.has_int8_cache else "float32",
+            batch_invariant=self.is_batch_invariant,
+        )
+
+    def for_role(self, role: Role) -> QuantizationScheme:
+        """Blocks are for few rows; graphs whose products always have many do without. `attend` keeps no caches."""
+        scheme = SCHEMES["w8a8-dynamic"] if self.activations == "block" and role != "decode" else self
+        return dataclasses.replace(scheme, has_int8_cache=False) if role == "attend" else scheme
+
+
+SCHEMES: Mapping[str, QuantizationScheme] = {
+    scheme.name: scheme
+    for scheme in (
+        QuantizationScheme(name="fp32", precision="fp32"),
+        QuantizationScheme(name="fp16", precision="fp16", weight_bits=16),
+        QuantizationScheme(name="w8a8-dynamic", precision="int8", weight_bits=8, activations="dynamic"),
+        QuantizationScheme(name="w8a8-static", precision="int8", weight_bits=8, activations="static"),
+        QuantizationScheme(
+            name="w8a8-dynamic-kv8", precision="int8", weight_bits=8, activations="dynamic", has_int8_cache=True
+        ),
+        QuantizationScheme(
+            name="w8a8-static-kv8", precision="int8", weight_bits=8, activations="static", has_int8_cache=True
+        ),
+        QuantizationScheme(name="w8-block64", precision="int8", weight_bits=8, block_size=64, activations="block"),
+        QuantizationScheme(name="w4-block32", precision="int4", weight_bits=4, block_size=32, activations="block"),
+        QuantizationScheme(name="w4-block128", precision="int4", weight_bits=4, block_size=128, activations="block"),
+    )
+}

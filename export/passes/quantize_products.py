@@ -1,0 +1,205 @@
+"""Matrix products over int8 or 4-bit weights.
+
+Weights of products of integers are from -64 to 64: processors without VNNI add up pairs of products in 16 bits, and two
+of such a weight and an unsigned byte fit. So a product is exact whatever its kernel, its threads and the number of
+rows, and "w8a8-dynamic" and "w8a8-static" answer a request alone and in a batch with the same bits, as fp32 does.
+`MatMulNBits` does so for blocks up to 64 (8-bit) and, with AVX-512, up to 32 (4-bit). With larger blocks, rows differ
+between even and odd batches; without AVX-512, a single row differs from the same row in a batch.
+
+Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
+`DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import NodeProto, TensorProto, numpy_helper
+
+from export.passes.calibrate import Ranges
+from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
+from export.passes.integer_weights import INT8_MAX, symmetric_blocks, symmetric_columns
+from export.passes.optimize import attributes_of, makers_of
+from export.passes.quantization_scheme import QuantizationScheme
+
+ROW_ZERO = 128  # zero point of activations that are as often negative as positive
+
+
+def is_kept(weight: str) -> bool:
+    """Whether a weight stays float32 in every scheme: a router's, since a rounded logit may choose another expert
+    (Fedus et al. 2022, 2.4), and vectors of distances, which are few."""
+    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
+
+
+@dataclass
+class _Product:
+    """x @ weight + bias, as one or two nodes of the graph."""
+
+    x: str
+    weight_name: str
+    weight_KN: np.ndarray
+    bias_N: np.ndarray | None
+    nodes: tuple[NodeProto, ...]  # the last one gives the result
+    per_output_N: np.ndarray | float = 1.0  # what the result is to be divided by: the steps of a cache
+
+    @property
+    def output(self) -> str:
+        return self.nodes[-1].output[0]
+
+
+class ProductQuantizer:
+    """Quantizes the products of one graph by constant float32 matrices."""
+
+    def __init__(
+        self,
+        rewriter: GraphRewriter,
+        scheme: QuantizationScheme,
+        ranges: Ranges | None,
+        divided: Mapping[str, np.ndarray | float],
+    ) -> None:
+        """divided: by the output of a product, see `_Product.per_output_N`."""
+        self.rewriter, self.scheme, self.ranges, self.divided = rewriter, scheme, ranges, divided
+        self.quantized: dict[tuple[str, str], tuple[str, str, str]] = {}  # (x, step) → u8, its scale, its zero point
+        self.makers: dict[str, NodeProto] = {}  # of the values that products read
+
+    def products(self) -> Iterator[_Product]:
+        """Every product by a constant matrix of float32, with its bias where that is added next."""
+        for node in self.rewriter.graph.node:
+            if (
+                node.op_type not in ("MatMul", "Gemm")
+                or len(node.input) < 2
+                or node.input[1] not in self.rewriter.constants
+            ):
+                continue
+            tensor = self.rewriter.constants[node.input[1]]
+            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2 or is_kept(node.input[1]):
+                continue
+            weight = numpy_helper.to_array(tensor)
+            bias: np.ndarray | None = None
+            nodes: tuple[NodeProto, ...] = (node,)
+            if node.op_type == "Gemm":
+                attributes = attributes_of(node)
+                assert attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
+                assert not attributes.get("transA", 0)
+                weight = weight.T if attributes.get("transB", 0) else weight
+                if len(node.input) == 3:
+                    bias = self.rewriter.array(node.input[2])
+                    assert bias.shape == (weight.shape[1],), bias.shape
+            else:
+                users = self.rewriter.users(node.output[0])
+                if len(users) == 1 and users[0].op_type == "Add":
+                    other = next((name for name in users[0].input if name != node.output[0]), "")
+                    if other in self.rewriter.constants and list(self.rewriter.constants[other].dims) == [
+                        weight.shape[1]
+                    ]:
+                        bias, nodes = self.rewriter.array(other), (node, users[0])
+            divided: np.ndarray | float = self.divided.get(nodes[-1].output[0], 1.0)
+            yield _Product(node.input[0], node.input[1].removesuffix(".T"), weight, bias, nodes, divided)
+
+    def quantize_products(self) -> None:
+        replacements: dict[int, list[NodeProto]] = {}
+        places = {node.output[0]: i for i, node in enumerate(self.rewriter.graph.node)}
+        compute = {"dynamic": self.by_row, "static": self.statically, "block": self.by_blocks}
+        assert self.scheme.activations is not None
+        self.makers = makers_of(self.rewriter.graph)
+        for product in list(self.products()):
+            for node in product.nodes:
+                replacements[places[node.output[0]]] = []
+            replacements[places[product.nodes[0].output[0]]] = compute[self.scheme.activations](product)
+        self.rewriter.replace(replacements)
+
+    def integers(self, product: _Product) -> tuple[str, str]:
+        """Names of the int8 weights (K, N) and of their scales (N,)."""
+        name = f"{product.weight_name}.int8"
+        weight_KN, scale_N = symmetric_columns(product.weight_KN)
+        scale_N = (scale_N / product.per_output_N).astype(np.float32)
+        return self.rewriter.constant(f"{name}.weight", weight_KN), self.rewriter.constant(f"{name}.scale", scale_N)
+
+    def bias(self, product: _Product) -> str:
+        """The name of the bias; "" for none."""
+        if product.bias_N is None:
+            return ""
+        bias_N = (product.bias_N / product.per_output_N).astype(np.float32)
+        return self.rewriter.constant(f"{product.weight_name}.int8.bias", bias_N)
+
+    def by_row(self, product: _Product) -> list[NodeProto]:
+        """x → u8 with zero point 128 and step top / 127, `top` the row's largest magnitude; an all-zero row divides by
+        zero, but whatever comes of that is multiplied by zero."""
+        unit, zero = self.rewriter.scalar(np.float32(1 / INT8_MAX)), self.rewriter.scalar(np.uint8(ROW_ZERO))
+        nodes: list[NodeProto] = []
+        key = (product.x, "")
+        if key not in self.quantized:
+            magnitude = self.rewriter.node("Abs", [product.x])
+            # Of no rows, which `decode` may be asked for, and an expert chosen by, the runtime's maximum over the last
+            # axis is as wide as they are, unless the axis is counted from the first one.
+            is_flat = product.nodes[0].op_type == "Gemm"
+            axis = (
+                self.rewriter.constant("axes.1", np.array([1]))
+                if is_flat
+                else self.rewriter.constant("axes.last", np.array([-1]))
+            )
+            top = self.rewriter.node("ReduceMax", [magnitude.output[0], axis], keepdims=1)
+            nodes += [magnitude, top]
+            share = self.rewriter.node("Div", [product.x, top.output[0]])
+            x_u8 = self.rewriter.node("QuantizeLinear", [share.output[0], unit, zero])
+            nodes += [share, x_u8]
+            self.quantized[key] = x_u8.output[0], top.output[0], zero
+        x_u8_name, top_name, _ = self.quantized[key]
+        weight, scale = self.integers(product)
+        raw = self.rewriter.node("MatMulIntegerToFloat", [x_u8_name, weight, unit, scale, zero], domain=MICROSOFT)
+        bias = self.bias(product)
+        scaled = self.rewriter.node("Mul", [raw.output[0], top_name], 1 if bias else [product.output])
+        nodes += [raw, scaled]
+        if bias:
+            nodes.append(self.rewriter.node("Add", [scaled.output[0], bias], [product.output]))
+        return nodes
+
+    def statically(self, product: _Product) -> list[NodeProto]:
+        """x → u8 with a constant step and zero point. That of a rectified x is 0, and saturation is the rectifier."""
+        assert self.ranges is not None
+        if product.weight_name not in self.ranges.inputs:
+            return self.by_row(product)  # of an expert that no sample chose
+        step, zero = self.ranges.input_grid(product.weight_name)
+        nodes: list[NodeProto] = []
+        key = (product.x, f"{step!r} {zero!r}")
+        if key not in self.quantized:
+            step_name, zero_name = self.rewriter.scalar(step), self.rewriter.scalar(zero)
+            maker = self.makers.get(product.x)
+            source = maker.input[0] if zero == 0 and maker is not None and maker.op_type == "Relu" else product.x
+            x_u8 = self.rewriter.node("QuantizeLinear", [source, step_name, zero_name])
+            nodes.append(x_u8)
+            self.quantized[key] = x_u8.output[0], step_name, zero_name
+        x_u8_name, step_name, zero_name = self.quantized[key]
+        weight, scale = self.integers(product)
+        inputs = [x_u8_name, weight, step_name, scale, zero_name, "", self.bias(product)]
+        nodes.append(self.rewriter.node("MatMulIntegerToFloat", inputs, [product.output], domain=MICROSOFT))
+        return nodes
+
+    def by_blocks(self, product: _Product) -> list[NodeProto]:
+        bits, block = self.scheme.weight_bits, self.scheme.block_size
+        packed, scale = symmetric_blocks(product.weight_KN, bits=bits, block=block)
+        name = f"{product.weight_name}.int{bits}"
+        inputs = [
+            product.x,
+            self.rewriter.constant(f"{name}.weight", packed),
+            self.rewriter.constant(f"{name}.scale", scale.reshape(-1)),
+            "",
+            "",
+            self.bias(product),
+        ]
+        inputs_N, outputs_N = product.weight_KN.shape
+        return [
+            self.rewriter.node(
+                "MatMulNBits",
+                inputs,
+                [product.output],
+                domain=MICROSOFT,
+                K=inputs_N,
+                N=outputs_N,
+                bits=bits,
+                block_size=block,
+                accuracy_level=4,  # integer products; other levels unpack the weights in every call
+            )
+        ]

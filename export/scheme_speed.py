@@ -1,0 +1,93 @@
+"""The speed of quantization schemes: decode steps, or texts that an encoder reads, in tokens per second.
+
+Nothing here looks at answers: `export.select_scheme` does, and chooses.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from export.bundle import PAD_MULTIPLE
+from export.verification.golden import encode_for_decode
+from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, round_up
+from export.verification.inputs import Ids
+from model.config import ModelConfig
+
+ROWS = 32  # answered together, and of the steps whose speed counts
+TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
+TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is given after so many seconds
+
+
+class Steps(Graphs, Protocol):
+    """Graphs whose step can be repeated."""
+
+    def step(
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        *,
+        top_k: int = 1,
+    ) -> tuple[Callable[[], None], Prediction]:
+        """A step that can be run again and again, and where its answer will stand."""
+        ...
+
+
+def measure_speeds(
+    graphs: Mapping[str, Steps], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, dict[str, float]]:
+    """The medians of all schemes, measured in turns: of many rows or the whole batch, and of a single one.
+
+    Decode steps are timed after `sources`; of an encoder alone, reading them. By scheme, the fields of a
+    `SchemeMeasurement`.
+    """
+    if config.has_decoder:
+        many, single = (_decode_rates(graphs, sources, rows, config, clock) for rows in (ROWS, 1))
+    else:
+        many, single = (
+            _rates(
+                {name: partial(scheme.encode, some) for name, scheme in graphs.items()}, sum(map(len, some)), 1, clock
+            )
+            for some in (sources, sources[:1])
+        )
+    return {
+        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(single[name], 1)}
+        for name in graphs
+    }
+
+
+def _decode_rates(
+    graphs: Mapping[str, Steps], given: Sequence[Ids], rows: int, config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, float]:
+    sources = [given[row % len(given)] for row in range(rows)]
+    place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
+    runs = dict[str, Callable[[], None]]()
+    for name, scheme in graphs.items():
+        cross: Arrays = {}
+        if config.has_encoder:
+            cross = encode_for_decode(scheme, sources)
+        buffers = scheme.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
+        runs[name], _ = scheme.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
+        runs[name]()
+    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
+
+
+def _rates(
+    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Tokens per second by the medians of rounds, of `steps` runs each, that have so many tokens."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    started_s = clock()
+    for done in range(TIMED_ROUNDS):
+        if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
+            break
+        for name, run in runs.items():
+            before_s = clock()
+            for _ in range(steps):
+                run()
+            seconds[name].append(clock() - before_s)
+    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}
