@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from export.bundle import PAD_MULTIPLE
 from export.verification.golden import encode_for_decode
@@ -39,7 +39,7 @@ class Steps(Graphs, Protocol):
 
 def measure_speeds(
     graphs: Mapping[str, Steps], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """The medians of all schemes, measured in turns: of many rows or the whole batch, and of a single one.
 
     Decode steps are timed after `sources`; of an encoder alone, reading them. By scheme, the fields of a
