@@ -1,7 +1,7 @@
 """Every measurement of the project by name.
 
 python -m bench --list            the measurements, one line each
-python -m bench CASE --help       what one of them takes
+python -m bench CASE --help       its flags
 python -m bench CASE [flags]      measure
 
 Each case is a module of this package with a function of its name: `beam-cost` is `bench.beam_cost.beam_cost`. Figures
@@ -19,7 +19,7 @@ from bench.case import parser_of
 
 TOPICS = {
     "everything": ("speed", "speed-models"),
-    "speed beside peers": (
+    "speed against peers": (
         "compare-speed-ctranslate2",
         "compare-speed-transformers",
         "compare-goodput",
@@ -29,7 +29,7 @@ TOPICS = {
         "compare-embed",
         "peers-llama",
     ),
-    "answers beside peers and the reference": (
+    "answers against peers and the reference": (
         "compare-ctranslate2",
         "compare-transformers",
         "compare-reference",

@@ -1,4 +1,4 @@
-"""What beam search costs beside greedy search of as many rows: 8 requests with beams of 4 against 32 greedy ones.
+"""Step time of beam search against greedy search with as many rows: 8 requests with beams of 4, 32 greedy requests.
 
 
 The same scheduler, runner and searches as in an engine, without threads or texts. Rounds of both kinds alternate; a

@@ -1,4 +1,4 @@
-"""Does beam search find better translations, by BLEU and by what the model thinks of them?
+"""BLEU and model score of beam search against greedy search.
 
 
 The model's score of an answer is the mean log-probability of its tokens, which is what beam search ranks by.

@@ -1,4 +1,4 @@
-"""How early does a streamed beam search tell its tokens, and is what it told the answer?
+"""Lead time of the tokens of a streamed beam search, and whether they equal the final answer.
 
 
 Lead time of a token: from its arrival at the client to the end of the answer. Without data, sentences of the embedded

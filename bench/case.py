@@ -16,7 +16,7 @@ Run = Callable[[argparse.Namespace], None]
 
 @dataclass(frozen=True)
 class Flag:
-    """An argument that its default alone does not describe. positional: without `--`; required: without a default."""
+    """An argument that needs more than a default. positional: without `--`; required: without a default."""
 
     default: Any = None
     help: str = ""

@@ -1,6 +1,6 @@
 """Do several checkouts of this repository give bit-identical answers? Tokens, log-probabilities and scores.
 
-Each serves the same bundle with its own code and is asked all sentences at once: greedy, with beams of 4 and by
+Each serves the same bundle with its own code and receives all sentences concurrently: greedy, with beams of 4 and by
 sampling with a seed for each sentence. Exits with 1 when any answer differs from the first checkout's.
 
 CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made.

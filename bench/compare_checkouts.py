@@ -1,14 +1,14 @@
 """Which of several checkouts of this repository is faster? Single-stream, batch, beams and streams, in one run.
 
-All of them serve the same bundle at once, each with its own code, and one client asks them in turn and in random order:
-what is 2 % apart shows on a machine whose figures move by 30. Ratios are of neighbouring measurements. The client
-writes HTTP/2 frames by hand, so that it takes next to nothing of the processor.
+All checkouts serve the same bundle concurrently, each with its own code. One client measures them interleaved and in
+random order, so a difference of 2 % shows on a machine whose figures vary by 30 %. Ratios are of neighbouring
+measurements. The client writes HTTP/2 frames itself, so it takes hardly any processor time.
 
     single       one request at a time, ms per answer
-    batch        all sentences at once, sentences per second
+    batch        throughput of all sentences, sentences per second
     beams        one request at a time with beams of --beam
-    beams-batch  all sentences at once with beams of --beam
-    streams      one stream at a time; gaps between its messages, too
+    beams-batch  throughput with beams of --beam
+    streams      one stream at a time; also gaps between its messages
 
 CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made. Answers are not compared:
 `compare-answers` does that.

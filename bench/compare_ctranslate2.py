@@ -1,10 +1,10 @@
-"""Are our answers those of CTranslate2 with the same weights? Greedy, beams, and patience.
+"""Compare answers with CTranslate2 on the same weights: greedy, beam search and patience.
 
 What is not comparable (its `src/decoding.cc`): with a length penalty of 0 it stops at the first step whose best
-candidate ends, so that only the best answer is sure to be ours; a forced prefix adds nothing to its scores; masks
-(shortest length, repeated n-grams) are set before its softmax, so that what is left is normalised again; the repetition
-penalty spares the start token, which moves scores by some 1e-4; the coverage penalty reads its alignment heads alone.
-It knows no other early stopping than `true`.
+candidate ends, so only the best answer is comparable; a forced prefix adds nothing to its scores; masks
+(shortest length, repeated n-grams) are set before its softmax, so the remaining tokens are renormalized; the repetition
+penalty spares the start token, which moves scores by some 1e-4; the coverage penalty reads only its alignment heads.
+It supports no early stopping other than `true`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How many texts a second are embedded beside transformers and optimum-onnx, with the same float32 weights?
+"""Embedding throughput against transformers and optimum-onnx with the same float32 weights.
 
     glossa, in-process    the engines of a server without gRPC
-    glossa, gRPC          a server in a process of its own, a client in this one, one call a text
+    glossa, gRPC          a server in a separate process, a client in this one, one call per text
     transformers          PyTorch, all texts as one batch, padded to the longest
     optimum               ONNX Runtime as optimum-onnx uses it, the same batch
 
-The model is a random BERT of the base size; all compute on as many threads as there are processors, and are asked in
-turns. Vectors are compared before speed is.
+The model is a random BERT of the base size; all use as many threads as there are processors and run
+interleaved. Vectors are compared before speed.
 
 
-PYTHON is an interpreter that has optimum-onnx; without one it is not measured. DIRECTORY keeps the models; --prepare
-makes them and stops.
+PYTHON is an interpreter that has optimum-onnx; without one it is not measured. DIRECTORY stores the models; --prepare
+only creates them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""How fast are texts generated beside onnxruntime-genai, with the same weights in the shape of Llama?
-
+"""Generation speed against onnxruntime-genai with the same weights in a Llama architecture.
 
 PYTHON is an interpreter that has onnxruntime-genai (for its builder also torch, transformers and onnx). DIRECTORY keeps
-the models (`bench.peers_llama`, and what the peer's own builder makes of them) from one run to the next.
+the models (of `bench.peers_llama` and of the peer's own builder) between runs.
 
 --case: `alone` is one request, `batch` 16 of equal lengths, `mixed` 16 whose prompts and answers have 1/4 to all of the
-lengths. Whole answers are timed, prompts included; every contestant answers in turn, `--repeats` times, and medians are
-told. A build is PRECISION-bBLOCK:THREADS. The peer answers a batch in one Generator, where all rows are as long as the
-longest; what nobody asked for is not counted. Only builds that keep the logits of all positions (`…-full`) answer
-prompts of different lengths correctly.
+lengths. Whole answers are timed, prompts included; all engines run interleaved, `--repeats` times, and medians are
+reported. A build is PRECISION-bBLOCK:THREADS. The peer answers a batch in one Generator, where all rows are as long as
+the longest; tokens beyond the requested length are not counted. Only builds that keep the logits of all positions
+(`…-full`) answer prompts of different lengths correctly.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ def compare_genai(options: argparse.Namespace) -> None:
 
 
 def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:
-    """Prints rates, and each beside that of the fastest peer."""
+    """Prints rates, and the ratio of each to the fastest peer."""
     best = max(rate for name, rate in rates.items() if not name.startswith("glossa"))
     ratios = {name: round(rate / best, 2) for name, rate in rates.items()}
     figures = {"processor": processor(), "case": options.case, "requests": requests, "prompt": options.prompt}

@@ -1,8 +1,8 @@
-"""At which rate of arrivals are 99 % of the answers complete within a second? Beside CTranslate2 in the same service.
+"""Highest arrival rate with 99 % of the answers complete within a second, against CTranslate2 in the same service.
 
-Both are our gRPC server; in one of them `bench.peer_server` puts CTranslate2 in the place of the engines, with a
-batcher of 5 ms. Requests arrive at random moments (Poisson), of 5 to 60 tokens with answers about as long, and the rate
-is searched by `glossa bench --find-max`. Servers take turns, each round has other arrivals, and medians count.
+Both are our gRPC server; in one of them `bench.peer_server` replaces the engines by CTranslate2 with a batching
+window of 5 ms. Requests of 5 to 60 tokens with answers about as long arrive at random times (Poisson), and
+`glossa bench --find-max` searches the rate. Servers alternate, each round has other arrivals, and medians count.
 
 """
 

@@ -1,4 +1,4 @@
-"""How fast are texts generated beside optimum-onnx, with the same float32 weights in the shape of Llama?
+"""Generation speed against optimum-onnx with the same float32 weights in a Llama architecture.
 
 
 PYTHON is an interpreter that has optimum-onnx, which exports the model itself; DIRECTORY keeps the models. Timing and

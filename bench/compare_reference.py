@@ -1,8 +1,7 @@
-"""Are the answers of a server those of the uncached PyTorch reference, greedy and with beams?
+"""Compare a server's answers with the uncached PyTorch reference, greedy and with beams.
 
-
-Without data, sentences of the embedded corpus that training has not seen. Where answers differ, both are scored by the
-reference: they may only be as good as each other, to within 1e-5 of the score that ranks them.
+Without data, sentences of the embedded corpus that are not in the training data. Where answers differ, both are scored
+by the reference: their ranking scores must agree to within 1e-5.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What does a shortlist save, here and in CTranslate2, which has the same one as its vocabulary map?
+"""Speedup of a shortlist, in Glossa and in CTranslate2 with the same shortlist as its vocabulary map.
 
-In-process, in turn: all words and the shortlist's, one request after another (`alone`), all sentences at once
-(`offline`), and with beams of 4 (`beam`). The random model has a random shortlist of 256 words for each source, no end
-among them, so that every answer is as long as the other side's; a bundle brings its own, and then answers are scored.
+In-process and interleaved: full vocabulary and shortlist, in single stream (`alone`), throughput (`offline`) and with
+beams of 4 (`beam`). The random model has a random shortlist of 256 tokens for each source without the end token, so all
+answers have equal length; a bundle has its own shortlist, and then answers are scored.
 
 """
 

@@ -1,8 +1,8 @@
-"""What a constrained row costs in a step beside the graph: applying rules, finding the best tokens, new states.
+"""Cost of a constrained row per step outside the graph: applying rules, finding the best tokens, new states.
 
 
 Medians in microseconds per row and step, over random distributions, for beam search with a beam of 4 (8 candidates).
-With a bundle its tokenizer is used, otherwise one with as many words.
+With a bundle its tokenizer is used, otherwise one with a vocabulary of the same size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Are constraints met? 2,000 requests of every kind, alone and combined, beside requests without any.
+"""Check constraints: 2,000 requests of every kind, single and combined, together with unconstrained requests.
 
-
-Through a real server. Every answer is checked by what the constraint promises of its text, with `re`, `json` and plain
-comparisons. One request in four has no constraint; its tokens and log-probabilities must be, bit for bit, those that it
-gets when nobody else is there. Without data, sentences of the embedded corpus that training has not seen.
+Uses a real server. Every answer is checked against its constraint with `re`, `json` and plain comparisons. One request
+in four has no constraint; its tokens and log-probabilities must be, bit for bit, those of the same request on an idle
+server. Without data, sentences of the embedded corpus that are not in the training data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""transformers or optimum-onnx behind a pipe, embedding texts: started by `compare_embed`, perhaps with an interpreter
-that has nothing of Glossa.
+"""Pipe worker that embeds texts with transformers or optimum-onnx. `compare_embed` starts it, possibly with an
+interpreter without Glossa.
 
 One argument, JSON: {"peer": "transformers" or "optimum", "model": DIRECTORY of a Hugging Face model, "threads": N};
-what optimum exports is kept beside it. Then a line of input is {"texts": token ids of each}, a line of output
+optimum's export is stored next to it. Then a line of input is {"texts": token ids of each}, a line of output
 {"seconds": …, "vectors": the mean of the last states of each text}. All texts are one batch, padded to the longest.
 """
 

@@ -1,10 +1,10 @@
-"""What Python costs beside ONNX Runtime: the share of a decode step that is not spent in `run`, with all rows busy.
+"""Overhead of Python: the share of a decode step outside ONNX Runtime's `run`, with all rows busy.
 
 
-A 6+6-layer model with random weights answers `rows` requests at once: `engine` with sinks that drop their events,
-`unary` and `streaming` over gRPC to a client in another process. A turn reaches from one run of the runner to the next
-one; only turns with all rows and no joins count, and those of a second round: the first one touches memory that a busy
-server has had for long. At most 8 % of them, 20 % with streaming, may be outside ONNX Runtime.
+A 6+6-layer model with random weights answers `rows` concurrent requests: `engine` with sinks that drop their events,
+`unary` and `streaming` over gRPC to a client in another process. A turn lasts from one run of the runner to the next.
+Only turns with all rows and without new rows count, and only those of the second round: the first one allocates memory
+that a busy server already has. At most 8 % of them, 20 % with streaming, may be outside ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ async def measure_served(
 
 
 async def ask(address: str, rows: int, tokens: int, *, is_streamed: bool) -> None:
-    """The client: `rows` requests at once; streams are read to their ends."""
+    """The client: `rows` concurrent requests; streams are read to the end."""
     rng = random.Random(2)
     async with grpc.aio.insecure_channel(address) as channel:
         stub = glossa_pb2_grpc.TranslationServiceStub(channel)

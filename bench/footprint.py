@@ -1,6 +1,6 @@
-"""What serving costs before the first request: packages, seconds until ready, resident memory.
+"""Footprint of a server before the first request: packages, seconds until ready, resident memory.
 
-Run it with a Python that has requirements/serve.txt alone: no torch, no onnx.
+Run it with a Python that has only requirements/serve.txt: no torch, no onnx.
 """
 
 from __future__ import annotations

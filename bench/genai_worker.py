@@ -1,10 +1,10 @@
-"""onnxruntime-genai behind a pipe: started by `compare_genai` with an interpreter that has it, and needs nothing else.
+"""Pipe worker for onnxruntime-genai, its only dependency. `compare_genai` starts it with an interpreter that has it.
 
 One argument, JSON: {"model": DIRECTORY, "threads": N}. Each line of input is a batch, {"prompts": [[id, …], …],
 "max_tokens": N}, which is answered greedily by one Generator, all rows until the same length; each line of output
-{"seconds": S, "prefill_s": S, "tokens": [[id, …], …]}. Shorter prompts are padded behind, which only
+{"seconds": S, "prefill_s": S, "tokens": [[id, …], …]}. Shorter prompts are padded at the end, which only
 models that keep the logits of all positions answer correctly. No answer ends earlier than
-`max_tokens` unless the end token is drawn.
+`max_tokens` unless it generates the end token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Are answers the same alone and in any company? 1,000 requests of every strategy, bit for bit.
+"""Check batch invariance: 1,000 requests of every strategy, singly and in random mixes, bit for bit.
 
-
-In process, with the engine's own scheduler, runner and searches: every request alone, on two threads, then all together
-in random order, arriving at random, in as many mixes. Tokens, log-probabilities and scores must be equal to the last
-bit.
+In process, with the engine's own scheduler, runner and searches: every request singly, on two threads, then all
+together in random order with random arrivals, in `--mixes` mixes. Tokens, log-probabilities and scores must be equal to
+the last bit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A gRPC client that costs next to nothing: HTTP/2 frames by hand (RFC 9113), of which only the last message of a call
-is decoded. For measuring what a server takes on a machine that it shares with its client; a real client's own time is
-another question, and belongs to another machine.
+"""A gRPC client with minimal processor time: it writes HTTP/2 frames itself (RFC 9113) and decodes only the last
+message of a call. It measures a server on a machine that server and client share; it does not measure the time of a
+real client.
 
 One connection, plain text. Calls beyond the server's limit of concurrent streams wait.
 """
@@ -36,7 +36,7 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 
 class LeanConnection:
-    """Unary and server-streaming calls, all of a batch at once."""
+    """Unary and server-streaming calls, all of a batch concurrently."""
 
     def __init__(self, address: str) -> None:
         """address: HOST:PORT."""
@@ -52,8 +52,8 @@ class LeanConnection:
         self._window = MOST  # bytes that the server may still send, at least
 
     def call(self, path: str, messages: Iterable[bytes]) -> list[bytes]:
-        """Sends each message to the method at `path`, as many at once as the server takes. Returns the last message of
-        each answer. Raises CallFailed."""
+        """Sends each message to the method at `path`, as many concurrently as the server allows. Returns the last
+        message of each answer. Raises CallFailed."""
         headers = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path.encode()  # POST, http, :path
         headers += b"\x01" + bytes([len(self._authority)]) + self._authority
         headers += _literal(b"content-type", b"application/grpc") + _literal(b"te", b"trailers")

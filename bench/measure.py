@@ -1,7 +1,7 @@
-"""How speed is measured: repetitions in turn, medians with their spread, and on which machine with which versions.
+"""Speed measurement: interleaved repetitions, medians with their spread, and the machine and versions.
 
-Figures of different runs cannot be compared: clocks and neighbours change. So all that is compared runs in one process
-tree, one after another, again and again (`interleaved`), and a ratio is one of medians. Nothing here knows an engine.
+Figures of different runs are not comparable: clocks and neighbours change. So all compared jobs run interleaved in one
+process tree (`interleaved`), and ratios are ratios of medians. This module knows no engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "avx_vnni", "avx512_fp16", "amx_bf16", "amx_int8", "amx_tile")
-"""What decides which products a processor computes fast, as lscpu names it."""
+"""CPU flags that decide the speed of matrix products, as lscpu names them."""
 PART_LABELS = {"alone": "single stream", "offline": "throughput", "beam": "beam search"}
 """The parts of the speed comparisons as reports name them."""
 PACKAGES = (
@@ -35,7 +35,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Spread:
-    """Several measurements of one thing."""
+    """Median, minimum and maximum of repeated measurements."""
 
     median: float
     low: float
@@ -52,7 +52,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A line of the table: what was measured, and what it must be at least (at most, if `is_limit`)."""
+    """A measurement and its bar: a minimum, or a maximum if `is_limit`."""
 
     measure: str
     figure: float
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def interleaved(jobs: Mapping[str, Callable[[], float]], repetitions: int = 5) -> dict[str, Spread]:
-    """Every job once, then again, `repetitions` times after a round of warm-up; each returns its own figure."""
+    """Runs all jobs in rounds: one warm-up round, then `repetitions`. Each job returns its figure."""
     figures: dict[str, list[float]] = {name: [] for name in jobs}
     for repetition in range(repetitions + 1):
         for name, job in jobs.items():
@@ -94,7 +94,7 @@ def seconds(job: Callable[[], object]) -> float:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """The processor as lscpu describes it, and those of its abilities that matter here."""
+    """The processor as lscpu describes it, with the relevant flags."""
     fields = {}
     for line in subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout.splitlines():
         name, _, value = line.partition(":")
@@ -111,12 +111,12 @@ def machine() -> dict[str, Any]:
 
 
 def widest_isa() -> str:
-    """The widest vectors of this processor that CTranslate2 can be told to use, as it calls them."""
+    """The widest instruction set of this processor, as CTranslate2 names it."""
     return "AVX512" if "avx512f" in machine()["flags"] else "AVX2"
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of what is measured, as far as it is installed."""
+    """Versions of Python and of the installed PACKAGES."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -129,9 +129,9 @@ def versions() -> dict[str, str]:
 def report(
     figures: Mapping[str, Any], verdicts: list[Verdict], *, as_json: bool, skipped: Mapping[str, str] | None = None
 ) -> None:
-    """Prints what a case has measured: for people, or as one JSON object for `speed`.
+    """Prints the results of a case as text, or as one JSON object for `speed`.
 
-    skipped: what could not be measured, and why.
+    skipped: reasons by figure that was not measured.
     """
     if as_json:
         told = {

@@ -1,6 +1,6 @@
-"""optimum-onnx behind a pipe: started by `compare_optimum` with an interpreter that has it, and needs nothing else.
+"""Pipe worker for optimum-onnx, its only dependency. `compare_optimum` starts it with an interpreter that has it.
 
-One argument, JSON: {"model": DIRECTORY of a Hugging Face model, "threads": N}; what is exported is kept beside it.
+One argument, JSON: {"model": DIRECTORY of a Hugging Face model, "threads": N}; the export is stored next to it.
 Lines of input and output are those of `genai_worker`, prompts of one length only.
 """
 

@@ -1,9 +1,9 @@
-"""Our answers against those of a peer with the same weights: asking, counting, and a reason for every difference.
+"""Compare answers with a peer on the same weights, and classify every difference.
 
-Ours are those of a server when there is a bundle, else those of the uncached reference. A difference is explained when
+Our answers come from a server if there is a bundle, else from the uncached reference. A difference is explained when
 both answers have one ranking score (a tie), or when noise as small as that of float32 turns the reference's answer into
 the other (a close call: two candidates at the edge of the beam). Anything else is a defect of one side, and the exit
-code says so.
+code reports it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Ask = Callable[[Sequence[Sequence[int]], Options], list[list[Found]]]
 
 
 def arguments(settings: Mapping[str, Options]) -> dict[str, Any]:
-    """The flags of a comparison, beside the checkpoint and the bundle, without which the reference answers."""
+    """Flags of a comparison besides checkpoint and bundle; without a bundle the reference answers."""
     return {
         "data": Flag([], "TSV of pairs; else the embedded corpus", type=Path),
         "count": 30,

@@ -1,8 +1,8 @@
-"""Are the reference's sampling filters those of Hugging Face? Both on the distributions a checkpoint really produces.
+"""Compare the reference's sampling filters with Hugging Face on the distributions of a real checkpoint.
 
 Their warpers in the order of their own `generate`: temperature, top-k, top-p, min-p, typical. They compute in
 float32, so a token whose cumulative probability is within 1e-5 of a limit may be cut on one side only; such rows are
-counted apart.
+counted separately.
 
 """
 

@@ -1,6 +1,6 @@
-"""The rules that the peers know too, in their slow, obvious form: what a request's options make of a row's scores.
+"""Plain, slow implementations of the rules that peers also have: the effect of a request's options on a row's scores.
 
-Rules that are no masks change the logits, and the scores are normalised again; masks are not. Shares no code with
+Rules other than masks change the logits, and scores are renormalized; masks are not renormalized. Shares no code with
 `service`, whose rules are compared with it.
 """
 

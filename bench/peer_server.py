@@ -1,8 +1,8 @@
-"""Servers for comparisons: Glossa's own command, and the same gRPC service with CTranslate2 behind it.
+"""Servers for comparisons: Glossa's own command, and the same gRPC service with CTranslate2 as its engine.
 
-CTranslate2 has no server. What people build around it collects requests for a few milliseconds and translates them as
-one batch; here that stands in the place of the engines, behind our servicer, our tokenizer and our limits, so that
-nothing but the engine differs. One thread for each of CTranslate2's workers takes what has arrived.
+CTranslate2 has no server. A typical service around it collects requests for a few milliseconds and translates them as
+one batch. Here such a batcher replaces the engines, with our servicer, tokenizer and limits, so that only the engine
+differs. One thread for each of CTranslate2's workers takes the requests that have arrived.
 
 usage: python -m bench.peer_server BUNDLE CTRANSLATE2_DIRECTORY [--kind int8] [--workers 2] [--threads 1]
            [--batch 64] [--window-ms 5] [--port 50051] [--http-port 9464]

@@ -1,12 +1,11 @@
 """One of our checkpoints as a model of a peer, with the same weights: Hugging Face transformers and CTranslate2.
 
-M2M100 and GPT-NeoX have the architecture of the presets: pre-norm with a last norm, biases, scaled and tied
-embeddings, sinusoidal (encoder-decoder) or rotary (decoder-only) positions. Only M2M100's table of positions is laid
-out otherwise, sines and cosines in halves, and is replaced by ours. CTranslate2 takes the table as a tensor. What the
-peers cannot represent is refused, and each model is compared with ours before it is returned.
+M2M100 and GPT-NeoX have the architecture of the presets: pre-norm with a last norm, biases, scaled and tied embeddings,
+sinusoidal (encoder-decoder) or rotary (decoder-only) positions. Only M2M100's table of positions is laid out otherwise,
+sines and cosines in halves, and is replaced by ours. CTranslate2 takes the table as a tensor. Models that the peers
+cannot represent are rejected, and each model is compared with ours before it is returned.
 
 The peers are in requirements/bench.in. They are imported by name, so that types can be checked without them.
-
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ LlamaForCausalLM has the architecture of a `DecoderConfig` with RMS norm before 
 feed-forward with SiLU, grouped-query heads, no biases and two tables of tokens; only its embeddings are not scaled, so
 ours are scaled when they are copied. Its logits are compared with ours before anything is written.
 
-The rows of the special tokens in the last product are zero, so that no answer ends before its length: of 32,000 random
-logits some are positive.
+The rows of the special tokens in the last product are zero, so that no answer ends early: some of 32,000 random
+logits are positive.
 
 
-writes DIRECTORY/llama for whoever reads Hugging Face models, and DIRECTORY/bundle-SCHEME for each scheme.
+writes DIRECTORY/llama for readers of Hugging Face models, and DIRECTORY/bundle-SCHEME for each scheme.
 """
 
 from __future__ import annotations

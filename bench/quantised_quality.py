@@ -1,7 +1,7 @@
-"""What do schemes of fewer bits lose, through the gRPC service, greedily and with beams: BLEU and answers that change?
+"""Accuracy of quantization schemes through the gRPC service, greedy and with beams: BLEU and changed answers.
 
 
-Each scheme is exported by itself, with whatever loss, beside fp32; `--scheme auto` is the exporter's choice.
+Each scheme is exported separately together with fp32, whatever its loss; `--scheme auto` is the exporter's choice.
 """
 
 from __future__ import annotations

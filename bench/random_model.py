@@ -1,9 +1,9 @@
 """Random weights whose answers have a known length, so that engines can be compared without training a model.
 
-The source's tokens say how long the answer becomes. Tokens of the classes behind the last length never end, so that
-every engine does exactly as many tokens as it is allowed, without being asked to suppress the end; tokens of class n
-end after about n tokens (within two or three, when n is small within five), as translations do: no engine has to be
-told, and none can know before.
+The source's tokens determine the length of the answer. Tokens of the classes after the last length never end, so
+every engine generates exactly its token limit without suppressing the end token; tokens of class n
+end after about n tokens (within two or three, when n is small within five), as translations do: no engine needs
+or has advance knowledge of the length.
 
 Two coordinates of the residual stream do that, which no layer writes but `_tell_lengths`. All else is as random as
 `model.transformer.initialise` makes it.

@@ -1,7 +1,7 @@
-"""Are tokens drawn as often as the reference's distribution says? A chi-square test of every filter.
+"""Chi-square test of the token frequencies of every sampling filter against the reference's distribution.
 
 
-Tokens that are expected fewer than five times share a cell. A token that must not be drawn at all makes p 0.
+Tokens with an expected count below five share a cell. A forbidden token makes p 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What drawing a token costs: microseconds with the best tokens of the row, and when the whole row must be read.
+"""Cost of sampling a token: microseconds with the best tokens of the row, and with the whole row.
 
 
 `best` is the first decile of the draws for which the best 64 tokens are enough, `share` how many those are, `row` the
-first decile of draws from the row alone (a busy machine shifts the median), `mean` what a draw costs on average.
-Limits at 32000 words: best 15, row 250.
+first decile of draws from the whole row (a busy machine shifts the median), `mean` the average cost of a draw.
+Limits with a vocabulary of 32000: best 15, row 250.
 """
 
 from __future__ import annotations

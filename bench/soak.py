@@ -1,12 +1,12 @@
-"""Many clients at once on a real server: are answers those given alone, are rows and memory given back?
+"""Soak test of a real server with many clients: answers equal those of single requests; rows and memory are released.
 
 
-1. Each sentence alone, then all of them from many clients at once: every answer must be identical, token for token.
+1. Each sentence singly, then all of them from many concurrent clients: every answer must be identical, token for token.
    Steps taken are compared with the longest answer and the sum of all.
 2. Requests with random cancellations: afterwards no row is live and no request waits, and resident memory is compared
    with what it was after the first quarter.
 
---mixed: requests take turns at beams, samples, penalties, bans and grammars; greedy otherwise.
+--mixed: requests alternate between beams, samples, penalties, bans and grammars; greedy otherwise.
 """
 
 from __future__ import annotations

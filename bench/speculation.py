@@ -1,10 +1,10 @@
-"""Do drafts pay? Tokens per second with and without `--draft-tokens`, of texts that repeat themselves and of others.
+"""Tokens/s with and without `--draft-tokens`, on repetitive and other texts.
 
 
-One engine in this process answers whole requests, prompts included; with and without drafts in turns, medians of
+One engine in this process answers whole requests, prompts included; with and without drafts interleaved, medians of
 `--repeats` and of the ratios of neighbours. Without --checkpoint the weights are random, in the shape of Llama; such a
-model soon repeats itself whatever it is asked, so that it shows what blocks cost beside steps, and no more than that:
-how often drafts come true is a matter of real texts.
+model soon repeats itself for any prompt, so it only shows the cost of blocks against steps: the acceptance rate depends
+on real texts.
 
 Prompts that repeat: one line several times over. Others: different lines of --text, or random tokens.
 """

@@ -1,9 +1,9 @@
-"""The models that engines are compared on: the same weights for everybody, made once and kept.
+"""The models of speed comparisons: the same weights for all engines, built once and cached.
 
 One is trained (any checkpoint); the other is `bench.random_model`, in the 6+6-layer shape of the tables.
 
-What is built lies in a cache directory, by the digest of the sources that built it: a changed exporter is never
-measured by its old graphs.
+The cache directory is keyed by the digest of the sources that built the models, so a changed exporter is never
+measured with old graphs.
 
 """
 
@@ -139,7 +139,7 @@ class SpeedModel:
         return Workload(sources, LONGEST_REAL, is_exact=False)
 
     def texts(self, work: Workload) -> list[str]:
-        """The sentences as a client would send them."""
+        """The sentences as texts, as clients send them."""
         return [self.tokenizer.decode(list(source[:-1])) for source in work.sources]
 
     def _encoded(self, texts: list[str]) -> tuple[tuple[int, ...], ...]:
@@ -196,8 +196,8 @@ def _digest(paths: Iterable[Path]) -> str:
 
 
 MODEL_OPTIONS = {
-    "cache": Flag(CACHE, "what is built is kept here"),
-    "checkpoint": Flag(Path, "a trained model instead of the random one"),
+    "cache": Flag(CACHE, "cache directory of built models"),
+    "checkpoint": Flag(Path, "trained model instead of the random one"),
     "data": Flag(Path, "TSV of sentence pairs for it; the embedded corpus if not given"),
 }
 """The flags that `chosen_model` reads."""
@@ -207,7 +207,7 @@ def chosen_model(options: argparse.Namespace) -> SpeedModel:
     return SpeedModel(options.cache, options.checkpoint, options.data)
 
 
-@case(**MODEL_OPTIONS, scheme=["fp32"], peers=Flag(False, help="what CTranslate2 reads, too"))
+@case(**MODEL_OPTIONS, scheme=["fp32"], peers=Flag(False, help="also build the models for CTranslate2"))
 def speed_models(options: argparse.Namespace) -> None:
     model = chosen_model(options)
     for form in options.scheme:

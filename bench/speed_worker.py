@@ -1,16 +1,16 @@
-"""One engine in a process of its own, which does what it is told and says how long it took.
+"""One engine in a separate process that executes orders and reports their time.
 
-A process of its own, because what decides an engine's speed is read once, when it starts: `CT2_FORCE_CPU_ISA`,
-`GLIBC_TUNABLES`, the number of OpenMP threads. It reads orders from its standard input, one JSON object a line, and
-answers each with one line; `Worker` is the other end of that. An order names the sentences (a `Workload` file), how
-many of them, the beam size, whether they come one at a time, and what the engine wants to know beside that:
+The process is separate because settings that decide an engine's speed are read once, at startup: `CT2_FORCE_CPU_ISA`,
+`GLIBC_TUNABLES`, the number of OpenMP threads. It reads orders from standard input, one JSON object per line, and
+answers each with one line; `Worker` is the other end of the pipe. An order has the sentences (a `Workload` file), their
+number, the beam size, whether they run as a single stream, and settings of the engine:
 
     glossa        rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens; its graphs, no gRPC
     client, lean  streams                             a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
 
-Texts are ids on both sides, so that nobody is measured by its tokenizer, except through gRPC.
+Texts are token ids for all engines, so tokenizers are not measured, except over gRPC.
 
 usage: python -m bench.speed_worker ENGINE MODEL     (what Worker starts)
 """
@@ -305,7 +305,7 @@ def client(address: str) -> Callable[[Order, Workload], Lengths]:
 
 
 def lean(address: str) -> Callable[[Order, Workload], Lengths]:
-    """The same in frames by hand, which hardly takes processor time."""
+    """The same with `lean_client`, which takes hardly any processor time."""
     from bench.lean_client import LeanConnection
     from glossa.v1 import glossa_pb2
 

@@ -1,7 +1,6 @@
-"""Decode steps of a runner by themselves: so many rows, so far along, with sources so long; no engine, no scheduler.
+"""Decode steps of a runner without engine or scheduler, by rows, cached positions and source length.
 
-What the caches hold does not matter for how long a step takes, so rows are put at a position without being decoded up
-to it.
+The contents of the caches do not affect the time of a step, so rows are placed at a position without decoding up to it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ SOURCE_TOKENS, CONTEXT = 20, 16
 
 
 class Rows:
-    """Rows of a new runner that can be stepped again and again at one position."""
+    """Rows of a new runner that can be stepped repeatedly at one position."""
 
     def __init__(
         self, model: OnnxModel, rows: int, *, context: int = CONTEXT, source_tokens: int = SOURCE_TOKENS

@@ -15,7 +15,7 @@ from tests.runner_requests import requests_for, sequence_for
 from tests.tiny import tiny_config, tiny_model
 
 
-def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_bundle):
+def test_attention_session_is_opened_once_on_first_use(tiny_attention_bundle):
     opened: list[str] = []
 
     def open_graph(file, providers):
@@ -33,7 +33,7 @@ def test_the_graph_that_tells_attention_is_opened_once_and_late(tiny_attention_b
 
 
 @pytest.mark.parametrize("bundle", ["tiny_attention_bundle", "tiny_recurrent_bundle"])
-def test_attention_is_that_of_pytorch_however_roomy_the_rows_are(bundle, request):
+def test_attention_equals_pytorch_at_any_row_capacity(bundle, request):
     path = request.getfixturevalue(bundle)
     model = OnnxModel.open(path, load_bundle(path), device="cpu")
     torch_model = tiny_model(tiny_config(model.manifest.architecture))

@@ -40,7 +40,7 @@ def test_every_source_is_in_one_batch_of_bounded_size_and_padding(seed):
         assert len(batch) == 1 or whole <= min(ENCODER_TOKENS, (1 + PADDING_SHARE) * own + PADDING_TOKENS)
 
 
-def test_a_source_longer_than_a_batch_is_read_alone():
+def test_source_longer_than_a_batch_is_encoded_separately():
     assert [len(batch) for batch in source_batches(joins([ENCODER_TOKENS + 50] * 2))] == [1, 1]
 
 
@@ -53,7 +53,7 @@ def test_first_blocks_of_neighbours_with_one_padded_length_are_read_together():
     ]
 
 
-def test_a_block_with_a_past_is_read_alone():
+def test_block_with_cached_positions_is_prefilled_separately():
     later = [PrefillChunk(row, 16, (5,) * 4) for row in range(2)]
     assert [len(some) for some in prefill_batches([first(0, 4), *later])] == [1, 1, 1]
     assert list(prefill_batches([])) == []
@@ -66,11 +66,11 @@ def test_neighbours_are_rows_without_a_gap(rows, expected):
     assert list(contiguous_runs(rows)) == expected
 
 
-def test_rows_are_filled_with_padding_behind():
+def test_rows_are_padded_at_the_end():
     assert pad([(5, 6), (7,)], 4).tolist() == [[5, 6, 0, 0], [7, 0, 0, 0]]
 
 
-def test_what_was_told_is_given_to_the_rows_that_asked():
+def test_encoder_outputs_are_assigned_to_their_rows():
     some = [
         NewRow(3, (5, 6), EncoderRequest(pooling="mean")),
         NewRow(4, (5, 6, 7)),

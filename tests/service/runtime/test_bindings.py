@@ -1,4 +1,4 @@
-"""A binding to memory that has moved is never used, whoever forgets what."""
+"""A binding to memory that has moved is never used, whichever reference is forgotten."""
 
 import weakref
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_binding_is_found_until_memory_of_its_arena_moves():
     assert len(cache) == 0
 
 
-def test_memory_that_moves_while_a_binding_is_made_is_a_broken_promise():
+def test_memory_that_moves_while_a_binding_is_made_is_an_error():
     arena = Arena(HostMemory())
     cache: BindingCache[Binding] = BindingCache(arena)
     cache.get("step")
@@ -85,7 +85,7 @@ def test_arrays_that_a_binding_reads_live_as_long_as_it_does():
 
 
 class Haunted(HostMemory):
-    """Memory whose blocks are overwritten with NaN, and kept, as soon as nobody refers to them."""
+    """Memory whose blocks are overwritten with NaN, and kept, as soon as they are unreferenced."""
 
     def allocate(self, size):
         block = super().allocate(size)

@@ -1,7 +1,7 @@
 from service.runtime.busy_engines import BusyEngines
 
 
-def test_the_only_one_is_told_so_until_another_comes():
+def test_single_busy_engine_is_reported_until_another_is_busy():
     busy_engines = BusyEngines()
     assert busy_engines.mark_busy("a")
     assert busy_engines.mark_busy("a")
@@ -11,7 +11,7 @@ def test_the_only_one_is_told_so_until_another_comes():
     assert busy_engines.mark_busy("a")
 
 
-def test_leaving_twice_or_without_having_come_changes_nothing():
+def test_marking_idle_is_idempotent():
     busy_engines = BusyEngines()
     busy_engines.mark_busy("a")
     busy_engines.mark_idle("b")

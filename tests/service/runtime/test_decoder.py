@@ -44,7 +44,7 @@ def prompts_that_begin_alike(model, count, seed):
 
 @pytest.mark.parametrize(("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (5, 16, 1), (16, 48, 30)])
 @pytest.mark.parametrize("prefix_cache_bytes", [0, 1 << 20, 40_000])
-def test_distributions_are_the_same_bits_however_prompts_are_read(
+def test_distributions_are_bit_identical_for_any_prefill(
     reader, max_rows, max_prefill_tokens, spread, prefix_cache_bytes
 ):
     """Block by block over many turns beside running rows, or copied from others; against all blocks at once, alone."""
@@ -82,7 +82,7 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 
 @pytest.mark.parametrize("steps_at_once", [4, 2 * FEW_LINES])
 @pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
-def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, options, steps_at_once):
+def test_answers_of_multi_step_turns_are_bit_identical(model, options, steps_at_once):
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     told = []
     for greedy_steps_per_turn in (1, steps_at_once):
@@ -104,7 +104,7 @@ def test_answers_of_rows_that_go_on_by_themselves_are_the_same_bits(model, optio
     assert all(len(logprobs) == (len(tokens) if options is SCORED else 0) for _, tokens, logprobs in bursts)
 
 
-def test_a_row_that_goes_on_by_itself_begins_no_step_when_the_time_is_over(model):
+def test_multi_step_turn_begins_no_step_after_its_time_limit(model):
     (request,) = requests_for(model, 1, seed=7)
     for seconds, taken in ((0.0, 0), (60.0, 2)):
         runner = model.runner(max_rows=1)
@@ -138,7 +138,7 @@ def answers_with(speculation, model, requests, **config):
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 8])
-def test_answers_are_those_without_drafts_whatever_is_drafted(reader, max_rows):
+def test_drafts_do_not_change_answers(reader, max_rows):
     requests = repetitive_requests(reader, 24, seed=max_rows)
     expected = reference(reader, requests)
     right = {request.request_id: tokens for request, tokens in zip(requests, expected, strict=True)}
@@ -154,7 +154,7 @@ def test_answers_are_those_without_drafts_whatever_is_drafted(reader, max_rows):
 
 
 @pytest.mark.parametrize("max_rows", [1, 4])
-def test_what_was_looked_up_is_right_where_answers_repeat_themselves(reader, max_rows):
+def test_prompt_lookup_is_accepted_for_repetitive_answers(reader, max_rows):
     requests = [replace(request, max_tokens=65 - len(request.prompt)) for request in repetitive_requests(reader, 24, 5)]
     drafts = EveryDraft(9)
     answers = answers_with(drafts, reader, requests, max_rows=max_rows)
@@ -162,13 +162,13 @@ def test_what_was_looked_up_is_right_where_answers_repeat_themselves(reader, max
     assert sum(drafts.accepted) > 50
 
 
-def test_drafts_need_a_decoder_that_reads_blocks(tiny_translation_bundle):
+def test_drafts_need_a_decoder_with_blocks(tiny_translation_bundle):
     model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
     runner = model.runner(max_rows=2)
     assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).draft_proposer is None
 
 
-def test_a_turn_of_drafts_alone_has_no_step_and_tells_the_seconds_of_each(reader):
+def test_turn_with_only_drafts_has_no_step_and_reports_the_seconds_of_each(reader):
     requests = [Request(request_id=name, prompt=(1, 5, 6, 5, 6, 5, 6), max_tokens=20) for name in "ab"]
     runner = reader.runner(max_rows=2)
     scheduler = Scheduler(SchedulerConfig(draft_tokens=3), runner.limits, runner.layout)
@@ -248,7 +248,7 @@ def as_on_cuda(model):
     return OnnxModel(model.manifest, choice, sessions), sessions["decode"]
 
 
-def test_steps_that_are_launched_again_say_the_same(model, monkeypatch):
+def test_replayed_steps_return_the_same_results(model, monkeypatch):
     monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 2)
     requests = requests_for(model, 40, seed=3)
     captured, decode = as_on_cuda(model)
@@ -261,7 +261,7 @@ def test_steps_that_are_launched_again_say_the_same(model, monkeypatch):
     assert 0 < len(decode.captured) <= MAX_GRAPHS
 
 
-def test_two_runners_never_take_each_others_captured_steps(model, monkeypatch):
+def test_runners_do_not_share_captured_steps(model, monkeypatch):
     monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
     captured, decode = as_on_cuda(model)
     requests = requests_for(model, 12, seed=4)
@@ -272,7 +272,7 @@ def test_two_runners_never_take_each_others_captured_steps(model, monkeypatch):
     assert len(decode.captured) > 2
 
 
-def test_no_more_steps_are_captured_than_may_be(model, monkeypatch):
+def test_number_of_captured_steps_is_bounded(model, monkeypatch):
     monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
     monkeypatch.setattr("service.runtime.decoder.MAX_GRAPHS", 3)
     captured, decode = as_on_cuda(model)

@@ -16,7 +16,7 @@ from tests.tiny import tiny_config, tiny_model
 
 
 @pytest.mark.parametrize("bundle", ["tiny_translation_bundle", "tiny_recurrent_bundle"])
-def test_the_mean_state_is_that_of_pytorch(bundle, request):
+def test_mean_state_equals_pytorch(bundle, request):
     path = request.getfixturevalue(bundle)
     model = OnnxModel.open(path, load_bundle(path), device="cpu")
     torch_model = tiny_model(tiny_config(model.manifest.architecture))

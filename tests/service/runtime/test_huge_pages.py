@@ -25,7 +25,7 @@ def machine(tmp_path):
 
 
 @pytest.mark.parametrize("modes", ["always [madvise] never", "[always] madvise never"])
-def test_linux_with_a_recent_glibc_can_have_them(machine, modes):
+def test_linux_with_recent_glibc_supports_huge_pages(machine, modes):
     assert obstacle_to_huge_pages({}, machine(modes), GLIBC) is None
 
 
@@ -39,11 +39,11 @@ def test_linux_with_a_recent_glibc_can_have_them(machine, modes):
         ({}, "always madvise [never]", GLIBC, "transparent_hugepage/enabled says never"),
     ],
 )
-def test_what_is_in_the_way_is_named(machine, environment, modes, libc, why):
+def test_obstacle_is_reported(machine, environment, modes, libc, why):
     assert why in (obstacle_to_huge_pages(environment, machine(modes), libc) or "")
 
 
-def test_a_kernel_without_them_is_named(tmp_path):
+def test_kernel_without_huge_pages_is_reported(tmp_path):
     assert "the kernel has no /sys/kernel" in (obstacle_to_huge_pages({}, tmp_path, GLIBC) or "")
 
 
@@ -53,7 +53,7 @@ def test_only_the_tunable_itself_counts():
     assert not has_huge_pages({})
 
 
-def test_the_program_starts_again_once_with_its_arguments_number_input_and_status(tmp_path):
+def test_program_reexecutes_once_with_its_arguments_pid_input_and_status(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""

@@ -47,7 +47,7 @@ def test_the_bits_of_an_answer_do_not_depend_on_the_threads_of_its_steps(model, 
     assert all(used_all for _, used_all in runner.noted)
 
 
-def test_all_processors_are_for_the_only_runner_that_has_rows(on_two_threads):
+def test_single_runner_with_rows_uses_all_processors(on_two_threads):
     (request,) = requests_for(on_two_threads, 1)
     first, second = Noting(on_two_threads, max_rows=1), Noting(on_two_threads, max_rows=1)
 
@@ -65,7 +65,7 @@ def test_all_processors_are_for_the_only_runner_that_has_rows(on_two_threads):
     assert used_all(first) == {True}
 
 
-def test_a_runner_with_many_rows_leaves_the_other_processors_alone(on_two_threads):
+def test_runner_with_many_rows_uses_one_thread(on_two_threads):
     requests = requests_for(on_two_threads, SINGLE_ENGINE_ROWS + 4)
     runner = Noting(on_two_threads, max_rows=SINGLE_ENGINE_ROWS + 4)
     logprobs_of(runner, requests)
@@ -77,7 +77,7 @@ def test_one_thread_needs_no_second_session(model):
     assert model.single_engine_sessions == {}
 
 
-def test_a_small_decoder_is_not_divided(path, model):
+def test_small_decoder_uses_one_thread(path, model):
     size = model.bytes_of("decode")
     for least, roles in ((size, {"decode"}), (size + 1, set())):
         opened = OnnxModel.open(
@@ -109,7 +109,7 @@ def opened_late(model):
     return set(model.single_engine_sessions)
 
 
-def test_sessions_of_an_engine_alone_are_opened_when_it_was_alone_often_enough(opens_late):
+def test_single_engine_sessions_are_opened_after_enough_steps(opens_late):
     runner = Noting(opens_late, max_rows=1)
     request = replace(requests_for(opens_late, 1)[0], prompt=(1,), max_tokens=4)
     weights = opens_late.weight_bytes

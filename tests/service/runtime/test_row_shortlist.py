@@ -82,7 +82,7 @@ def test_bindings_become_invalid_only_when_more_or_longer_lines_are_needed(own):
     assert moved(5, 2, 10)
 
 
-def test_room_that_was_refused_is_asked_for_again(own, memory):
+def test_failed_allocation_is_retried(own, memory):
     outputs = LogitsBlocks(Arena(memory), WORDS)
     own.caches.ensure(2, live=0, lengths={"shortlist": 70})
     own.ensure(2, 2)

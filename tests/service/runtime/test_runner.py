@@ -1,4 +1,4 @@
-"""Whole runners on tiny exported bundles: against PyTorch, against themselves alone, against dirty memory."""
+"""Whole runners on tiny exported bundles: against PyTorch, in different batches, with dirty memory."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ from tests.tiny import tiny_config, tiny_model
 
 
 @pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
-def test_tokens_are_those_of_the_uncached_reference(model, options):
+def test_tokens_equal_the_uncached_reference(model, options):
     requests = [replace(request, options=options) for request in requests_for(model, 12)]
     runner = model.runner(max_rows=4)
     assert [decode_single(runner, request) for request in requests] == reference(model, requests)
@@ -67,7 +67,7 @@ class Gated(OnnxRunner):
         return super().run(plan)
 
 
-async def test_many_clients_at_once_get_the_answers_they_get_alone(path, model):
+async def test_concurrent_clients_get_the_answers_of_single_requests(path, model):
     requests = requests_for(model, 64)
     expected = [decode_single(model.runner(max_rows=1), request) for request in requests]
     tokenizer = Tokenizer.load(path / "tokenizer.json")
@@ -107,7 +107,7 @@ async def test_engines_share_the_sessions_of_a_model(path, model):
 @pytest.mark.parametrize(
     ("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
 )
-def test_distributions_are_the_same_bits_alone_and_in_any_company(model, max_rows, max_prefill_tokens, spread):
+def test_distributions_are_bit_identical_in_any_batch(model, max_rows, max_prefill_tokens, spread):
     requests = requests_for(model, 40, seed=max_rows + spread)
     rng = random.Random(spread)
     arrivals = [rng.randrange(spread) for _ in requests]
@@ -129,7 +129,7 @@ def test_distributions_do_not_depend_on_capacity(model):
 
 
 @pytest.mark.parametrize("dirt", [np.nan, 1e9, -np.inf])
-def test_what_was_in_a_row_before_does_not_matter(model, dirt):
+def test_earlier_contents_of_a_row_have_no_effect(model, dirt):
     """Fresh memory, and later that of idle rows, is full of dirt; rows start, grow, move and leave in it."""
 
     class DirtyMemory(Counting):
@@ -178,14 +178,14 @@ def mixed_requests(model, count, seed):
     ]
 
 
-def test_answers_of_every_strategy_are_the_same_bits_alone_and_in_any_company(model):
+def test_answers_of_every_strategy_are_bit_identical_in_any_batch(model):
     requests = mixed_requests(model, 48, seed=2)
     together = decode_together(model.runner(max_rows=40), requests, max_rows=40, max_prefill_tokens=256)
     runner = model.runner(max_rows=8)
     assert together == [decode_together(runner, [request], max_rows=8)[0] for request in requests]
 
 
-def test_beams_are_those_of_the_uncached_reference(model):
+def test_beams_equal_the_uncached_reference(model):
     requests = [request for request in mixed_requests(model, 40, seed=3) if request.options.beam_size > 1]
     torch_model = tiny_model(tiny_config(model.manifest.architecture))
     names = get_type_hints(BeamOptions).keys() - {"process", "stop", "prefix"}
@@ -270,7 +270,7 @@ async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
     assert good.tokens == reference(model, [request])[0]
 
 
-def test_what_a_runner_allocated_is_told_to_the_byte(model):
+def test_runner_reports_its_allocations_to_the_byte(model):
     memory = Counting()
     runner = OnnxRunner(model, memory, max_rows=8)
     logprobs_of(runner, requests_for(model, 20), max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 16)
@@ -279,7 +279,7 @@ def test_what_a_runner_allocated_is_told_to_the_byte(model):
     assert sum(told.values()) == sum(block.size for block in memory.blocks)
 
 
-def test_sessions_run_in_several_threads_at_once(model):
+def test_sessions_run_in_concurrent_threads(model):
     requests = requests_for(model, 8)
     expected = reference(model, requests)
     answers = {}

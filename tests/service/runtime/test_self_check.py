@@ -15,7 +15,7 @@ def test_the_golden_decode_is_repeated(model):
     check_golden_decode(model.runner(max_rows=1), model.manifest)
 
 
-def test_a_golden_decode_that_comes_out_differently_is_refused(model):
+def test_different_golden_decode_is_rejected(model):
     golden = model.manifest.golden
     wrong = replace(golden, output=(*golden.output[:-1], (golden.output[-1] + 1) % 20 + 3))
     with pytest.raises(StartupError, match=r"self-check failed: .*fix: "):
@@ -56,7 +56,7 @@ class OffAlone:
         self.session.run_with_iobinding(binding.real, options)
 
 
-def test_logits_that_depend_on_how_many_rows_there_are_are_noticed(model):
+def test_logits_that_depend_on_the_row_count_are_detected(model):
     sessions = {**model.sessions, "logprobs": OffAlone(model.sessions["logprobs"])}
     off = OnnxModel(model.manifest, model.choice, sessions)
     assert not is_batch_invariant(off.runner(max_rows=4), model.manifest)

@@ -52,7 +52,7 @@ def test_cuda_is_taken_when_it_works(manifest, device):
     assert (choice.provider, choice.fallback, choice.precision) == (CUDA, False, "fp16")
 
 
-def test_cpu_is_no_fallback_when_it_is_asked_for(manifest):
+def test_requested_cpu_is_not_a_fallback(manifest):
     choice = opened(manifest, device="cpu")
     assert (choice.provider, choice.fallback, choice.reason, choice.precision) == (CPU, False, "", "fp32")
 
@@ -71,7 +71,7 @@ def test_auto_on_an_onnxruntime_for_cpus_alone_falls_back_from_nothing(manifest)
 
 
 @pytest.mark.parametrize(("circumstances", "why"), OBSTACLES[1:])
-def test_auto_falls_back_and_says_why_and_how_to_fix_it(manifest, circumstances, why):
+def test_auto_falls_back_and_reports_reason_and_fix(manifest, circumstances, why):
     choice = opened(manifest, device="auto", **circumstances)
     assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
     with pytest.raises(AssertionError, match=why):
@@ -144,7 +144,7 @@ def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest, monkeypatch):
     assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
 
 
-def test_a_graph_that_cannot_be_captured_runs_without(manifest, monkeypatch, caplog):
+def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, monkeypatch, caplog):
     def open_graph(file, providers):
         if "enable_cuda_graph" in providers[0][1]:
             raise RuntimeError("not all nodes are on the device")

@@ -1,4 +1,4 @@
-"""Rows with shortlists on tiny exported bundles: beside others, against the full distribution, in beams."""
+"""Rows with shortlists on tiny exported bundles: in mixed batches, against the full distribution, in beams."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ def answers(runner, requests, *, arrivals=(), **config):
     return {s.request.request_id: [(a.tokens, a.logprobs, a.reason) for a in s.answers] for s in sequences}
 
 
-def test_rows_with_words_of_their_own_choose_among_them_and_answer_alike_in_any_company(tiny_attention_bundle):
+def test_shortlisted_rows_select_from_their_shortlist_in_any_batch(tiny_attention_bundle):
     model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
     requests = narrowed(model, requests_for(model, 24))
     alone: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def test_rows_with_words_of_their_own_choose_among_them_and_answer_alike_in_any_
         assert answers(model.runner(max_rows=16), requests, arrivals=arrivals, max_rows=16) == alone, mix
 
 
-def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_attention_bundle):
+def test_shortlisted_row_reports_its_renormalized_distribution(tiny_attention_bundle):
     model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
     (request,) = requests_for(model, 1)
     own = (5, 6, 11, 19)  # no end among them
@@ -94,7 +94,7 @@ def test_a_row_with_words_of_its_own_says_what_is_left_of_its_distribution(tiny_
         assert len(fed) == 13
 
 
-def test_a_beam_wider_than_a_rows_words_ends(tiny_attention_bundle):
+def test_beam_wider_than_a_shortlist_ends(tiny_attention_bundle):
     model = OnnxModel.open(tiny_attention_bundle, load_bundle(tiny_attention_bundle), device="cpu")
     (request,) = requests_for(model, 1)
     options = DecodingOptions(beam_size=8, num_hypotheses=8)

@@ -67,13 +67,13 @@ def read(outputs):
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
-def test_the_graph_is_asked_for_a_step_of_tokens(wanted, asked):
+def test_top_k_is_rounded_up(wanted, asked):
     assert top_k_for(wanted) == asked
 
 
 @pytest.mark.parametrize("memory", [HostMemory(), CudaMemory(FakeCuda())], ids=["host", "cuda"])
 @pytest.mark.parametrize("top_k", [1, 3, 8])
-def test_a_turn_tells_the_best_tokens_and_whole_distributions(memory, top_k):
+def test_turn_returns_the_best_tokens_and_whole_distributions(memory, top_k):
     outputs, _, logprobs_RV = filled(memory, 3, top_k)
     told = read(outputs)
     top_ids, top_logprobs = told.best(3, 3)
@@ -103,7 +103,7 @@ def test_of_equal_tokens_the_lowest_id_is_the_best():
 
 
 @pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
-def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
+def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
     outputs, logits_RV, _ = filled(HostMemory(), rows, 1, is_scored=False)
     assert outputs.best(rows)[0] == [[token] for token in logits_RV.argmax(1)]
     assert outputs.best(rows)[1] == [[logit] for logit in logits_RV.max(1)]
@@ -115,13 +115,13 @@ def test_of_rows_without_scores_the_best_token_is_told_and_its_logit(rows):
 
 
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
-def test_what_is_no_number_is_told_without_scores_too(rows):
+def test_nan_is_reported_without_scores_too(rows):
     outputs, *_ = filled(HostMemory(), rows, 1, is_scored=False)
     outputs._read("logits", rows - 1, 1)[0, 7] = np.nan
     assert np.isnan(outputs.best(rows)[1][rows - 1][0])
 
 
-def test_on_a_device_rows_are_ranked_whoever_wants_it():
+def test_on_a_device_all_rows_are_ranked():
     outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
     top_ids, top_logprobs = outputs.best(3)
     best = [outputs.most_likely(row) for row in range(3)]
@@ -140,7 +140,7 @@ def test_turns_with_and_without_scores_keep_each_others_bindings():
     outputs = LogitsBlocks(arena := Arena(HostMemory()), WORDS)
     assert moved(outputs, arena, 4, 1, is_scored=False)
     plain = outputs.size
-    assert plain == 4 * WORDS * 4, "no room for what nobody wants"
+    assert plain == 4 * WORDS * 4, "no allocation for unrequested outputs"
     assert moved(outputs, arena, 4, 8)
     assert outputs.size > 2 * plain
     for is_scored in (False, True, False):
