@@ -1,3 +1,5 @@
+"""Quantized graphs: their nodes, their caches, and how near they are to fp32."""
+
 from functools import cache
 
 import numpy as np
@@ -7,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export import variants
 from export.passes.calibrate import calibrate
-from export.passes.integer_weights import MOST_WEIGHT, symmetric_blocks, symmetric_columns
+from export.passes.integer_weights import symmetric_columns
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
 from export.variants import save_variant, trace_model
@@ -18,7 +20,6 @@ from tests.tiny import tiny_config, tiny_model
 SOURCES = [(5, 6, 7, 2), (6, 2), (9, 8, 7, 6, 5, 2), (4, 4, 4, 2)]
 TARGETS = [(1, 8, 9, 5), (1, 4, 5, 6), (1, 5, 5, 8), (1, 9, 8, 7)]
 QUANTIZED = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]
-
 ROTARY = {"positions": "rotary", "num_heads": 2}
 SHAPES = {
     "encoder_decoder": {},
@@ -69,19 +70,6 @@ def logits(graphs, rows):
     return prediction.logits
 
 
-# ---- weights
-
-
-def test_columns_are_rounded_to_within_half_a_step():
-    weight = np.random.default_rng(1).standard_normal((48, 20)).astype(np.float32)
-    weight[:, 3] = 0
-    integers, scale = symmetric_columns(weight)
-    assert integers.dtype == np.int8
-    assert np.abs(integers).max(0).tolist() == [64 if column != 3 else 0 for column in range(20)]
-    assert (np.abs(integers * scale - weight) <= scale / 2 * 1.001).all()
-    assert 2 * MOST_WEIGHT * 255 < 1 << 15
-
-
 @pytest.mark.parametrize("rows", [1, 3, 64])
 @pytest.mark.parametrize("inputs", [32, 100])
 def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(rows, inputs):
@@ -100,34 +88,6 @@ def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(r
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found_MN,) = session.run(None, {"x": x_MK})
     assert np.array_equal(found_MN, x_MK.astype(np.int32) @ integers_KN.astype(np.int32))
-
-
-def unpacked(packed, bits, inputs):
-    if bits == 4:
-        packed = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:2], -1)
-    integers = packed.astype(np.int64) - (1 << (bits - 1))
-    return integers.reshape(len(packed), -1)[:, :inputs], integers.shape[2]
-
-
-@pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 128), (8, 64)])
-@pytest.mark.parametrize("inputs", [128, 160])
-def test_blocks_are_rounded_to_within_a_step_and_less_on_average(bits, block, inputs):
-    weight = np.random.default_rng(2).standard_normal((inputs, 24)).astype(np.float32)
-    packed, scale = symmetric_blocks(weight, bits=bits, block=block)
-    integers, size = unpacked(packed, bits, inputs)
-    assert (size, packed.shape[0], packed.shape[1]) == (block, 24, -(-inputs // block))
-    steps = np.abs(np.repeat(scale, block, 1)[:, :inputs])
-    error = integers * np.repeat(scale, block, 1)[:, :inputs] - weight.T
-    assert np.sqrt(np.square(error / steps).mean()) < 0.35  # 0.29 is that of rounding without clipping
-    extremes = np.abs(weight.T[:, : inputs // block * block].reshape(24, -1, block)).max(2)
-    plain = extremes / (2 ** (bits - 1) - 1)
-    assert np.square(error).mean() <= 1.02 * np.square(plain).mean() / 12
-
-
-def test_a_block_of_zeros_stays_zero():
-    packed, scale = symmetric_blocks(np.zeros((32, 2), np.float32), bits=4, block=32)
-    assert np.isfinite(scale).all()
-    assert (unpacked(packed, 4, 32)[0] == 0).all()
 
 
 # ---- graphs

@@ -1,0 +1,46 @@
+"""Rounding weights to integers, by column and by block."""
+
+import numpy as np
+import pytest
+
+from export.passes.integer_weights import MOST_WEIGHT, symmetric_blocks, symmetric_columns
+
+# ---- weights
+
+
+def test_columns_are_rounded_to_within_half_a_step():
+    weight = np.random.default_rng(1).standard_normal((48, 20)).astype(np.float32)
+    weight[:, 3] = 0
+    integers, scale = symmetric_columns(weight)
+    assert integers.dtype == np.int8
+    assert np.abs(integers).max(0).tolist() == [64 if column != 3 else 0 for column in range(20)]
+    assert (np.abs(integers * scale - weight) <= scale / 2 * 1.001).all()
+    assert 2 * MOST_WEIGHT * 255 < 1 << 15
+
+
+def unpacked(packed, bits, inputs):
+    if bits == 4:
+        packed = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:2], -1)
+    integers = packed.astype(np.int64) - (1 << (bits - 1))
+    return integers.reshape(len(packed), -1)[:, :inputs], integers.shape[2]
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 128), (8, 64)])
+@pytest.mark.parametrize("inputs", [128, 160])
+def test_blocks_are_rounded_to_within_a_step_and_less_on_average(bits, block, inputs):
+    weight = np.random.default_rng(2).standard_normal((inputs, 24)).astype(np.float32)
+    packed, scale = symmetric_blocks(weight, bits=bits, block=block)
+    integers, size = unpacked(packed, bits, inputs)
+    assert (size, packed.shape[0], packed.shape[1]) == (block, 24, -(-inputs // block))
+    steps = np.abs(np.repeat(scale, block, 1)[:, :inputs])
+    error = integers * np.repeat(scale, block, 1)[:, :inputs] - weight.T
+    assert np.sqrt(np.square(error / steps).mean()) < 0.35  # 0.29 is that of rounding without clipping
+    extremes = np.abs(weight.T[:, : inputs // block * block].reshape(24, -1, block)).max(2)
+    plain = extremes / (2 ** (bits - 1) - 1)
+    assert np.square(error).mean() <= 1.02 * np.square(plain).mean() / 12
+
+
+def test_a_block_of_zeros_stays_zero():
+    packed, scale = symmetric_blocks(np.zeros((32, 2), np.float32), bits=4, block=32)
+    assert np.isfinite(scale).all()
+    assert (unpacked(packed, 4, 32)[0] == 0).all()
