@@ -293,7 +293,11 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "schemes"),
-    [("bucketed", "row w8a8-static-kv8"), ("alibi-window", "static w8a8-dynamic-kv8"), ("two-experts", "row static")],
+    [
+        ("bucketed", "w8a8-dynamic w8a8-static-kv8"),
+        ("alibi-window", "w8a8-static w8a8-dynamic-kv8"),
+        ("two-experts", "w8a8-dynamic w8a8-static"),
+    ],
 )
 def test_fewer_bits_go_with_positions_on_scores_and_with_experts(name, schemes, tmp_path):
     config = VARIANTS[name]
