@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def copy(tmp_path):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tmp_path / name)
     environment = tmp_path / ".venv"
-    subprocess.run(["python", "-m", "venv", "--without-pip", environment], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, capture_output=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     options = ("--no-index", "--no-deps", "--no-build-isolation", "--editable")
@@ -51,7 +52,7 @@ def copy(tmp_path):
 def test_every_verb_of_the_readme_exists():
     verbs = {match for _, text in blocks() for match in re.findall(r"^glossa ([a-z-]+)", text, re.MULTILINE)}
     assert verbs >= {"train", "export", "serve", "translate", "attend", "bench"}
-    shown = run_alone("python", "-m", "cli.main", "--help", directory=ROOT).stdout
+    shown = run_alone(sys.executable, "-m", "cli.main", "--help", directory=ROOT).stdout
     assert [verb for verb in sorted(verbs) if f" {verb} " not in shown] == []
 
 

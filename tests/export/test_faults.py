@@ -15,7 +15,7 @@ from export.export_errors import ParityError
 from export.passes.calibrate import calibrate
 from export.passes.integer_weights import symmetric_columns
 from export.passes.quantization_scheme import SCHEMES
-from export.variants import save_variant
+from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import tiny_config, tiny_model
@@ -956,17 +956,17 @@ def test_the_whole_verification_refuses_a_fault(kind, architecture, role, fault,
 
 
 @pytest.fixture(scope="module")
-def quantized(models, traced, tmp_path_factory):
+def quantized(models, tmp_path_factory):
     """Directory, variant, model and samples of a scheme of the translation model."""
     model, made = models["encoder_decoder"], {}
     samples = sample_inputs(model.config)
     ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True)))
+    traced = trace_model(model)
 
     def of(scheme):
         if scheme not in made:
             directory = tmp_path_factory.mktemp("schemes") / scheme
-            graphs = traced(model)
-            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=graphs)
+            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
         return *made[scheme], model, samples
 
     return of
