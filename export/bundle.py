@@ -1,21 +1,22 @@
-"""The bundle: a directory that a server can trust. What its manifest says, how it is read and written safely.
+"""Bundle directories: reading, verifying and writing them safely.
 
-A bundle holds `manifest.json`, `tokenizer.json` and the graphs of each precision. The manifest is written last and the
-directory renamed into place afterwards, so a directory without a manifest is not a bundle. Everything is checked before
-a byte reaches another library: regular files only (no symbolic or hard links, pipes or devices), no path outside the
-directory, no file the manifest does not list, sizes and SHA-256 of the very file that was opened.
+A bundle holds `manifest.json`, `tokenizer.json` and the graphs of each precision. `write_bundle` writes the manifest
+last and then renames the directory into place, so a directory without a manifest is not a bundle. Every file is checked
+before its bytes reach another library: only regular files (no symbolic or hard links, pipes or devices), no path
+outside the directory, no file missing from the manifest, and the size and SHA-256 of the opened file itself.
 
-Standard library only: servers import this module where torch, onnx and numpy are not installed. It never opens a graph.
+This module uses the standard library only, because servers import it without torch, onnx or numpy installed. It never
+opens a graph.
 
-    BundleError               what failed; the message names file, expected, actual and fix
+    BundleError               base class; the message names file, expected and actual value, and the fix
     ├── NotABundleError       no manifest.json
-    ├── ManifestError         the manifest is not JSON, or not of this form
-    ├── ShortlistError        the same of a shortlist
-    ├── VersionError          a manifest of another format version
+    ├── ManifestError         the manifest is not JSON or does not match the schema
+    ├── ShortlistError        the shortlist is not JSON or does not match the schema
+    ├── VersionError          the manifest has an unsupported format version
     ├── NotVerifiedError      the parity report is missing or has a failed check
-    ├── UnsafeFileError       a link, a device, a path that leaves the directory
+    ├── UnsafeFileError       a link, a device, or a path that leaves the directory
     ├── DamagedFileError      missing, unlisted, wrong size or wrong digest
-    └── BundleExistsError     the place to write to is taken
+    └── BundleExistsError     the output path already exists
 """
 
 from __future__ import annotations
@@ -113,13 +114,13 @@ __all__ = [
     "write_bundle",
 ]
 
-MAX_MANIFEST_BYTES = 4 << 20  # a real one has some 20 kB
-MAX_SHORTLIST_BYTES = 64 << 20  # a real one has some 20 bytes per token of a source token's list
+MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
+MAX_SHORTLIST_BYTES = 64 << 20  # a typical shortlist has about 20 bytes per target token in a source token's list
 
-# How graphs are run. Verification proves a graph under these settings and no others; a server uses the same.
-SESSION_THREADS = 1  # intra-op; one engine per core beats several threads on one step
+# Session settings. Verification covers graphs under exactly these settings, and servers use the same.
+SESSION_THREADS = 1  # intra-op; one engine per core is faster than several threads per step
 SESSION_OPTIMIZATION = "ORT_ENABLE_ALL"
-SESSION_MEM_PATTERN = False  # it plans memory for one shape; every step may have another
+SESSION_MEM_PATTERN = False  # it plans memory for one shape, but shapes may differ between steps
 SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
     {
         # The fused kernel is a scalar loop on CPUs (84 against 14 microseconds at 32x512) and computes E[x²]-mean².
@@ -127,10 +128,10 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
         "session.intra_op.allow_spinning": "0",
     }
 )
-# Sources and first blocks are padded to a multiple of it, so that the bits of a row do not depend on the rows beside
-# it: kernels compute a remainder of one row in another order.
+# Sources and first blocks are padded to a multiple of PAD_MULTIPLE, so that the bits of a row do not depend on the
+# other rows of its batch: kernels compute a single remaining row in a different order.
 PAD_MULTIPLE = 16
-WORD_MULTIPLE = 64  # of the room for a row's own words: any other changes the last bits of their softmax
+WORD_MULTIPLE = 64  # shortlist capacities are a multiple of this; other sizes change the last bits of the softmax
 
 
 class BundleError(Exception):
@@ -174,14 +175,17 @@ class BundleExistsError(BundleError): ...
 
 
 def load_bundle(path: Path) -> Manifest:
-    """The manifest of a bundle whose every file was checked. Raises BundleError."""
+    """Check every file of the bundle at `path` and return its manifest. Raises BundleError."""
     manifest = load_manifest(path)
     verify_files(path, manifest)
     return manifest
 
 
 def load_manifest(path: Path) -> Manifest:
-    """The manifest of the bundle at `path`: form, version, consistency. Hashes nothing. Raises BundleError."""
+    """Return the manifest of the bundle at `path` after checking schema, version and consistency.
+
+    Hashes no files. Raises BundleError.
+    """
     file = Path(path) / MANIFEST
     with _directory(Path(path)) as root:
         try:
@@ -215,7 +219,7 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def verify_files(path: Path, manifest: Manifest) -> None:
-    """Every file is there, is a plain file, has its size and digest, and there is no other. Raises BundleError."""
+    """Check that exactly the listed files exist, as regular files with their size and digest. Raises BundleError."""
     path = Path(path)
     again = "copy the bundle again from where it is whole, or export it again"
     with _directory(path) as root:
@@ -244,9 +248,9 @@ def verify_files(path: Path, manifest: Manifest) -> None:
 
 
 def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
-    """The shortlist in a file of a bundle: `path / manifest.shortlist`. Raises BundleError.
+    """Return the shortlist in a bundle file, `path / manifest.shortlist`. Raises BundleError.
 
-    vocab_size: no id may reach it; None: any id is good.
+    vocab_size: exclusive upper bound of the ids; None disables that check.
     """
     file = Path(file)
     again = "export the bundle again, or copy it again from where it is whole"
@@ -268,7 +272,7 @@ def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
 
 @contextlib.contextmanager
 def _directory(path: Path) -> Iterator[int]:
-    """A descriptor of the bundle's directory, which may itself be reached through a link, such as `current`."""
+    """Yield a descriptor of the bundle's directory; the directory path itself may be a link, such as `current`."""
     try:
         root = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -282,7 +286,7 @@ def _directory(path: Path) -> Iterator[int]:
 
 
 def _open_regular(root: int, name: str, path: Path) -> io.BufferedReader:
-    """Opens `name` below the directory `root` component by component, following no link; `path` is for messages."""
+    """Open `name` below the directory `root` component by component, following no link; `path` is for messages."""
     copy = "replace it by a plain file, for example with `cp -rL --no-preserve=links`"
     *parents, last = name.split("/")
     with contextlib.ExitStack() as opened:
@@ -291,7 +295,7 @@ def _open_regular(root: int, name: str, path: Path) -> io.BufferedReader:
             for parent in parents:
                 here = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
                 opened.callback(os.close, here)
-            # Not blocking: a named pipe would otherwise wait for ever.
+            # Non-blocking, because opening a named pipe would otherwise wait forever.
             file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
         except FileNotFoundError:
             raise
@@ -310,7 +314,7 @@ def _open_regular(root: int, name: str, path: Path) -> io.BufferedReader:
 
 
 def _walk(root: int, path: Path) -> Iterator[str]:
-    """Names of everything in the bundle that is not a directory; links count as files, also those to directories."""
+    """Yield the names of all non-directories in the bundle. Links count as files, including links to directories."""
     for folder, folders, files, here in os.fwalk(".", dir_fd=root, follow_symlinks=False):
         links = [name for name in folders if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)]
         for name in [*files, *links]:
@@ -333,11 +337,11 @@ def _check_parity(manifest: Manifest, file: Path) -> None:
 
 
 def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool = False) -> Manifest:
-    """Lets `build` fill a hidden directory beside `path`, then adds the manifest and renames it into place.
+    """Let `build` fill a hidden directory beside `path`, then add the manifest and rename the directory into place.
 
-    build(directory) writes every file but the manifest and returns the manifest, whose `files` are filled in here.
-    Whatever `build` raises passes through, and nothing is left behind. With `replace` an earlier bundle at `path` is
-    moved aside first and deleted last. Raises BundleExistsError, or any BundleError that reading the result raises.
+    build(directory) writes every file except the manifest and returns the manifest; this function fills in its `files`.
+    Exceptions from `build` propagate, and no files remain. With `replace`, an earlier bundle at `path` is moved aside
+    first and deleted last. Raises BundleExistsError, or any BundleError from reading the result.
     """
     path = Path(path)
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
@@ -373,7 +377,7 @@ def _digest(file: Path) -> FileDigest:
 
 
 def _sync(path: Path) -> None:
-    """Files first, then the directories that name them, so that a power cut leaves all of it or none."""
+    """Sync files first, then the directories that name them, so that a power failure leaves either all or none."""
     for file in sorted(path.rglob("*"), key=lambda file: -len(file.parts)):
         _sync_one(file)
     _sync_one(path)

@@ -1,7 +1,7 @@
-"""The errors of an export.
+"""Export errors.
 
-ExportError          the model cannot be exported, or the trace is not what it must be
-└── ParityError      the graphs do not compute what the model does; `report` holds every check
+ExportError          the model cannot be exported, or its trace has the wrong structure
+└── ParityError      the graphs do not compute what the model computes; `report` holds every check
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class ExportError(Exception):
 
 
 class ParityError(ExportError):
-    """The graphs do not compute what the model does."""
+    """The graphs do not compute what the model computes."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         failed = [check for check in report["checks"] if not check["passed"]]

@@ -1,6 +1,6 @@
-"""The structure of a traced and optimised graph: which nodes it must have, and how often.
+"""Structural checks of traced and optimized graphs: required nodes and their counts.
 
-What the graphs compute is checked by `export.verification`.
+`export.verification` checks what the graphs compute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from model.recurrent import state_names
 
 
 def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
-    """What a trace or a pass could get wrong in silence, of an encoder alone. Raises ExportError."""
+    """Check the graph of an encoder-only model for silent tracing and pass errors. Raises ExportError."""
     config, is_one_node = model.config, attends_in_one_node(model)
     can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
     layers, weights = config.num_encoder_layers, int(model.attention is not None)
@@ -41,8 +41,8 @@ def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
 
 
 def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
-    """Raises ExportError unless there are so many nodes of these kinds, of the attention nodes so many with packed
-    query, key and value, and no functions."""
+    """Check the number of nodes of each type, the number of attention nodes with packed query, key and value, and that
+    the graph has no functions. Raises ExportError."""
     operators = Counter(node.op_type for node in graph.graph.node)
     found = sum(node.op_type == "GroupQueryAttention" and not node.input[1] for node in graph.graph.node)
     counts = {f"{name} nodes": (operators[name], expected) for name, expected in nodes.items()}
@@ -54,14 +54,14 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
 
 
 def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
-    """What a trace or a pass could get wrong in silence; is_half: of a model in half precision. Raises ExportError."""
+    """Check a graph for silent tracing and pass errors; is_half: the model is in half precision. Raises ExportError."""
     if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
         return
     if config.is_recurrent:
         _check_recurrent_graph(graph, role, config)
         return
-    # What happens to queries or keys outside the operator keeps them apart.
+    # Operations on queries or keys outside the operator prevent packing.
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
     nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
     if role == "decode":
@@ -72,7 +72,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         packable = 0 if is_apart else config.num_decoder_layers - compressed
     elif role == "align":
         softmaxes = 2 * config.num_decoder_layers
-        blocks -= 1  # nothing behind the last layer's attention is computed
+        blocks -= 1  # nothing after the last layer's attention is computed
     elif role == "attend":
         softmaxes = sum(seen.layers for seen in seen_attention(config))
         own, theirs = int(config.has_decoder) * blocks, int(config.has_encoder) * config.num_encoder_layers
@@ -112,7 +112,10 @@ def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -
 
 
 def _is_read_first(graph: ModelProto, name: str) -> bool:
-    """Whether present.NAME may be written where past.NAME lies: one node reads that, and what is written needs it."""
+    """Report whether present.NAME may share memory with past.NAME.
+
+    That requires that exactly one node reads past.NAME and that present.NAME depends on this node.
+    """
     readers = [node for node in graph.graph.node if f"past.{name}" in node.input]
     if len(readers) != 1:
         return False
@@ -128,7 +131,7 @@ def _is_read_first(graph: ModelProto, name: str) -> bool:
 
 
 def _check_logits(graph: ModelProto) -> None:
-    """Raises ExportError unless the head's products are made float32, if they are not: of the type of its weights."""
+    """Raise ExportError unless the head's products are float32, by a cast or by the type of the head's weights."""
     makers = makers_of(graph.graph)
     types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
     head = makers["logits"]

@@ -1,7 +1,7 @@
 """The manifest of a bundle and its shortlist: the dataclasses that mirror their JSON.
 
-`export.manifest_parser` reads and checks them; the rest of the project imports them from `export.bundle`. Standard
-library only.
+`export.manifest_parser` reads and checks them; the rest of the project imports them from `export.bundle`. This module
+uses the standard library only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ FORMAT_VERSION = 9
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
-LEAST_WORDS = 4  # of every source token
-MOST_WORDS = 256  # of an answer: BLEU 23.01 on Tatoeba en-de, 22.93 with 192, 23.03 without a bound (989 at most)
+LEAST_WORDS = 4  # candidates kept for every source token
+MOST_WORDS = 256  # tokens in a shortlist: BLEU 23.01 on Tatoeba en-de, 22.93 with 192, 23.03 unbounded (989 at most)
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*\.(?:json|onnx|data)")
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
@@ -33,13 +33,14 @@ class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
-    `stride` of s its growing axis has one place for every s positions, rounded up.
-    cross_kv: `encode` writes NAME and `decode` reads it; its first states of a recurrent decoder have no source axis.
-    recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, in the same memory too: it
-    has read the one before it writes the other. What is there at position 0 does not matter.
-    shortlist: `project_shortlist` writes NAME, `shortlist_logprobs` reads it; its growing axis is the shortlist.
-    Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may insist on handing through a
-    cache that it only reads.
+    `stride` of s its growing axis has one entry for every s positions, rounded up.
+    cross_kv: `encode` writes NAME and `decode` reads it. The initial states of a recurrent decoder are of this kind and
+    have no source axis.
+    recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, also in the same memory: it
+    reads the old value before it writes the new one. The content at position 0 does not matter.
+    shortlist: `project_shortlist` writes NAME and `shortlist_logprobs` reads it; its growing axis is the shortlist.
+    Any output "ANYTHING.NAME" of `decode` is bound to that memory too: an operator may require a read-only cache to be
+    an output as well.
     """
 
     name: str
@@ -49,7 +50,7 @@ class StateSpec:
     stride: int = 1
 
     def places(self, positions: int) -> int:
-        """Of the growing axis, that so many positions take."""
+        """Return the length of the growing axis for a number of positions."""
         return -(-positions // self.stride)
 
 
@@ -63,31 +64,31 @@ class GraphSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """How a variant with fewer bits computes."""
+    """The quantization of a variant."""
 
-    scheme: str  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for all of the following
+    scheme: str  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for the combination of all other fields
     weight_bits: int
-    block_size: int  # inputs that share a scale; 0: all of an output's
+    block_size: int  # inputs that share a scale; 0: all inputs of an output channel
     activations: Literal["dynamic", "static", "block"]  # what shares a scale: a row, a product, a block
     kv_cache: Literal["float32", "int8"]
-    batch_invariant: bool  # an answer is the same, bit for bit, alone and in any batch
+    batch_invariant: bool  # a request's result has the same bits in every batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeMeasurement:
-    """What an exporter measured of one form, to choose among several; fp32 stands beside them. None: not of such a
-    model, or not without references."""
+    """The exporter's measurements of one scheme, used to choose among several; fp32 is listed with them. None: not
+    applicable to the model, or no references available."""
 
     scheme: str
-    evaluation_samples: int  # that were answered, or texts that were read
+    evaluation_samples: int  # texts with a generated answer, or texts scored
     exact_match: float | None  # share of greedy answers equal to those of fp32
     bleu: float | None  # against references
-    bleu_loss: float | None  # fp32 minus this
-    nats_per_token: float | None  # of texts, for models that continue them
-    nats_loss: float | None  # this minus fp32
-    equal_tokens: float | None  # share of best next tokens equal to those of fp32, the text before them given
-    tokens_per_s: float  # of decode steps of 32 rows
-    single_stream_tokens_per_s: float  # of one row
+    bleu_loss: float | None  # fp32 minus this scheme
+    nats_per_token: float | None  # of given texts, for decoder-only models
+    nats_loss: float | None  # this scheme minus fp32
+    equal_tokens: float | None  # share of most likely next tokens equal to those of fp32, given the same preceding text
+    tokens_per_s: float  # of decode steps with 32 rows
+    single_stream_tokens_per_s: float  # of decode steps with one row
     chosen: bool
 
 
@@ -106,13 +107,13 @@ class Variant:
 class Limits:
     vocab_size: int
     max_source_len: int  # tokens, end token included; 0: the model has no source
-    max_target_len: int  # positions of the decoder: prompt and new tokens together; 0: the model has no decoder
+    max_target_len: int  # decoder positions, prompt and new tokens together; 0: the model has no decoder
     max_block: int  # tokens of one `decode` call: 1, or 0 for any number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Special ids; some may coincide. extra_eos: other tokens that end an answer as eos does."""
+    """Special ids; some may coincide. extra_eos: other tokens that end a response as eos does."""
 
     pad: int
     bos: int
@@ -122,7 +123,7 @@ class Tokens:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """All that end an answer."""
+        """All ids that end a response."""
         return self.eos, *self.extra_eos
 
 
@@ -131,11 +132,10 @@ SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokenTemplate:
-    """What stands around the ids of a text: ids, and SOURCE_LANGUAGE and TARGET_LANGUAGE for those of the languages
-    that a request names. The decoder reads `target_prefix` first; of a model without a source it precedes every
-    prompt.
+    """Special tokens around the ids of a text: ids, and SOURCE_LANGUAGE and TARGET_LANGUAGE for the languages that a
+    request names. The decoder reads `target_prefix` first; for a decoder-only model it precedes every prompt.
 
-    languages: the id of each code; none, where requests name no languages.
+    languages: the id of each language code; empty when requests name no languages.
     """
 
     source_prefix: tuple[int | str, ...] = ()
@@ -150,36 +150,36 @@ class SpecialTokenTemplate:
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentSpec:
-    """What `align` tells of: every head of every decoder layer."""
+    """The output of `align`: the attention weights of every head of every decoder layer."""
 
     layers: int
     heads: int
-    default_layer: int  # the first is 1
+    default_layer: int  # 1-based
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """What `encode` tells of a text beside the state of each token."""
+    """Outputs of `encode` for a text besides the state of each token."""
 
     width: int  # of a state
-    has_pooler: bool = False  # "pooled": one vector of the text
-    mask: int | None = None  # the token that may be filled: "place_logprobs" of the places that "places" names
+    has_pooler: bool = False  # "pooled": one vector per text
+    mask: int | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
     labels: tuple[str, ...] = ()  # of "label_logits"
-    multi_label: bool = False  # each label has a probability of its own (sigmoid), instead of all together (softmax)
-    has_token_weights: bool = False  # "token_weights": how much each token had to say about the labels
+    multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels
+    has_token_weights: bool = False  # "token_weights": the weight of each token in the label decision
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoldenVector:
-    """The mean of the states of a text over its tokens, as one variant computes it."""
+    """The mean token state of a text, as one variant computes it."""
 
     values: tuple[float, ...]
-    tolerance: float  # of the largest difference on another machine, as a share of the largest value
+    tolerance: float  # largest difference allowed on another machine, relative to the largest value
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaps:
-    """What the output "KIND_attention" of `attend` tells: every head of so many layers."""
+    """The output "KIND_attention" of `attend`: every head of this number of layers."""
 
     kind: AttentionKind
     layers: int
@@ -188,9 +188,9 @@ class AttentionMaps:
 
 @dataclass(frozen=True, kw_only=True)
 class Golden:
-    """A question and its greedy answer, end token included: repeated by a server before it says it is ready.
+    """A sample request and its greedy response, end token included. A server repeats it before it reports ready.
 
-    A model without a decoder has no prompt and no output, but by precision what it makes of the source.
+    A model without a decoder has no prompt and no output; it has the golden vector of the source for each precision.
     """
 
     source: tuple[int, ...]
@@ -221,11 +221,10 @@ class Manifest:
     parity: dict[str, Any]
     created: str  # ISO 8601, UTC
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
-    encoding: Encoding | None = None  # None: no variant has an `encode` graph, or nothing is known of its states
+    encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description
     attention_maps: tuple[AttentionMaps, ...] = ()  # (): no variant has an `attend` graph
-    shortlist: str = (
-        ""  # a file of `files`; "": none, and no variant has the graphs `project_shortlist` and `shortlist_logprobs`
-    )
+    # A path in `files`; "": no shortlist, and no variant has the graphs `project_shortlist` and `shortlist_logprobs`.
+    shortlist: str = ""
     files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
 
     def variant(self, precision: str) -> Variant:
@@ -240,18 +239,21 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Shortlist:
-    """shortlist.json: the target tokens that are worth a look, given the source.
+    """shortlist.json: the candidate target tokens, given the source.
 
-    An answer restricted to them is chosen among hundreds of tokens instead of the whole vocabulary.
+    A response restricted to them is chosen among hundreds of tokens instead of the whole vocabulary.
     """
 
     always: tuple[int, ...]
     by_source: dict[int, tuple[int, ...]]  # of a source token, best first
 
     def allowed(self, source: Sequence[int], given: Iterable[int] = (), most: int = MOST_WORDS) -> frozenset[int]:
-        """What an answer to `source` may consist of: what is always allowed or given, the source's tokens themselves,
-        because names and numbers are copied, and what these tokens stand for: of all of them the best, then of all of
-        them the second best, …, while there are fewer than `most` altogether; of long sources LEAST_WORDS of each."""
+        """Return the target tokens allowed for `source`.
+
+        The result holds the always allowed tokens, `given`, and the source's own tokens, because names and numbers are
+        copied. It then adds candidates of the source tokens by rank, the best of each first, then the second best of
+        each, …, while it has fewer than `most` tokens; long sources get at least LEAST_WORDS candidates for each token.
+        """
         found = {*self.always, *source, *given}
         lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
         for place, ranked in enumerate(itertools.zip_longest(*lists)):

@@ -1,4 +1,4 @@
-"""The entries of a manifest that follow from a model's configuration."""
+"""Manifest entries derived from a model's configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from model.config import ModelConfig
 
 
 def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
-    """All of them, by the names of a `Manifest`'s fields; attention: whether the bundle has graphs that return it."""
+    """Return all entries by `Manifest` field name; attention: whether the bundle has graphs that return attention."""
     return {
         "architecture": config.architecture,
         "task": task_of(config),
@@ -35,14 +35,14 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
 
 
 def task_of(config: ModelConfig) -> Task:
-    """What a model is for."""
+    """Return the task of a model."""
     if not config.has_decoder:
         return "encoding"
     return "translation" if config.has_encoder else "generation"
 
 
 def encoding_of(config: ModelConfig) -> Encoding:
-    """What is told of a source beside its states; of a model that translates, nothing."""
+    """Return the encoder outputs besides the states; encoder-decoder models have none."""
     return Encoding(
         width=config.source_dim if config.is_recurrent else config.d_model,
         has_pooler=config.pooler != "none",
@@ -54,14 +54,14 @@ def encoding_of(config: ModelConfig) -> Encoding:
 
 
 def tokens_of(config: ModelConfig) -> Tokens:
-    """The special ids of a model."""
+    """Return the special ids of a model."""
     return Tokens(
         pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, extra_eos=config.extra_eos_ids
     )
 
 
 def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
-    """What stands around the model's texts, as a manifest tells it."""
+    """Return the special-token template of the model's texts for the manifest."""
     template = config.template
     told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     parts = {
@@ -72,8 +72,11 @@ def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
 
 
 def alignment_of(config: ModelConfig) -> AlignmentSpec:
-    """What `align` tells of a model, and the layer that aligns words best: the last but one (Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models"), where there are enough layers to speak of one."""
+    """Return what `align` returns for a model, and the default layer for word alignment.
+
+    The default is the penultimate layer (Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+    Models"), if the model has more than one.
+    """
     if config.is_recurrent:
         return AlignmentSpec(layers=1, heads=1, default_layer=1)
     layers = config.num_decoder_layers

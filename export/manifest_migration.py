@@ -1,12 +1,12 @@
 """Manifests of earlier format versions: pure functions from JSON values to JSON values of the next version.
 
 A server reads the formats of the two releases before its own. Files of a bundle are never changed: a migration renames
-keys and values of `manifest.json`, and names of ONNX tensors stay what the graphs say. Checks are the business of
-`export.manifest`, which parses the result, so a migration leaves whatever it does not recognise as it is.
+keys and values of `manifest.json`, and ONNX tensors keep the names that the graphs use. `export.manifest` parses and
+checks the result, so a migration leaves unknown values unchanged.
 
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
 
-Standard library only.
+This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTIVATIONS_OF_8: Mapping[str, str] = {"row": "dynamic"}
 
 
 def from_8(manifest: Json) -> Json:
-    """Format 8 as format 9. The argument is not changed."""
+    """Return a format 8 manifest in format 9, without changing the argument."""
     result = _renamed(manifest, {"framing": "template", "attention": "alignment", "seen": "attention_maps"})
     result = _inside(result, "template", lambda template: _renamed(template, TEMPLATE_OF_8))
     result = _inside(result, "tokens", lambda tokens: _renamed(tokens, {"more_eos": "extra_eos"}))
@@ -73,11 +73,11 @@ def _measurement_from_8(measured: Json) -> Json:
     return _with(_renamed(measured, names), "scheme", SCHEMES_OF_8)
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8}  # by the version that each one reads
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8}  # by source version
 
 
 def migrated(manifest: Json, version: int) -> Json:
-    """The manifest of a known earlier `version`, one of `MIGRATIONS`, as the current one."""
+    """Convert a manifest of an earlier `version`, one of `MIGRATIONS`, to the current format."""
     while version in MIGRATIONS:
         manifest = MIGRATIONS[version](manifest)
         version = manifest["format_version"]
@@ -85,24 +85,24 @@ def migrated(manifest: Json, version: int) -> Json:
 
 
 def _renamed(values: Json, names: Mapping[str, str]) -> Json:
-    """Other keys for some, in the same order. A new key that is there already keeps its place and its old twin."""
+    """Rename some keys and keep the order. An existing new key keeps its position, and the old key stays too."""
     return {names[key] if key in names and names[key] not in values else key: value for key, value in values.items()}
 
 
 def _with(values: Json, key: str, names: Mapping[str, str]) -> Json:
-    """Another value for one key."""
+    """Map the value of one key."""
     value = values.get(key)
     return {**values, key: names[value]} if isinstance(value, str) and value in names else values
 
 
 def _inside(values: Json, key: str, change: Callable[[Json], Json]) -> Json:
-    """Another object for one key, where it holds an object."""
+    """Transform the value of one key if it is an object."""
     value = values.get(key)
     return {**values, key: change(value)} if isinstance(value, dict) else values
 
 
 def _each(values: Json, key: str, change: Callable[[Json], Json]) -> Json:
-    """Other objects in the list of one key, where it holds a list."""
+    """Transform the objects in the list of one key if it is a list."""
     value = values.get(key)
     if not isinstance(value, list):
         return values

@@ -1,8 +1,8 @@
-"""The strict way from JSON to a manifest and its shortlist.
+"""Strict parser from JSON to a manifest and its shortlist.
 
-Nothing is guessed: an unknown key, a missing one, a value of another type or a name that no graph has is an error that
-names its place. Files are the business of `export.bundle`, earlier formats that of `export.manifest_migration`.
-Standard library only.
+The parser guesses nothing: an unknown key, a missing key, a value of the wrong type or a name that no graph has is an
+error that names its location. `export.bundle` handles files, `export.manifest_migration` earlier formats. This module
+uses the standard library only.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from export.manifest import (
 
 
 class SchemaError(ValueError):
-    """A value in a file of a bundle: where it stands and what is wrong."""
+    """An invalid value in a bundle file: its location and the problem."""
 
 
 def parse_json(text: bytes) -> dict[str, Any]:
-    """Strictly: one object, no key twice, no NaN. Raises SchemaError."""
+    """Parse one JSON object strictly: no duplicate keys, no NaN. Raises SchemaError."""
     try:
         values = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and endless digits are ValueErrors too
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and overlong integers are ValueErrors too
         raise SchemaError(f"is not JSON ({error})") from None
     if not isinstance(values, dict):
         raise SchemaError(f"is not a JSON object but {type(values).__name__}")
@@ -44,14 +44,14 @@ def parse_json(text: bytes) -> dict[str, Any]:
 
 
 def parse_manifest(values: dict[str, Any]) -> Manifest:
-    """The manifest of this format version in JSON values. Raises SchemaError."""
+    """Return the manifest in JSON values of the current format version. Raises SchemaError."""
     manifest: Manifest = _parse(Manifest, values, "")
     _check(manifest)
     return manifest
 
 
 def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Shortlist:
-    """The shortlist in JSON values, of ids below `vocab_size` where that is known. Raises SchemaError."""
+    """Return the shortlist in JSON values; if `vocab_size` is given, ids must be below it. Raises SchemaError."""
     limit = 1 << 31 if vocab_size is None else vocab_size
 
     def ids(value: Any, where: str) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ def _no_constant(name: str) -> float:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises SchemaError."""
+    """Return `value` as the type `kind`: a dataclass, tuple, dict, literal, union or plain type. Raises SchemaError."""
     origin, arguments = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _parse_fields(kind, value, where)
@@ -121,7 +121,7 @@ def _parse_fields(kind: Any, value: Any, where: str) -> Any:
 
 
 def _check(manifest: Manifest) -> None:
-    """What the types do not say. Raises SchemaError."""
+    """Check constraints that the types do not express. Raises SchemaError."""
     for name, digest in manifest.files.items():
         if not FILE_NAME.fullmatch(name) or name == MANIFEST:
             raise SchemaError(
@@ -210,7 +210,7 @@ def _check_attention_maps(manifest: Manifest) -> None:
             raise SchemaError(f"variants {variant.precision}: attend must tell {', '.join(kinds)}, got {graph.outputs}")
 
 
-MOST = (1 << 31) - 1  # of a number that is told to clients
+MOST = (1 << 31) - 1  # of a number that clients receive
 
 
 def _check_encoding(manifest: Manifest) -> None:

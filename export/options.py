@@ -1,4 +1,4 @@
-"""The options of an export, and the combinations of options and models that are refused before anything is traced."""
+"""Export options, and the checks that reject invalid combinations of options and models before tracing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from model.architectures import Model
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 
-# Candidates when no scheme is named. Blocks of 8 bits are for one to four rows, and with larger blocks of 4 bits
-# answers depend on the batch.
+# Candidates when the options name no scheme. 8-bit blocks are for one to four rows; with larger 4-bit blocks, results
+# depend on the batch.
 AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
     "int8": ("w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8"),
     "int4": ("w4-block32",),
@@ -23,12 +23,13 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOptions:
-    """How the schemes of int8 and int4 are chosen.
+    """Selection of the int8 and int4 schemes.
 
     scheme: a name in `export.passes.quantization_scheme.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`.
-    development: text on which schemes are compared; None if there is none. calibration: pairs of source and target
-    text, the source empty for models without one; if empty, the development text is used. max_loss: see
-    `export.select_scheme.select_scheme`.
+    development: text on which schemes are compared; None if there is none.
+    calibration: pairs of source and target text, the source empty for models without one; if empty, the development
+    text is used.
+    max_loss: see `export.select_scheme.select_scheme`.
     """
 
     scheme: str = "auto"
@@ -45,7 +46,7 @@ def check_options(
     attention: bool,
     has_shortlist: bool,
 ) -> None:
-    """Refuses what a model of this kind cannot have. Raises ExportError."""
+    """Reject options that a model of this kind does not support. Raises ExportError."""
     if not config.has_decoder and (
         "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
     ):
@@ -72,7 +73,7 @@ def check_options(
 
 
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
-    """Refuses what the operators or the service could not run. Raises ExportError."""
+    """Reject models that the operators or the service cannot run. Raises ExportError."""
     config = model.config
     if config.is_recurrent:
         if config.score != "none" and config.source_dim % HEAD_DIM_MULTIPLE:
@@ -92,7 +93,7 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
 
 
 def check_quantization(precisions: Sequence[Precision], quantization: QuantizationOptions) -> None:
-    """Refuses precisions and a scheme that do not fit together. Raises ExportError."""
+    """Reject inconsistent precisions and scheme. Raises ExportError."""
     if not precisions or len(set(precisions)) != len(precisions):
         raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
     if quantization.scheme == "auto":
@@ -110,12 +111,15 @@ def check_quantization(precisions: Sequence[Precision], quantization: Quantizati
 
 
 def is_for_encoders(scheme: str) -> bool:
-    """Whether a scheme is more than another name for "w8a8-dynamic" or "w8a8-static" where there is no decoder."""
+    """Report whether a scheme is distinct for encoder-only models.
+
+    All other schemes equal "w8a8-dynamic" or "w8a8-static" there.
+    """
     return SCHEMES[scheme].activations in ("dynamic", "static") and not SCHEMES[scheme].has_int8_cache
 
 
 def scheme_names(precision: Precision, scheme: str, config: ModelConfig) -> tuple[str, ...]:
-    """The schemes of a precision that are measured: the one named, if it is one of this precision."""
+    """Return the schemes of a precision to measure: only the named scheme, if it belongs to this precision."""
     if scheme in SCHEMES and SCHEMES[scheme].precision == precision:
         return (scheme,)
     has_problem = bool(int8_cache_problem(config))
@@ -123,8 +127,10 @@ def scheme_names(precision: Precision, scheme: str, config: ModelConfig) -> tupl
 
 
 def int8_cache_problem(config: ModelConfig) -> str:
-    """Why the keys and values of a model cannot be kept in int8; "" if they can. What calibration sees of them is what
-    leaves their product, and some are changed afterwards."""
+    """Return the reason why a model's keys and values cannot be kept in int8; "" if they can.
+
+    Calibration observes keys and values at the output of their product, and some models change them afterwards.
+    """
     if config.is_recurrent or not config.has_decoder:
         kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
         return f"and {kind} has none"

@@ -1,6 +1,6 @@
-"""The speed of quantization schemes: decode steps, or texts that an encoder reads, in tokens per second.
+"""Speed of quantization schemes: decode steps, or encoder passes over texts, in tokens per second.
 
-Nothing here looks at answers: `export.select_scheme` does, and chooses.
+This module does not evaluate responses: `export.select_scheme` does, and selects the scheme.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, r
 from export.verification.inputs import Ids
 from model.config import ModelConfig
 
-ROWS = 32  # answered together, and of the steps whose speed counts
+ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
 TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
-TIMED_LEAST, TIMED_S = 3, 10.0  # of the rounds, those that a slow machine is given after so many seconds
+TIMED_LEAST, TIMED_S = 3, 10.0  # minimum number of rounds; after it, no round starts later than this
 
 
 class Steps(Graphs, Protocol):
-    """Graphs whose step can be repeated."""
+    """Graphs with a repeatable decode step."""
 
     def step(
         self,
@@ -33,17 +33,17 @@ class Steps(Graphs, Protocol):
         *,
         top_k: int = 1,
     ) -> tuple[Callable[[], None], Prediction]:
-        """A step that can be run again and again, and where its answer will stand."""
+        """Return a function that runs the step any number of times, and the prediction that each run overwrites."""
         ...
 
 
 def measure_speeds(
     graphs: Mapping[str, Steps], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, dict[str, Any]]:
-    """The medians of all schemes, measured in turns: of many rows or the whole batch, and of a single one.
+    """Return the median speeds of all schemes, measured in turns: with many rows or the whole batch, and with one row.
 
-    Decode steps are timed after `sources`; of an encoder alone, reading them. By scheme, the fields of a
-    `SchemeMeasurement`.
+    Decode steps are timed after `sources`; for encoder-only models, encoding the sources is timed. The result holds
+    fields of a `SchemeMeasurement` by scheme.
     """
     if config.has_decoder:
         many, single = (_decode_rates(graphs, sources, rows, config, clock) for rows in (ROWS, 1))
@@ -79,7 +79,7 @@ def _decode_rates(
 def _rates(
     runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Tokens per second by the medians of rounds, of `steps` runs each, that have so many tokens."""
+    """Return tokens per second by the median of rounds; each round has `steps` runs and `tokens` tokens altogether."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     started_s = clock()
     for done in range(TIMED_ROUNDS):

@@ -1,11 +1,11 @@
-"""Selects the quantization scheme of a precision: the fastest whose answers are nearly as good as those of fp32.
+"""Selects the quantization scheme of a precision: the fastest scheme whose quality is close to that of fp32.
 
-Every scheme is measured as it will be served: greedy answers to development sentences, compared with those of fp32 and
-with references, or the cost of given texts token by token for a model that continues them; and the speed of decode
-steps (`export.scheme_speed`). This module neither quantizes (`export.passes.quantize`) nor checks that graphs compute
-what they should (`export.verification`).
+Every scheme is measured as it will be served. Quality is that of greedy responses to development sentences, compared
+with those of fp32 and with references, or, for a decoder-only model, the token-by-token cost of given texts. Speed is
+that of decode steps (`export.scheme_speed`). This module neither quantizes (`export.passes.quantize`) nor checks what
+graphs compute (`export.verification`).
 
-    SchemeSelectionError (ValueError)    there is nothing to measure on, or no scheme is good enough
+    SchemeSelectionError (ValueError)    there is no text to measure on, or no scheme is good enough
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ from model.training.evaluate import bleu
 BASELINE = "fp32"
 MAX_SENTENCES = 1000
 BUDGET_S = 60.0  # for all schemes together
-TOKENS_BESIDE_SOURCE = 16  # new tokens that an answer may have beyond twice its source's
-WINDOW = 64  # tokens of a text that is read
+TOKENS_BESIDE_SOURCE = 16  # new tokens that a response may have beyond twice its source's length
+WINDOW = 64  # tokens of a scored text
 READ_AT_ONCE = 16  # of them, before the others follow one by one
 T = TypeVar("T")
 Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
-# What a scheme may lose against fp32 unless the caller says otherwise. Answers that differ say less than BLEU: of two
-# good translations neither is worse. 0.05 nats are 5 % of perplexity.
-# A reading is one label, one filled mask, or a vector that is not the same one any more.
+# Maximum loss of a scheme against fp32, unless the caller sets one. Differing answers are a weaker signal than BLEU:
+# two different translations may be equally good. 0.05 nats are 5 % of perplexity. A reading is one label, one filled
+# mask, or one vector; vectors differ when their cosine is below SAME_COSINE.
 MAX_LOSS: Mapping[Measure, float] = {
     "BLEU": 0.3,
     "answers that differ": 0.25,
     "readings that differ": 0.05,
     "nats per token": 0.05,
 }
-MASKED_EACH = 7  # a token of so many is hidden, and asked for
+MASKED_EACH = 7  # one token in this many is masked and predicted
 SAME_COSINE = 0.98  # between two vectors of one text
 
 
 class SchemeSelectionError(ValueError):
-    """There is nothing to measure on, or no scheme is good enough."""
+    """There is no text to measure on, or no scheme is good enough."""
 
 
 @dataclass(frozen=True)
 class Development:
-    """Text to measure on, which training has not seen. texts: sources, or what a model without a source continues.
-    references: one a text, or none. languages: what texts and references are written in, where a model
-    has several."""
+    """Text to measure on that training did not use.
+
+    texts: sources, or the texts that a decoder-only model scores. references: one per text, or none. languages: the
+    languages of texts and references, for models with several.
+    """
 
     texts: Sequence[str]
     references: Sequence[str] = ()
@@ -69,7 +71,7 @@ class Development:
 
 
 class Choice(NamedTuple):
-    """The scheme that is taken, and the figures of all that were measured, fp32 first."""
+    """The selected scheme, and the measurements of all schemes, fp32 first."""
 
     scheme: str
     figures: tuple[SchemeMeasurement, ...]
@@ -85,11 +87,11 @@ def select_scheme(
     max_loss: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """The fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
+    """Return the fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
 
-    max_loss: in BLEU points with references; without any the share of answers that differ; nats per token for a model
-    without a source; for one without a decoder the share of what it says that differs. Raises SchemeSelectionError
-    when no scheme is within it, with the figures of each.
+    max_loss: BLEU points with references; without references the share of differing answers; nats per token for a
+    decoder-only model; for an encoder-only model the share of differing outputs. Raises SchemeSelectionError when no
+    scheme is within it, with the measurements of each.
     """
     measure: Measure = "nats per token"
     if not config.has_decoder:
@@ -134,7 +136,7 @@ def _loss(figures: SchemeMeasurement, measure: Measure) -> float:
 
 
 def _told(figures: SchemeMeasurement) -> str:
-    """One scheme's figures for a reader."""
+    """Format the measurements of one scheme for messages."""
     parts = [f"BLEU {figures.bleu:.2f}"] if figures.bleu is not None else []
     if figures.nats_per_token is not None and figures.equal_tokens is not None:
         parts += [f"{figures.nats_per_token:.3f} nats per token", f"{figures.equal_tokens:.1%} of tokens equal"]
@@ -143,16 +145,16 @@ def _told(figures: SchemeMeasurement) -> str:
     return ", ".join([*parts, f"{figures.tokens_per_s:.0f} tokens/s"])
 
 
-# ---- what is asked
+# ---- samples
 
 
 class _Item(NamedTuple):
-    place: int  # among the development texts
+    place: int  # index in the development texts
     ids: Ids  # a source with its end, or a text with its beginning
 
 
 def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig) -> list[list[_Item]]:
-    """Up to ROWS texts of like lengths together, the batches in an order that does not depend on them."""
+    """Return batches of up to ROWS texts of similar lengths; the batch order does not depend on the lengths."""
     items = []
     for place, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
         if config.has_encoder:
@@ -173,7 +175,7 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
 
 
 def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
-    """Pieces of a text that fit a window, each behind what begins a prompt; a token at least is left to be said."""
+    """Split a text into windows, each after the prompt prefix; every window leaves at least one token to predict."""
     size = min(WINDOW, config.max_target_len) - len(config.template.target_prefix)
     pieces = [ids[start : start + size] for start in range(0, len(ids), size)] if size > 0 else []
     windows = [tuple(config.template.wrap_prompt(piece)) for piece in pieces if piece]
@@ -189,7 +191,7 @@ def _measured(
     run: Callable[[Steps, list[_Item]], T],
     clock: Callable[[], float],
 ) -> dict[str, list[T]]:
-    """Results of `run` by scheme and batch, for as many batches as fp32 completes in its share of the budget."""
+    """Return results of `run` by scheme and batch, for as many batches as fp32 completes in its share of the budget."""
     share_s = BUDGET_S / (2 * len(graphs))  # half: other schemes may take longer than fp32, and speed is measured too
     started_s, first = clock(), list[T]()
     for batch in batches:
@@ -204,7 +206,7 @@ def _measured(
     return {BASELINE: first, **others}
 
 
-# ---- how good
+# ---- quality
 
 
 def _answered(
@@ -215,7 +217,7 @@ def _answered(
     config: ModelConfig,
     clock: Callable[[], float],
 ) -> dict[str, Fields]:
-    """Greedy answers to sources, against those of fp32 and against references."""
+    """Compare greedy responses to sources with those of fp32 and with references."""
 
     def run(scheme: Steps, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
@@ -250,7 +252,7 @@ def _answered(
 def _encoded(
     graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, Fields]:
-    """What an encoder alone says of texts against what fp32 says: tokens at masks, labels, or whole vectors."""
+    """Compare the outputs of an encoder-only model with those of fp32: tokens at masks, labels, or whole vectors."""
 
     def run(scheme: Steps, batch: list[_Item]) -> list[Any]:
         sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
@@ -289,21 +291,21 @@ def _hidden_places(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Of two vectors: they point almost the same way."""
+    """Report whether two outputs are equal; vectors are if they point in almost the same direction."""
     if not isinstance(one, np.ndarray):
         return bool(one == other)
     return float(one @ other) >= SAME_COSINE * float(np.linalg.norm(one) * np.linalg.norm(other))
 
 
 class _Reading(NamedTuple):
-    """Of texts that were given: the sum of -log-probability of their tokens, and the tokens that came first instead."""
+    """The summed -log-probability of the tokens of given texts, and the most likely token at each position."""
 
     nats: float
     best: list[int]
 
 
 def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Callable[[], float]) -> dict[str, Fields]:
-    """Texts read with every next token given: what each costs, and which one would have been the answer."""
+    """Score texts with every next token given: the cost of each token, and the most likely token instead."""
     told = _measured(graphs, batches, read_batch, clock)
     best = {name: [token for reading in readings for token in reading.best] for name, readings in told.items()}
     nats = {name: sum(reading.nats for reading in told[name]) / len(best[name]) for name in told}
@@ -320,9 +322,9 @@ def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Ca
 
 
 def read_batch(scheme: Graphs, batch: Sequence[_Item]) -> _Reading:
-    """The first tokens of all texts as prompts, the others one by one; texts that have ended drop off the end."""
+    """Score texts: the first tokens of all as prompts, the others one by one; finished texts drop off the end."""
     texts = sorted((item.ids for item in batch), key=len, reverse=True)
-    place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # of the token that comes next
+    place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # index of the next token
     buffers = scheme.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
     blocks, starts = [list(text[:place]) for text in texts], [0] * len(texts)
     nats, best = 0.0, list[int]()
@@ -338,5 +340,5 @@ def read_batch(scheme: Graphs, batch: Sequence[_Item]) -> _Reading:
 
 
 def _share(some: Sequence[T], wanted: Sequence[T]) -> float:
-    """How many are equal."""
+    """Return the share of equal items, by position."""
     return sum(a == b for a, b in zip(some, wanted, strict=True)) / len(wanted)

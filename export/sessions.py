@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime with the settings of a server: verification proves a graph under these and no others."""
+"""ONNX Runtime sessions with the settings of a server; verification covers graphs under exactly these settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROVIDER = "CPUExecutionProvider"
 
 
 def open_session(file: Path | bytes) -> onnxruntime.InferenceSession:
-    """A session of a graph on the CPU, from a file or from its bytes."""
+    """Open a CPU session of a graph, from a file or from its bytes."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = SESSION_THREADS
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, SESSION_OPTIMIZATION)

@@ -1,15 +1,14 @@
-"""Which target tokens a source can be translated with, learned from parallel text: what `shortlist.json` holds.
+"""Learns from parallel text which target tokens can translate a source: the content of `shortlist.json`.
 
-IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1) over token ids: every
-target token comes from one source token or from none, all of them alike beforehand; expectation maximisation finds how
-probable each target token is, given the source token. A decoder that may only choose among a few hundred probable
-tokens computes nothing else (`export.passes.shortlist`) and cannot wander off. How a shortlist is read is the
-business of
-`export.bundle`.
+The method is IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine Translation", section 4.1) over
+token ids: every target token comes from one source token or from none, with equal prior probability; expectation
+maximization estimates the probability of each target token given the source token. A decoder restricted to a few
+hundred probable tokens computes no other logits (`export.passes.shortlist`) and cannot choose unrelated tokens.
+`export.bundle` reads shortlists.
 
-Work and memory are bounded, whatever the size of the text: see the limits below.
+Work and memory are bounded for any size of the text: see the limits below.
 
-E links: a source position and a target position of one pair; U different (source token, target token) of all links.
+E links: a source position and a target position of one pair; U distinct (source token, target token) of all links.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import numpy as np
 from export.bundle import Shortlist
 from model.tokenizer import Tokenizer
 
-MAX_PAIRS = 50_000  # more sharpen what is known and add rare words only
+MAX_PAIRS = 50_000  # more pairs only sharpen known probabilities and add rare words
 MAX_TOKENS = 100  # of one side; longer pairs align badly and cost the product of their lengths
-MAX_LINKS = 10_000_000  # 0.7 GB while learning from text, 1.3 GB if no two words ever met twice; 20 s
-HELD_OUT = 500  # pairs, at most a tenth, that only measure
+MAX_LINKS = 10_000_000  # 0.7 GB while learning from text, 1.3 GB if no two words ever co-occur twice; 20 s
+HELD_OUT = 500  # pairs for measurement only, at most a tenth
 ITERATIONS = 5  # Model 1 improves little afterwards
 BEST = 50  # target tokens of one source token
 LEAST_PROBABILITY = 1e-3
@@ -37,14 +36,14 @@ Pair = tuple[Sequence[int], Sequence[int]]
 @dataclass(frozen=True, kw_only=True)
 class Learned:
     shortlist: Shortlist
-    pairs: int  # that were learned from
+    pairs: int  # used for learning
     held_out: int
     coverage: float  # share of the tokens of held-out targets that their sources allow; nan when nothing was held out
-    mean_allowed: float  # tokens that a held-out source allows
+    mean_allowed: float  # mean number of tokens that a held-out source allows
 
 
 def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, eos_id: int) -> Learned:
-    """From pairs of source and target text; of many, from a part that is always the same and comes from everywhere.
+    """Learn from pairs of source and target text; large inputs are reduced to a deterministic sample across all pairs.
 
     Raises ValueError when no pair can be used.
     """
@@ -63,7 +62,7 @@ def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, e
 
 
 def _within_budget(pairs: Sequence[Pair]) -> int:
-    """How many pairs have MAX_LINKS links together; at least one."""
+    """Return how many of the first pairs have at most MAX_LINKS links together; at least one."""
     links = np.cumsum([(len(source) + 1) * len(target) for source, target in pairs])
     return max(1, int(np.searchsorted(links, MAX_LINKS, side="right")))
 
@@ -83,9 +82,10 @@ def _measured(shortlist: Shortlist, pairs: int, held_out: Sequence[Pair]) -> Lea
 def shortlist_of(
     pairs: Sequence[Pair], vocab_size: int, *, always: Sequence[int] = (), textless: Sequence[int] = ()
 ) -> Shortlist:
-    """The BEST target tokens of every source token, best first, and of every source `always` and the most frequent.
+    """Return the BEST target tokens of every source token, best first, and, for every source, `always` and the most
+    frequent target tokens.
 
-    pairs: of token ids, without start and end tokens. textless: ids that are no words, whatever text has them.
+    pairs: token ids, without start and end tokens. textless: ids without text, never counted as frequent.
     """
     counts = np.bincount(np.concatenate([target for _, target in pairs]), minlength=vocab_size)
     counts[list(textless)] = 0
@@ -108,10 +108,10 @@ def shortlist_of(
 def translation_probabilities(
     pairs: Sequence[Pair], vocab_size: int, iterations: int = ITERATIONS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Model 1 after some iterations: source tokens (U,), target tokens (U,) and P(target | source) float64 (U,).
+    """Run Model 1 and return source tokens (U,), target tokens (U,) and P(target | source) float64 (U,).
 
-    Only pairs of tokens that meet in some sentence have a probability; the "no word" that every source begins with
-    takes its share in learning and is left out of the result.
+    Only pairs of tokens that co-occur in some sentence have a probability. The "no word" that begins every source takes
+    its share in learning and is excluded from the result.
     """
     nothing = vocab_size  # the id of "no word"
     keys, owners, first = list[np.ndarray](), list[np.ndarray](), 0
@@ -124,7 +124,7 @@ def translation_probabilities(
     key_U, index_E = np.unique(np.concatenate(keys), return_inverse=True)
     index_E = index_E.astype(np.int32)
     source_U, target_U = key_U // vocab_size, key_U % vocab_size
-    probability_U = np.ones(len(key_U))  # all alike: the first step is the same for any constant
+    probability_U = np.ones(len(key_U))  # uniform: the first step is the same for any constant
     for _ in range(iterations):
         share_E = probability_U[index_E]
         share_E /= np.bincount(owner_E, share_E)[owner_E]

@@ -1,7 +1,7 @@
-"""From a checkpoint to a bundle: check, trace, optimise, save, verify, rename into place.
+"""From a checkpoint to a bundle: check, trace, optimize, save, verify, rename into place.
 
-`export.variants` makes the graphs and saves them; `export.verification.verifier` compares them with PyTorch before the
-bundle gets its name. Raises ExportError (`export.export_errors`).
+`export.variants` creates and saves the graphs; `export.verification.verifier` compares them with PyTorch before the
+bundle gets its final name. Raises ExportError (`export.export_errors`).
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ def export_bundle(
     parallel: Sequence[tuple[str, str]] = (),
     replace: bool = False,
 ) -> Manifest:
-    """Export a checkpoint directory. `texts`: sentences such as the model was trained on, for verification.
+    """Export a checkpoint directory. `texts`: sentences similar to the training data, for verification.
 
-    quantization: how the scheme of int8 and int4 is chosen; a model of an embedded corpus brings text for that, others
-    must be given some. attention: also a graph that tells every attention of a pass, and where there is a source
-    one that tells how a finished target attends to it. parallel: pairs of source and target text from which to learn a
-    shortlist; none: no shortlist.
+    quantization: the selection of the int8 and int4 schemes; models trained on an embedded corpus provide text for it,
+    other models require text.
+    attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
+    that returns the cross-attention of a finished target.
+    parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
 
-    Raises CheckpointError, ExportError and BundleError; then nothing is at `out` that was not there before.
+    Raises CheckpointError, ExportError and BundleError; `out` is then unchanged.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
@@ -80,7 +81,7 @@ def export_bundle(
 
 
 def own_development(lineage: Mapping[str, Any]) -> Development | None:
-    """Text to measure on that a checkpoint's lineage leads to: only that of embedded corpora is at hand."""
+    """Return the development text of a checkpoint's lineage; only embedded corpora are available here."""
     examples = unseen_examples(str(lineage.get("data")), MAX_SENTENCES)
     if examples is None:
         return None
@@ -102,11 +103,11 @@ def export_model(
     replace: bool = False,
     inline_limit: int = INLINE_LIMIT,
 ) -> Manifest:
-    """Export a model in memory: float32, on the CPU, in evaluation mode; it is not changed.
+    """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
 
-    Each of the precisions becomes a variant and is verified on the CPU against the float32 model; CUDA needs fp16.
-    int8 and int4 take the fastest scheme that `quantization` allows, measured against fp32.
-    Graphs with more than `inline_limit` bytes of weights keep them in a file beside them.
+    Each precision becomes a variant and is verified on the CPU against the float32 model; CUDA requires fp16. int8 and
+    int4 use the fastest scheme that `quantization` allows, measured against fp32. Graphs with more than `inline_limit`
+    bytes of weights keep them in a separate file.
     """
     config, quantization = model.config, quantization or QuantizationOptions()
     check_exportable(model, tokenizer)
@@ -151,7 +152,7 @@ def export_model(
 def save_shortlist(
     parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: ModelConfig, directory: Path
 ) -> dict[str, Any]:
-    """Learns and writes the shortlist; returns what is worth remembering of it. Raises ExportError."""
+    """Learn and write the shortlist; return its statistics for the manifest. Raises ExportError."""
     try:
         learned = learn_shortlist(parallel, tokenizer, eos_id=config.eos_id)
     except ValueError as error:

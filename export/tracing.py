@@ -1,4 +1,4 @@
-"""PyTorch's ONNX exporter: a graph's module → the unoptimised ONNX graph. What it must contain: `graph_checks`."""
+"""PyTorch's ONNX exporter: a graph's module → the unoptimized ONNX graph. `graph_checks` checks its structure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPSET = 23
 
 
 def trace(signature: Signature) -> ModelProto:
-    """The graph of a module as torch's exporter makes it."""
+    """Return the graph of a module as torch's exporter creates it."""
     with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(
             signature.module.eval(),
@@ -29,31 +29,31 @@ def trace(signature: Signature) -> ModelProto:
             output_names=signature.outputs,
             verbose=False,
         )
-    assert program is not None  # it is None only for the exporter that preceded this one
+    assert program is not None  # only the previous exporter returned None
     proto: ModelProto = program.model_proto
     return proto
 
 
 def versions() -> dict[str, str]:
-    """Of whatever shaped the graphs."""
+    """Return the versions of the packages that shape the graphs."""
     result = {"opset": str(OPSET)}
     for name in ("glossa", "torch", "onnx", "onnxscript", "onnxruntime"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # glossa runs from a source tree too
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # glossa also runs from a source tree
             result[name] = importlib.metadata.version(name)
     return result
 
 
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without what the exporter says of itself: nothing of it concerns the model."""
+    """Suppress the exporter's own messages, which do not concern the model."""
     registry = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registry.level
     registry.setLevel(logging.ERROR)  # "torchvision is not installed", once per export
     try:
         with warnings.catch_warnings():
-            # One axis of several inputs has one name in the graph, which is what is wanted.
+            # An axis shared by several inputs has one name in the graph, as intended.
             warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
-            # The exporter copies a structure of its own whose copying torch has deprecated.
+            # The exporter copies an internal structure whose copying torch has deprecated.
             warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
             yield
     finally:

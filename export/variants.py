@@ -1,6 +1,6 @@
-"""The variants of a bundle: a model's graphs traced, optimised, quantised and saved, one variant for each precision.
+"""The variants of a bundle: a model's graphs traced, optimized, quantized and saved, one variant for each precision.
 
-What the graphs compute is decided in `model` and `export.graphs`; whether they do, by `export.verification`.
+`model` and `export.graphs` define what the graphs compute; `export.verification` verifies it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
 from model.training.evaluate import greedy_batch
 
-INLINE_LIMIT = 1 << 20  # bytes of weights; a file of their own is mapped, not copied, and a message ends at 2 GiB
+INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copied, and a message ends at 2 GiB
 
 
 def save_variants(
@@ -65,7 +65,7 @@ def save_variants(
     attention: bool = False,
     shortlist: bool = False,
 ) -> tuple[Variant, ...]:
-    """A variant of each precision below `directory`, those of int8 and int4 in the schemes that were chosen."""
+    """Save a variant of each precision below `directory`, int8 and int4 in the selected schemes."""
     quantized = [precision for precision in precisions if precision in AUTOMATIC]
     traced = trace_model(model, attention=attention, shortlist=shortlist) if quantized else None
     scratch, variants = directory / "candidates", dict[Precision, Variant]()
@@ -108,7 +108,8 @@ def save_variants(
 def calibration_ids(
     model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions
 ) -> list[tuple[list[int], list[int]]]:
-    """Token ids of the calibration text, or of the development text; sources without a reference are answered."""
+    """Return token ids of the calibration text, or else of the development text; the model generates targets for
+    sources without a reference."""
     config, pairs, development = (
         model.config,
         list(quantization.calibration[:MAX_CALIBRATION]),
@@ -139,14 +140,14 @@ def calibration_ids(
 
 
 class Traced(NamedTuple):
-    """The graphs of a model by role, optimised, and how each is called. Nobody changes them: `save_variant` copies."""
+    """A model's optimized graphs by role, and their signatures. They are read-only: `save_variant` copies them."""
 
     graphs: Mapping[Role, ModelProto]
     signatures: Mapping[Role, Signature]
 
 
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
-    """Every graph that a model needs, in the precision it is in. Raises ExportError for what a trace got wrong."""
+    """Return every graph of a model in its precision. Raises ExportError for a trace with the wrong structure."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
     weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
     made = dict[Role, ModelProto]()
@@ -169,7 +170,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
 
 
 def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
-    """The weight (V, M) and the bias (V,), if there is one, of what turns a decoder's states into logits."""
+    """Return weight (V, M) and bias (V,), if there is one, of the projection from decoder states to logits."""
     assert not isinstance(model, Encoder)
     product = model.decoder.unembedding
     return product.weight.detach().numpy(), None if product.bias is None else product.bias.detach().numpy()
@@ -186,10 +187,10 @@ def save_variant(
     ranges: Ranges | None = None,
     traced: Traced | None = None,
 ) -> Variant:
-    """Trace, optimise, quantise and save every graph of a float32 model below `directory`/PRECISION.
+    """Trace, optimize, quantize and save every graph of a float32 model below `directory`/PRECISION.
 
-    scheme: by itself, or the precision of one that needs no choice (fp32, fp16). ranges: for schemes that need them.
-    traced: what `trace_model` made of this model before, with the same extras; fp16 has to be traced anew.
+    scheme: a scheme, or a precision with a single scheme (fp32, fp16). ranges: for schemes that need them. traced: the
+    result of `trace_model` for this model with the same options; fp16 is always traced again.
     """
     scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
     if scheme.precision == "fp16":
@@ -224,7 +225,7 @@ def save_variant(
 
 
 def _quantization(scheme: QuantizationScheme) -> Quantization | None:
-    """What is promised of a scheme, as far as this processor keeps it."""
+    """Return the manifest entry of a scheme, without batch invariance if this processor does not provide it."""
     promised = scheme.quantization()
     if promised is None or is_batch_invariant(scheme):
         return promised

@@ -1,4 +1,4 @@
-"""The graph `align`: how a finished target attends to its source.
+"""The graph `align`: cross-attention weights of a finished target.
 
 Shapes: L layers, B batch, T target, S source, H heads, K key-value heads, D head_dim, E = H * D.
 """
@@ -24,10 +24,11 @@ from model.transformer import EncoderDecoder
 
 
 class SeenSourceAttention:
-    """`AttendSource` in plain operators that keeps its weights, which the one node of `decode` does not give away."""
+    """`AttendSource` in plain operators that keeps its attention weights; the single attention node of `decode` does
+    not output them."""
 
     def __init__(self, config: ModelConfig, cross: Pair, lengths_B: Tensor) -> None:
-        """cross: (B, K, S, D) each. lengths_B: int32, of the sources."""
+        """cross: keys and values, (B, K, S, D) each. lengths_B: int32 source lengths."""
         self.config, self.cross = config, cross
         self.mask = padding_mask(lengths_B, cross[0].shape[2])
         self.weights_BHTS: Tensor | None = None
@@ -41,9 +42,9 @@ class SeenSourceAttention:
 
 
 class AlignGraph(nn.Module):
-    """Whole targets → how every layer and head attends to the source, float32 (L, B, H, T, S), 0 behind its end.
+    """Whole targets → cross-attention weights of all layers and heads, float32 (L, B, H, T, S), 0 after a source's end.
 
-    The self-attention is computed from scratch, so that nothing but the source's keys and values need be kept.
+    The graph recomputes self-attention from scratch, so the runner keeps only the source's keys and values.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:

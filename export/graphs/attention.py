@@ -1,8 +1,8 @@
-"""`attend`: one pass of a whole model that tells every attention in it, as a module that can be traced.
+"""The graph `attend`: one pass of a whole model that returns all its attention weights, as a traceable module.
 
-The layers are those of `model`; what differs is that queries meet keys in plain operators, which keep their weights:
-the one node of `encode` and `decode` does not give them away. Nothing is read from another graph's caches, so that
-whoever asks needs no more than token ids, and whoever does not ask pays nothing.
+The layers are those of `model`, but attention runs in plain operators, which keep their weights: the single attention
+nodes of `encode` and `decode` do not output them. The graph reads no caches of other graphs. A caller therefore needs
+only token ids, and requests without attention weights pay nothing.
 
 Shapes: B batch, L layers, H heads, S source, T target positions, Q and K the positions of queries and keys.
 """
@@ -27,9 +27,10 @@ from model.transformer import EncoderDecoder
 
 
 def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
-    """What `attend` tells of a model, in the order of its outputs.
+    """Return the attention kinds that `attend` returns for a model, in output order.
 
-    Nothing of a recurrent one, of which `align` tells all, and of one whose keys stand for several positions.
+    The result is empty for recurrent models, which `align` covers completely, and for models whose keys stand for
+    several positions.
     """
     if not isinstance(config, TransformerConfig) or config.compression_stride:
         return ()
@@ -44,7 +45,7 @@ def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
 
 
 class SeenSelfAttention(FullAttention):
-    """`Attend` over whole sequences that keeps the weights of every layer that uses it, in their order."""
+    """`Attend` over whole sequences that keeps the attention weights of every layer that uses it, in call order."""
 
     def __init__(self, config: ModelConfig, mask: Tensor) -> None:
         super().__init__(config.num_heads, config.attention_kv_heads, mask, scale=config.softmax_scale)
@@ -59,10 +60,10 @@ class SeenSelfAttention(FullAttention):
 
 
 class AttendGraph(nn.Module):
-    """Token ids → float32 weights, each output (L, B, H, Q, K), 0 behind the end of a row's queries and keys.
+    """Token ids → float32 weights, each output (L, B, H, Q, K), 0 after the end of a row's queries and keys.
 
-    encoder_attention (L, B, H, S, S), decoder_attention (L, B, H, T, T), cross_attention (L, B, H, T, S): those that
-    the model has.
+    The outputs are those that apply to the model: encoder_attention (L, B, H, S, S), decoder_attention (L, B, H, T, T)
+    and cross_attention (L, B, H, T, S).
     """
 
     def __init__(self, model: Model) -> None:
@@ -70,8 +71,11 @@ class AttendGraph(nn.Module):
         self.model = model
 
     def forward(self, *ids: Tensor) -> list[Tensor]:
-        """ids: for the encoder, if there is one, and then for the decoder: tokens int64 (B, S or T), right-padded, and
-        how many of each row are its own, int32 (B,)."""
+        """Return the attention weights.
+
+        ids: for the encoder, if there is one, and then for the decoder: tokens int64 (B, S or T), right-padded, and the
+        length of each row, int32 (B,).
+        """
         model = self.model
         if isinstance(model, Encoder):
             source_BS, source_lengths_B = ids
@@ -105,7 +109,7 @@ class AttendGraph(nn.Module):
 
 
 def _told(layers: Sequence[Tensor], queries_B: Tensor, keys_B: Tensor) -> Tensor:
-    """Weights (B, H, Q, K) of each layer as one tensor, nothing behind the ends of a row."""
+    """Stack the layers' weights (B, H, Q, K) into one tensor and set positions after a row's end to 0."""
     weights_LBHQK = torch.stack(list(layers)).float()
     is_query_BQ = torch.arange(weights_LBHQK.shape[3]) < queries_B[:, None]
     is_key_BK = torch.arange(weights_LBHQK.shape[4]) < keys_B[:, None]
@@ -113,7 +117,7 @@ def _told(layers: Sequence[Tensor], queries_B: Tensor, keys_B: Tensor) -> Tensor
 
 
 def attend_signature(model: Model) -> Signature:
-    """How `attend` is called. Example sizes differ from each other, so that no two axes are taken for one."""
+    """Return the signature of `attend`. Example sizes are distinct, so that the exporter merges no two axes."""
     batch, sizes = 2, {"source": 5, "block": 3}
     axes = {name: torch.export.Dim(name) for name in ("batch", *sizes)}
     names = {"source": ("source", "source_lengths"), "block": ("tokens", "lengths")}

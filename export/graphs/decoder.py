@@ -1,7 +1,7 @@
-"""The graph `decode`: a block of tokens, or one token a row, → logits and the extended caches.
+"""The graph `decode`: a block of tokens, or one token per row, → logits and the extended caches.
 
-Shapes: B batch, T block, P positions that are asked for, C capacity, S source, M d_model, V vocabulary, H heads,
-K key-value heads, D head_dim, E = H * D or K * D.
+Shapes: B batch, T block, P positions with logits, C capacity, S source, M d_model, V vocabulary, H heads, K key-value
+heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from model.transformer import Decoder, EncoderDecoder
 
 
 class _Decode(nn.Module):
-    """A block of tokens → what the model says of the token behind some of them, and the extended caches.
+    """A block of tokens → next-token logits at some positions, and the extended caches.
 
-    logits float32 (P, V), whatever the precision of the weights. Whoever only wants the likeliest tokens needs no more.
+    logits are float32 (P, V) in every weight precision. Finding the most likely tokens needs no other graph.
     """
 
     def __init__(self, model: EncoderDecoder | Decoder) -> None:
@@ -29,7 +29,7 @@ class _Decode(nn.Module):
     def attends(
         self, past: Sequence[Any], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
     ) -> list[GraphAttention | GraphCompressedAttention]:
-        """past: of each layer a pair of caches, of those that compress also what `GraphCompressedAttention` keeps."""
+        """past: a pair of caches for each layer; compressing layers add the tensors of `GraphCompressedAttention`."""
         config, lengths = self.model.config, (starts_B, lengths_B, total_length)
         return [
             GraphAttention(config, layer, *lengths)
@@ -39,17 +39,17 @@ class _Decode(nn.Module):
         ]
 
     def say(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
-        """All outputs, behind the tokens with these states."""
+        """Return all outputs: the logits of the tokens with these states, and the present caches."""
         presents = [attend.present for attend in attends if attend.present is not None]
         logits_PV = next_token_logits(self.model.decoder.unembedding, states_PM)
         return [logits_PV, *(tensor for layer in presents for tensor in layer)]
 
 
 class DecodeGraph(_Decode):
-    """`decode` of a model that continues its prompt: blocks of any length.
+    """`decode` of a decoder-only model: blocks of any length.
 
-    positions int64 (P, 2): the tokens behind which it is asked, each by its row and its place in the block; none while
-    a prompt is read.
+    positions int64 (P, 2): the tokens with next-token logits, each as (row, index within the block); empty while a
+    prompt is prefilled.
     """
 
     def forward(
@@ -67,8 +67,8 @@ class DecodeGraph(_Decode):
 
 
 class DecodeTokenGraph(_Decode):
-    """`decode` of a model with an encoder, or one that compresses: one token of each row, and what follows all of them
-    (P = B), unless `words.select_rows` has it asked."""
+    """`decode` of a model with an encoder or with key-value compression: one token per row, with logits for all rows
+    (P = B) unless `export.passes.shortlist.select_rows` restricts them."""
 
     def forward(
         self,
@@ -89,14 +89,14 @@ class DecodeTokenGraph(_Decode):
 
 
 def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:
-    """The states (P, M) at (row, place) pairs: one node, where indexing is traced as half a dozen."""
+    """Return the states (P, M) at (row, index) pairs: one node, where indexing is traced as about six."""
     shape, dtype = (positions_P2.shape[0], states_BTM.shape[2]), states_BTM.dtype
     result: Tensor = torch.onnx.ops.symbolic("::GatherND", (states_BTM, positions_P2), dtype=dtype, shape=shape)
     return result
 
 
 def next_token_logits(unembedding: nn.Module, states_PM: Tensor) -> Tensor:
-    """What `decode` says of the token behind those with these states: float32 (P, V)."""
-    # In half precision the log-probabilities of a row would add up to several percent off.
+    """Return the next-token logits of these states: float32 (P, V)."""
+    # In half precision the accumulated log-probabilities of a row would be off by several percent.
     logits_PV: Tensor = unembedding(states_PM).float()
     return logits_PV

@@ -1,6 +1,6 @@
-"""The graph `encode`: of a model that translates, and of an encoder alone with its pooler and head.
+"""The graph `encode` of encoder-decoder models, and of encoder-only models with their pooler and head.
 
-Shapes: B batch, S source, N places, M d_model, V vocabulary, L labels.
+Shapes: B batch, S source, N masked positions, M d_model, V vocabulary, L labels.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from model.transformer import EncoderDecoder
 
 
 class EncoderGraph(nn.Module):
-    """An encoder alone: source → its states, and of each text what pooler and head say.
+    """An encoder-only model: source → its states, and the outputs of pooler and head for each text.
 
-    places (N,), of models that fill masks: int64, places in the batch as it is, padding included: row * S + position. N
-    is at least 1, also where nobody asks. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits
+    places int64 (N,), for models that fill masks: flat indices into the padded batch, row * S + position. N is at least
+    1, even when no position is requested. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits
     float32 (B, L).
     """
 
@@ -44,9 +44,9 @@ class EncoderGraph(nn.Module):
 
 
 class EncodeGraph(nn.Module):
-    """source → encoder states and each decoder layer's keys and values of it.
+    """source → encoder states, and the cross-attention keys and values of each decoder layer.
 
-    Attention in one node takes 5 % off 3 layers of d256 for 8 sources of 12 tokens, 10 % for one source.
+    Attention in one node takes 5 % off 3 layers of d256 for 8 sources of 12 tokens, and 10 % for one source.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:

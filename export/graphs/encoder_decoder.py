@@ -1,8 +1,8 @@
-"""The graphs of Transformers as modules that can be traced: which ones a model needs, their signatures and caches.
+"""Transformer graphs as traceable modules: the graphs that a model needs, their signatures and caches.
 
-The modules wrap the layers of `model` and have no weights of their own: `export.graphs.decoder`, `encoder`, `logprobs`
-and `alignment`. Names, axes and example inputs of each graph are its `Signature`. Nothing here writes a file or knows a
-bundle's layout.
+The modules wrap the layers of `model` and have no weights of their own; they are defined in `export.graphs.decoder`,
+`encoder`, `logprobs` and `alignment`. The `Signature` of each graph holds names, axes and example inputs. This module
+writes no files and does not depend on the layout of a bundle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from model.transformer import Decoder, EncoderDecoder
 
 
 def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
-    """The signature of every graph that `model` needs; with `attention` also `align`, for models that translate."""
+    """Return the signature of every graph that `model` needs; `attention` adds `align` for encoder-decoder models."""
     if isinstance(model, Encoder):
         return {"encode": encoder_signature(model)}
     assert not isinstance(model, Recurrent), "its graphs are those of export.graphs.recurrent"
@@ -42,9 +42,9 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
 
 
 class _Example:
-    """Example inputs of a model's graphs and the axes of each that may change.
+    """Example inputs of a model's graphs and their dynamic axes.
 
-    Example sizes differ from each other, so that the exporter takes no two axes for one.
+    Example sizes are distinct, so that the exporter merges no two axes.
     """
 
     BATCH, BLOCK, CAPACITY, SOURCE = 2, 3, 16, 5
@@ -59,7 +59,7 @@ class _Example:
         self.cross_names = tuple(f"cross_{part}.{i}" for i in layers for part in ("key", "value"))
 
     def decode(self) -> Signature:
-        """`decode` of a model without a source: with positions where it reads blocks."""
+        """`decode` of a decoder-only model: with positions where it supports chunked prefill."""
         arguments, axes, inputs, outputs = self._decode_inputs()
         module: nn.Module = DecodeTokenGraph(self.model)
         if self.config.supports_chunked_prefill:
@@ -70,7 +70,7 @@ class _Example:
         return Signature(module=module, arguments=arguments, dynamic_axes=axes, inputs=inputs, outputs=outputs)
 
     def decode_with_source(self, model: EncoderDecoder) -> Signature:
-        """`decode` of a model that translates."""
+        """`decode` of an encoder-decoder model."""
         arguments, axes, inputs, outputs = self._decode_inputs()
         cross, cross_axes = self._caches(self.SOURCE, "source")
         return Signature(
@@ -82,7 +82,7 @@ class _Example:
         )
 
     def encode(self, model: EncoderDecoder) -> Signature:
-        """`encode` of a model that translates."""
+        """`encode` of an encoder-decoder model."""
         return Signature(
             module=EncodeGraph(model),
             arguments=(torch.ones(self.BATCH, self.SOURCE, dtype=torch.int64), self.source_lengths),
@@ -92,7 +92,7 @@ class _Example:
         )
 
     def align(self, model: EncoderDecoder) -> Signature:
-        """`align` of a model that translates."""
+        """`align` of an encoder-decoder model."""
         cross, cross_axes = self._caches(self.SOURCE, "source")
         return Signature(
             module=AlignGraph(model),
@@ -103,14 +103,14 @@ class _Example:
         )
 
     def _caches(self, length: int, axis: str) -> tuple[list[Any], list[tuple[Any, ...]]]:
-        """A pair of caches for each layer, and their axes."""
+        """Return a pair of caches for each layer, and their axes."""
         weight, layers = self.model.decoder.unembedding.weight, range(self.config.num_decoder_layers)
         shape = (self.BATCH, self.config.attention_kv_heads, length, self.config.attention_head_dim)
         moving = {0: self.axes["batch"], 2: self.axes[axis]}
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in layers], [(moving, moving) for _ in layers]
 
     def _decode_inputs(self) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...], tuple[str, ...]]:
-        """What every `decode` has: arguments, their axes, and the names of inputs and outputs."""
+        """Return what every `decode` has: arguments, their axes, and the names of inputs and outputs."""
         config, rows, weight = self.config, self.rows, self.model.decoder.unembedding.weight
         has_blocks = config.supports_chunked_prefill
         past, past_axes = self._caches(self.CAPACITY, "capacity")
@@ -134,7 +134,7 @@ class _Example:
 
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
-    """What is kept between calls, layer by layer; nothing by an encoder alone."""
+    """Return the tensors kept between calls, layer by layer; empty for encoder-only models."""
     if not config.has_decoder:
         return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
@@ -156,5 +156,5 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
 
 
 def recent_size(config: ModelConfig) -> int:
-    """How many numbers of the keys, and how many of the values, a layer that compresses keeps as they were."""
+    """Return the number of key elements, and of value elements, that a compressing layer keeps uncompressed."""
     return (config.compression_stride - 1) * config.attention_kv_heads * config.attention_head_dim

@@ -1,12 +1,12 @@
-"""Attention of every kind as one `GroupQueryAttention` node of ONNX Runtime.
+"""Every kind of attention as one `GroupQueryAttention` node of ONNX Runtime.
 
-Self-attention appends a block to the cache in place, with one length per row. Attention to the source is the same node
-with no new keys: the source's keys and values are its cache, and as one query sees all of it, causal and full attention
-are the same. The encoder attends by the same node without a cache and without causality. Recurrent models, which attend
-once a step, build their node in `export.graphs.recurrent`.
+Self-attention appends a block to the cache in place, with one length per row. Cross-attention is the same node without
+new keys: the source's keys and values are its cache. A single query sees the whole cache, so causal and full attention
+coincide. The encoder uses the node without a cache and without causality. Recurrent models attend once per step and
+build their node in `export.graphs.recurrent`.
 
-Shapes: B batch, T block, P positions that are asked for, C capacity, S source, M d_model, V vocabulary, H heads,
-K key-value heads, D head_dim, E = H * D or K * D.
+Shapes: B batch, T block, P positions with logits, C capacity, S source, M d_model, V vocabulary, H heads, K key-value
+heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from model.recurrent import Recurrent
 from model.transformer import EncoderDecoder
 
 GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
-HEAD_DIM_MULTIPLE = 8  # of that operator
+HEAD_DIM_MULTIPLE = 8  # required by GroupQueryAttention
 Pair = tuple[Tensor, Tensor]
 
 
 def _group_query_attention(
     config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
 ) -> Sequence[Tensor]:
-    """One node. `outputs` lend their dtypes and shapes. The operator's own scale is 1/sqrt(D)."""
+    """Build one node. `outputs` provide dtypes and shapes. The operator scales by 1/sqrt(D) itself."""
     attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes}
     if config.attention_scale:
         attrs["scale"] = config.attention_scale
@@ -52,7 +52,7 @@ def _group_query_attention(
 
 
 def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:
-    """(B, H, T, D), as a `PositionBias` reads queries."""
+    """Return the scaled queries (B, H, T, D), as a `PositionBias` expects them."""
     return split_heads(query_BTE, config.num_heads) * config.softmax_scale
 
 
@@ -62,8 +62,8 @@ class GraphAttention:
     def __init__(
         self, config: ModelConfig, past: Pair, starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
     ) -> None:
-        """past: (B, K, C, D) each. starts_B, lengths_B: positions before and with this block, int64 and int32.
-        total_length: int32 scalar, of the longest row or more."""
+        """past: (B, K, C, D) each. starts_B, lengths_B: numbers of positions before this block and including it, int64
+        and int32. total_length: int32 scalar, at least the length of the longest row."""
         self.config, self.past, self.total_length = config, past, total_length
         self.starts_B, self.lengths_B = starts_B, lengths_B
         self.present: Pair | None = None
@@ -80,18 +80,18 @@ class GraphAttention:
         return mixed_BTE
 
     def _bias(self, bias: PositionBias, query_BTE: Tensor) -> Tensor:
-        """(B, H, T, total_length): the operator wants it exactly that wide."""
+        """Return the bias (B, H, T, total_length): the operator requires exactly this width."""
         total: Any = self.total_length.item()
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
         return bias(_scaled_heads(self.config, query_BTE), positions_BT, torch.arange(total))
 
 
 class GraphCompressedAttention:
-    """The same of a layer that compresses: the cache has a slot for each window of positions, the last of which is
-    written anew with every token until its window is complete. One token a row.
+    """`Attend` over the cache of a layer with key-value compression, one token per row.
 
-    `present` holds the extended cache and, (B, (s - 1) * E) each, the last s - 1 keys and values as they were before
-    the convolution.
+    The cache has one slot for each window of positions. Every token rewrites the last slot until its window is
+    complete. After the call, `present` holds the extended cache and the last s - 1 keys and values before the
+    convolution, (B, (s - 1) * E) each.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class GraphCompressedAttention:
         lengths_B: Tensor,
         total_length: Tensor,
     ) -> None:
-        """past: two caches (B, K, C / s, D), C / s rounded up, and what else `present` holds; others: see
-        `GraphAttention`."""
+        """past: two caches (B, K, C / s, D), C / s rounded up, and the recent keys and values described above. For the
+        other arguments see `GraphAttention`."""
         self.config, self.compression, self.starts_B = config, compression, starts_B
         self.cache, self.recent = past[:2], past[2:]
         stride = compression.stride
@@ -124,9 +124,10 @@ class GraphCompressedAttention:
         return mixed_B1E
 
     def _compress(self, convolution: nn.Conv1d, recent_BW: Tensor, new_B1E: Tensor) -> tuple[Tensor, Tensor]:
-        """c_t, and what the next token wants to know of this and earlier ones. Before the start there are zeros."""
+        """Return the compressed vector of the current window and the recent inputs for the next token. Positions before
+        the start count as zeros."""
         width, stride = new_B1E.shape[-1], self.compression.stride
-        # One node reads what is kept, and what is kept instead depends on it: both may be the same memory.
+        # One node reads the recent inputs, and their replacement depends on it: both may share memory.
         window_BW = torch.cat((recent_BW, new_B1E[:, 0]), dim=1)
         ages_W = torch.arange(stride - 1, -1, -1).repeat_interleave(width)
         window_BW = torch.where(self.starts_B[:, None] >= ages_W, window_BW, 0.0)
@@ -151,10 +152,10 @@ class GraphSourceAttention:
 
 
 class GraphEncoderAttention:
-    """`Attend` of every position of a source to all of its positions."""
+    """`Attend` of every source position to all positions of its source."""
 
     def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
-        """last_B: int32, the source's last valid position. length: int32 scalar, padding included."""
+        """last_B: int32, the source's last valid position. length: int32 scalar, the padded length."""
         self.config, self.last_B, self.length = config, last_B, length
 
     def __call__(
@@ -171,15 +172,18 @@ class GraphEncoderAttention:
 
     @classmethod
     def of(cls, model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> GraphEncoderAttention | None:
-        """For a batch of sources; None where the model attends in plain operators."""
+        """Build the attention for a batch of sources; None for models that use plain operators."""
         if not attends_in_one_node(model):
             return None
         return cls(model.encoder.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
 
 
 def attends_in_one_node(model: Model) -> bool:
-    """Whether `encode` does. Not in half precision, which is for GPUs: nothing is known there of a node that is not
-    causal, and plain operators run everywhere, also with a head_dim that the operator refuses."""
+    """Report whether `encode` uses one attention node per layer.
+
+    Half-precision models do not. They are for GPUs, where the non-causal node is untested, and plain operators run
+    everywhere, even with a head_dim that the operator rejects.
+    """
     if isinstance(model, Recurrent):  # its encoder has no attention
         return False
     is_float32 = next(model.parameters()).dtype == torch.float32

@@ -1,6 +1,6 @@
-"""The graph `logprobs`, which every model with a decoder has: logits → log-probabilities and the best tokens.
+"""The graph `logprobs` of every model with a decoder: logits → log-probabilities and the top tokens.
 
-Shapes: P positions that are asked for, N tokens, V vocabulary.
+Shapes: P positions with logits, N top tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from model.config import ModelConfig
 
 
 class LogprobsGraph(nn.Module):
-    """`logprobs`: logits → log-probabilities, and the best tokens.
+    """`logprobs`: logits → log-probabilities and the top tokens.
 
-    logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp taken off them, so that
-    logits = logprobs + normaliser. top_ids int64 (P, N): the N = `top_k` best tokens by their logits, best first, of
-    equal ones the lower id; top_logprobs float32 (P, N): theirs. N may be 0, and then costs nothing; 1 costs more than
-    2 (32 rows of 32,000 words on one thread: softmax and all 330 microseconds with 0, 950 with 1, 840 with 2, 730 with
-    8). By logits, so that rows of which only the likeliest token is wanted find the same one without this graph:
-    log-probabilities of two logits that differ may be equal.
+    logprobs float32 (P, V): log-softmax of the logits. normaliser float32 (P,): the log-sum-exp subtracted from them,
+    so that logits = logprobs + normaliser. top_ids int64 (P, N): the N = `top_k` tokens with the highest logits, best
+    first, ties by the lower id. top_logprobs float32 (P, N): their log-probabilities.
+
+    N = 0 adds no cost; 1 costs more than 2 (32 rows of a 32,000-token vocabulary on one thread, including the softmax:
+    330 microseconds with 0, 950 with 1, 840 with 2, 730 with 8). Tokens are ranked by logits because rows that need
+    only the most likely token find it without this graph: log-probabilities of two different logits may be equal.
     """
 
     def forward(self, logits_PV: Tensor, top_k_1: Tensor) -> list[Tensor]:
         logprobs_PV = logits_PV.log_softmax(-1)
-        # One subtraction instead of ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
+        # One subtraction replaces ReduceLogSumExp, which costs as much as nine LogSoftmax (4430 against 493
         # microseconds at 32 x 32000).
         normaliser_P = logits_PV[:, 0] - logprobs_PV[:, 0]
         ids_PN = _top_k(logits_PV, top_k_1)
@@ -36,8 +37,8 @@ class LogprobsGraph(nn.Module):
 
 
 def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Tensor:
-    """The best of each row, sorted, of equal ones the lower index first: int64 indices (P, N)."""
-    # Named outright, because `torch.topk` takes a number, and the graph would take it out of its tensor and back in.
+    """Return the indices of the highest scores of each row, int64 (P, N), sorted, ties by the lower index."""
+    # Called directly, because `torch.topk` takes a Python number: the graph would unpack and repack its tensor.
     count: Any = top_k_1.item()
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
         "::TopK",
@@ -50,7 +51,7 @@ def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Tensor:
 
 
 def logprobs_signature(config: ModelConfig) -> Signature:
-    """That of `logprobs`, which is the same for all models with so many words."""
+    """Return the signature of `logprobs`, which depends only on the vocabulary size."""
     return Signature(
         module=LogprobsGraph(),
         arguments=(torch.zeros(3, config.vocab_size), torch.tensor([2])),

@@ -1,15 +1,15 @@
-"""The graphs of recurrent models as modules that can be traced: `encode`, `decode` and `align`, around the layers of
-`model.recurrent` and with no weights of their own.
+"""Graphs of recurrent models as traceable modules: `encode`, `decode` and `align`. They wrap the layers of
+`model.recurrent` and have no weights of their own.
 
-`encode` runs each layer as one LSTM or GRU node of ONNX, which takes a length for each row. `decode` is one token:
-plain products for the cells, and for attention one `GroupQueryAttention` node with the encoder's states as keys and as
-values. Plain operators would add up a row's positions in another order when the buffer is roomier, and so give other
-bits beside other rows; the operator reads a row to its own end. Additive scores are handed to it as a bias over
+`encode` runs each layer as one LSTM or GRU node of ONNX, which takes a length for each row. `decode` processes one
+token: plain matrix products for the cells, and one `GroupQueryAttention` node with the encoder's states as keys and as
+values. Plain operators would sum a row's positions in a different order in a larger buffer, so a row's bits would
+depend on the other rows; the operator reads each row to its own end. Additive scores enter the operator as a bias over
 products of 0.
 
-What a decoder carries is replaced in every step. At position 0 it is taken from what `encode` wrote instead, so a row
-may hold anything before. `align` is a `Scan` over steps that show their weights, because a step reads what attention
-gave in the one before.
+Every step replaces the decoder's recurrent state. At position 0 the graph uses the initial state from `encode` instead,
+so a row's memory may hold anything before. `align` is a `Scan` over steps that output their attention weights, because
+each step reads the attention result of the previous one.
 
 Shapes: B batch, T block, S source, M d_model, N encoder_dim, A attention_dim, V vocabulary, D directions, G gates of a
 cell, P input of a layer, H hidden size of one direction.
@@ -33,12 +33,12 @@ from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
 
-GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # torch's gates in the order of ONNX
+GATE_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # indices of torch's gates in the order of ONNX
 RECURRENCE_OPSET = 22  # of LSTM and GRU
 
 
 class LayerNodes(nn.Module):
-    """`RunLayer` as one node a layer, in float32 whatever the model is in: there is no other kernel on CPUs."""
+    """`RunLayer` as one node per layer, in float32 whatever the model's precision: CPUs have no other kernel."""
 
     def __init__(self, model: Recurrent) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class LayerNodes(nn.Module):
 
 
 class EncodeGraph(nn.Module):
-    """source → encoder states, what attention reads of them, and the first states of the decoder's cells."""
+    """source → encoder states, the attention's inputs from them, and the initial states of the decoder's cells."""
 
     def __init__(self, model: Recurrent) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class EncodeGraph(nn.Module):
 
 
 class GraphSourceAttention:
-    """`AttendSource` of one token a row."""
+    """`AttendSource` for one token per row."""
 
     def __init__(self, states_B1SN: Tensor, lengths_B: Tensor) -> None:
         self.states_B1SN, self.lengths_B = states_B1SN, lengths_B
@@ -139,8 +139,7 @@ class GraphSourceAttention:
 
 
 class DecodeGraph(nn.Module):
-    """One token a row → what the model says of the next (see `export.graphs.decoder.DecodeGraph`), and what
-    is carried on."""
+    """One token per row → next-token logits (see `export.graphs.decoder.DecodeGraph`) and the new recurrent state."""
 
     def __init__(self, model: Recurrent) -> None:
         super().__init__()
@@ -159,7 +158,7 @@ class DecodeGraph(nn.Module):
         decoder = self.model.decoder
         nothing = [past[-1].new_zeros(())] if self.model.config.input_feeding else []
         is_first_B1 = (starts_B == 0)[:, None]
-        # Read here and nowhere else, and before anything that is written, which may be to the same memory.
+        # The old state is read only here, before any new state is written, because both may share memory.
         begun = [torch.where(is_first_B1, one, other) for one, other in zip((*firsts, *nothing), past, strict=True)]
         attend = None
         if source_lengths_B is not None and states_B1SN is not None:
@@ -170,7 +169,7 @@ class DecodeGraph(nn.Module):
 
 
 class WatchGraph(nn.Module):
-    """One token a row → what is carried on, and how it attends to the source, (B, S): the body of `align`."""
+    """One token per row → the new recurrent state and the attention weights over the source (B, S): body of `align`."""
 
     def __init__(self, model: Recurrent) -> None:
         super().__init__()
@@ -191,7 +190,7 @@ class WatchGraph(nn.Module):
 
 
 def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signature]:
-    """Every graph that `model` needs, and with `attention` the one that tells of it, which needs a score."""
+    """Return the signature of every graph that `model` needs; `attention` adds `align`, which requires a score."""
     batch, source = 2, 5
     config, weight = model.config, model.decoder.unembedding.weight
     axes = {name: torch.export.Dim(name) for name in ("batch", "source")}
@@ -242,7 +241,7 @@ def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signa
 
 
 def _read_names(config: RecurrentConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """What attention reads of a source, and how wide that is."""
+    """Return the names of the source tensors that attention reads, and their widths."""
     if config.score == "none":
         return (), ()
     if config.score == "additive":
@@ -251,7 +250,7 @@ def _read_names(config: RecurrentConfig) -> tuple[tuple[str, ...], tuple[int, ..
 
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
-    """What is kept between calls."""
+    """Return the tensors kept between calls."""
     assert isinstance(config, RecurrentConfig)
     shape: tuple[int | str, ...] = ("batch", config.d_model)
     kept = [StateSpec(name=name, kind="recurrent", dtype=dtype, shape=shape) for name in state_names(config)]
@@ -265,15 +264,15 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
 
 
 def scan_steps(step: ModelProto) -> ModelProto:
-    """The graph of `WatchGraph` as the body of a Scan over the tokens of a whole target: inputs tokens (B, T), what the
-    step is told of the source and the first states; output cross_attention float32 (1, B, 1, T, S)."""
+    """Wrap the graph of `WatchGraph` as the body of a Scan over the tokens of a whole target. Inputs: tokens (B, T),
+    the source tensors of the step, and the initial states. Output: cross_attention float32 (1, B, 1, T, S)."""
     inner, inputs = step.graph, {value.name: value for value in step.graph.input}
     names = [name.removeprefix("before.") for name in inputs if name.startswith("before.")]
     outside = [value for name, value in inputs.items() if name != "token" and not name.startswith("before.")]
     firsts, nodes = list[ValueInfoProto](), list[NodeProto]()
     for name in names:
         before = inputs[f"before.{name}"].type.tensor_type
-        if name == "fed":  # 0 of the shape of the others
+        if name == "fed":  # zeros, in the shape of the other states
             shape = helper.make_node("Shape", [firsts[0].name], ["shape.fed"])
             zero = helper.make_tensor("zero", before.elem_type, [1], [0.0])
             nodes += [shape, helper.make_node("ConstantOfShape", ["shape.fed"], ["first_fed"], value=zero)]

@@ -1,4 +1,4 @@
-"""How a graph is called. Nothing here knows which graphs there are."""
+"""Graph signatures. This module does not depend on any graph."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """How a graph is called: example arguments, the axes of each that may change, and the names of all tensors.
+    """How a graph is called: example arguments, their dynamic axes, and the names of all tensors.
 
-    finish: what is still to be done with the traced graph when all passes are; then the names are those before it.
+    finish: a final transformation of the traced graph after all passes; `inputs` and `outputs` then name the tensors
+    before it.
     """
 
     module: nn.Module

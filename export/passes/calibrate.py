@@ -1,10 +1,10 @@
-"""Calibration: what goes into every product and into every cache while a model reads sample sentences.
+"""Calibration: value ranges of product inputs and cache contents while a model reads sample sentences.
 
 `calibrate` runs the PyTorch model twice over the samples, once for the extremes and once for histograms, and `Ranges`
-turns them into steps and zero points. A range is clipped where that makes the mean squared error of rounding least
-(the choice of Choukroun et al. 2019 and of TensorRT's calibrators in spirit: rare outliers saturate so that all others
-are finer). Nothing here knows a graph: products are known by the names of their weights, caches by "self.LAYER" and
-"cross.LAYER".
+turns these into steps and zero points. Each range is clipped where the mean squared rounding error is smallest, in the
+spirit of Choukroun et al. 2019 and of TensorRT's calibrators: rare outliers saturate so that all other values have a
+finer step. This module does not depend on graphs: it identifies products by the names of their weights, and caches by
+"self.LAYER" and "cross.LAYER".
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEVELS = 255  # of an unsigned byte
 HALF_LEVELS = 127  # of a signed byte, symmetric
 CLIPS = np.linspace(0.25, 1.0, 61)
 MAX_SENTENCES = 256
-SMALLEST_STEP = 1e-12  # of what is always zero
+SMALLEST_STEP = 1e-12  # for values that are always zero
 
 Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values fell between `low` <= 0 and `high` >= 0, in bins of equal width."""
+    """Frequencies of values between `low` <= 0 and `high` >= 0, in bins of equal width."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Histogram:
         return (edges[:-1] + edges[1:]) / 2
 
     def clip(self, levels: int) -> float:
-        """The share of the range to which values should be clipped before rounding to so many steps."""
+        """Return the share of the range to which values should be clipped before rounding to this number of levels."""
         centres, counts = self.centres, self.counts
         errors = []
         for share in CLIPS:
@@ -55,20 +55,20 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Ranges:
-    """What calibration saw: the inputs of products by the name of their weight, the contents of caches by layer."""
+    """Calibration results: product inputs by weight name, and cache contents by layer."""
 
     inputs: Mapping[str, Histogram]
     caches: Mapping[str, tuple[Histogram, Histogram]]  # keys and values; magnitudes, so `low` is 0
 
     def input_grid(self, weight: str) -> tuple[np.float32, np.uint8]:
-        """Step and zero point of the unsigned bytes that stand for the inputs of a product."""
+        """Return the step and zero point of the unsigned bytes for the inputs of a product."""
         seen = self.inputs[weight]
         share = seen.clip(LEVELS)
         step = np.float32(max(share * (seen.high - seen.low) / LEVELS, SMALLEST_STEP))
         return step, np.uint8(np.clip(np.rint(-share * seen.low / step), 0, LEVELS))
 
     def cache_steps(self, name: str) -> tuple[float, float]:
-        """The steps of the signed bytes that stand for the keys and the values of a layer."""
+        """Return the steps of the signed bytes for the keys and the values of a layer."""
         keys, values = (
             max(seen.clip(HALF_LEVELS) * seen.high / HALF_LEVELS, SMALLEST_STEP) for seen in self.caches[name]
         )
@@ -76,10 +76,10 @@ class Ranges:
 
 
 def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
-    """Ranges of a float32 model in evaluation mode over pairs of source and target ids.
+    """Return the ranges of a float32 model in evaluation mode over pairs of source and target ids.
 
     samples: sources end with eos, and are empty for models without an encoder; targets begin with bos, and are empty
-    for models without a decoder. At most MAX_SENTENCES are read, one at a time, because padding must not be counted.
+    for models without a decoder. At most MAX_SENTENCES are read, one at a time, so that padding does not count.
     """
     if not samples:
         raise ValueError("calibration needs at least one sample")
@@ -107,8 +107,11 @@ def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
 
 
 def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str, Tensor], None]) -> None:
-    """Runs the model and shows `see` the input of every product as "input.WEIGHT" and the magnitudes of what enters
-    each cache as "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs."""
+    """Run the model and pass observed tensors to `see`.
+
+    These are the input of every product, as "input.WEIGHT", and the magnitudes written to each cache, as
+    "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs.
+    """
     named = {**dict(model.named_buffers()), **model.state_dict()}
     first = dict[tuple[int, ...], str]()
     for name, tensor in named.items():
@@ -138,7 +141,7 @@ def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str,
 
 
 def _read(model: Encoder, source: Ids) -> None:
-    """All that is ever said of a text, of every token where a head says something of tokens."""
+    """Compute every output for a text; token-level heads run on all tokens."""
     lengths = torch.tensor([len(source)])
     states = model(torch.tensor([list(source)]), lengths)
     if model.pooler is not None:
@@ -151,7 +154,7 @@ def _read(model: Encoder, source: Ids) -> None:
 
 def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:
     def hook(_module: nn.Module, inputs: tuple[Tensor, ...], _output: Tensor) -> None:
-        if inputs[0].numel():  # an expert may have been chosen by no token
+        if inputs[0].numel():  # an expert may have received no token
             see(name, inputs[0])
 
     return hook
@@ -165,7 +168,7 @@ def _seeing_cache(path: str, model: Model, see: Callable[[str, Tensor], None]) -
     def hook(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
         key, value = output[..., -2 * width : -width].abs(), output[..., -width:].abs()
         if config.positions == "rotary" and kind == "self_attention":
-            # Two dimensions turn together: whatever the angle, neither gets larger than both.
+            # Rotation acts on pairs of dimensions: at any angle, neither component exceeds the norm of the pair.
             halves = torch.unflatten(key, -1, (config.attention_kv_heads, 2, -1))
             key = halves.square().sum(-2).sqrt()
         name = f"cache.{'self' if kind == 'self_attention' else 'cross'}.{layer}"

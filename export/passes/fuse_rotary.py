@@ -1,11 +1,11 @@
-"""A pass over decode graphs with rotary positions: `GroupQueryAttention` turns queries and keys itself.
+"""A pass over decode graphs with rotary positions: `GroupQueryAttention` rotates queries and keys itself.
 
-Traced from PyTorch, the rotation is two dozen small nodes a layer between the product and the attention; the operator
-does the same while it copies the new keys to the cache, and takes query, key and value as the product left them. 12
-layers of width 768, 4-bit weights, one thread: 9.1 → 7.7 ms a step with one row, 24.0 → 22.1 with eight.
+The rotation traced from PyTorch consists of two dozen small nodes per layer between the product and the attention. The
+operator rotates while it copies the new keys to the cache, and takes query, key and value directly from the product. 12
+layers of width 768, 4-bit weights, one thread: 9.1 → 7.7 ms per step with one row, 24.0 → 22.1 with eight.
 
-The positions are handed to the operator as the graph had them, so nothing is said of where a block begins. Like every
-pass, one that does not recognise its pattern changes nothing.
+The operator receives the positions of the original graph, so the pass assumes nothing about the start of a block. Like
+every pass, it changes nothing where it does not recognize its pattern.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from export.passes.optimize import constants_of, makers_of, pack_query_key_value, remove_unused
 
-ROTARY_MULTIPLE = 16  # of head_dim and of what turns of it, for the operator's rotation
+ROTARY_MULTIPLE = 16  # of head_dim and of the rotated dimensions, required by the operator's rotation
 PLAIN_INPUTS = 7  # of the operator without rotation: query, key, value, past, lengths
-HALF = ".half"  # behind the name of a table
-# The operator wants a table as long as the total length, which may be the capacity of a roomy cache.
+HALF = ".half"  # suffix of a table's name
+# The operator requires a table that covers the total length, which may be the capacity of a larger cache.
 TOTAL_LENGTH = "{total}.within.{table}"
 
 
 class _Rotation(NamedTuple):
-    """What is turned, by which tables, (positions, turning) each, read at which positions. turning: dimensions of a
-    head that turn, if they are the first ones, and none if all do."""
+    """A rotated value, its tables, (positions, rotated dimensions) each, and the positions at which they are read.
+
+    turning: number of rotated dimensions if only the first ones of a head rotate; None if all do.
+    """
 
     source: str
     cos: str
@@ -37,9 +39,9 @@ class _Rotation(NamedTuple):
 
 
 def fuse_rotary(model: ModelProto) -> ModelProto:
-    """Rotated query and key → GroupQueryAttention(do_rotary), and query, key and value packed where they were one.
+    """Rotated query and key → GroupQueryAttention(do_rotary), packed query, key and value if they were one.
 
-    Runs behind `round_up_tables`, which does not know the halved tables that the operator reads.
+    Runs after `round_up_tables`, which does not recognize the halved tables that the operator reads.
     """
     graph = model.graph
     makers, constants = makers_of(graph), constants_of(graph)
@@ -69,8 +71,11 @@ def fuse_rotary(model: ModelProto) -> ModelProto:
 
 
 def _rotation(makers: Mapping[str, NodeProto], constants: Mapping[str, np.ndarray], name: str) -> _Rotation | None:
-    """x * cos + cat(-second half, first half) * sin, of x with its heads apart, or of the first dimensions of each with
-    the others behind; None: `name` is something else."""
+    """Match x * cos + cat(-second half, first half) * sin, for x split into heads.
+
+    The pattern may also rotate only the first dimensions of each head and append the others. Returns None if `name` has
+    a different structure.
+    """
 
     def behind(node: NodeProto | None, place: int, op_type: str) -> NodeProto | None:
         maker = makers.get(node.input[place]) if node is not None else None
@@ -105,20 +110,21 @@ def _rotation(makers: Mapping[str, NodeProto], constants: Mapping[str, np.ndarra
 
 
 def _last_dims(constants: Mapping[str, np.ndarray], node: NodeProto) -> tuple[int, int] | tuple[None, None]:
-    """Begin and end of a slice of the last of four axes, one by one; None: it is another slice."""
+    """Return begin and end of a slice of the last of four axes with step 1; (None, None) for any other slice."""
     begin, end, axis, step = (constants.get(name, np.array([])) for name in node.input[1:])
     is_plain = begin.size == end.size == 1 and axis.tolist() in ([3], [-1]) and step.tolist() == [1]
     return (int(begin.item()), int(end.item())) if is_plain else (None, None)
 
 
 def _head_dim(graph: GraphProto, past: str) -> int:
-    """The last axis of a cache."""
+    """Return the size of the last axis of a cache."""
     (shape,) = (value.type.tensor_type.shape for value in graph.input if value.name == past)
     return int(shape.dim[3].dim_value)
 
 
 def _half(graph: GraphProto, name: str, turning: int | None) -> np.ndarray | None:
-    """The first half of a table whose other half is equal, if the operator can use it. turning: its width, if known."""
+    """Return the first half of a table whose halves are equal, or None if the operator cannot use the table. turning:
+    the table's width, if known."""
     tensor = next((tensor for tensor in graph.initializer if tensor.name == name), None)
     if tensor is None or len(tensor.dims) != 2 or tensor.dims[1] % ROTARY_MULTIPLE:
         return None
@@ -129,7 +135,7 @@ def _half(graph: GraphProto, name: str, turning: int | None) -> np.ndarray | Non
 
 
 def _bound_total(graph: GraphProto, total: str, bounded: str, positions: int) -> None:
-    """Adds `bounded`, the smaller one of an int32 scalar and the number of positions, unless it is there."""
+    """Add `bounded`, the minimum of an int32 scalar and the number of positions, unless the graph has it already."""
     if any(bounded in node.output for node in graph.node):
         return
     most = f"{bounded}.most"

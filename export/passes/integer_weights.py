@@ -1,4 +1,4 @@
-"""Rounding weights to integers: by column for int8 matrix products, by block for MatMulNBits."""
+"""Rounding of weights to integers: by column for int8 matrix products, by block for MatMulNBits."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import numpy as np
 
 INT8_MAX = 127
 MOST_WEIGHT = 64  # 2 * 64 * 255 is below 2^15
-WORST_SHARE = 1e-12  # of a scale: keeps weights that are all zero from dividing by it
-BLOCK_CLIPS = np.linspace(0.7, 1.0, 7, dtype=np.float32)  # of a block's largest magnitude; the best one is taken
+WORST_SHARE = 1e-12  # of a scale: prevents division by zero for weights that are all zero
+BLOCK_CLIPS = np.linspace(0.7, 1.0, 7, dtype=np.float32)  # candidate shares of a block's maximum; the best is used
 
 
 def symmetric_columns(weight_KN: np.ndarray, *, most: int = MOST_WEIGHT) -> tuple[np.ndarray, np.ndarray]:
-    """int8 (K, N) and float32 scales (N,), the largest magnitude of each column being `most`: their product is within
-    half a scale of the weight."""
+    """Return weights int8 (K, N) and scales float32 (N,), with `most` as the largest magnitude of each column.
+
+    The product of both differs from the original weight by at most half a scale.
+    """
     scale_N = np.maximum(np.abs(weight_KN).max(0), WORST_SHARE) / most
     integers = np.rint(weight_KN / scale_N).astype(np.int8)
     return integers, scale_N.astype(np.float32)
 
 
 def symmetric_blocks(weight_KN: np.ndarray, *, bits: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """The weights of MatMulNBits: uint8 (N, blocks, bytes) with zero point 2^(bits-1), scales float32 (N, blocks).
+    """Return weights for MatMulNBits: uint8 (N, blocks, bytes) with zero point 2^(bits-1), scales float32 (N, blocks).
 
-    Of several scales for a block the one with the least squared error is taken: at 4 bits clipping the largest weight
-    a little makes all others finer.
+    Each block uses the candidate scale with the smallest squared error: at 4 bits, slight clipping of the largest
+    weight gives all other weights a finer step.
     """
     inputs, outputs = weight_KN.shape
     blocks = -(-inputs // block)
@@ -30,7 +32,7 @@ def symmetric_blocks(weight_KN: np.ndarray, *, bits: int, block: int) -> tuple[n
     parts[:, :inputs] = weight_KN.T
     parts = parts.reshape(outputs, blocks, block)
     half = 1 << (bits - 1)
-    # The magnitude of the most extreme weight lies on the side that has one integer more.
+    # The weight with the largest magnitude is mapped to the side that has one more integer.
     extreme = np.take_along_axis(parts, np.abs(parts).argmax(2)[..., None], 2)[..., 0]
     widest = np.where(np.abs(extreme) > WORST_SHARE, extreme, WORST_SHARE) / -half
     best_error = np.full((outputs, blocks), np.inf, np.float32)

@@ -1,7 +1,7 @@
-"""Passes over a traced graph: functions ModelProto → ModelProto that change the model they are given and return it.
+"""Passes over a traced graph: functions ModelProto → ModelProto that modify their argument and return it.
 
-They do what the runtime's own optimiser cannot know or would have to repeat at every start; everything else is left to
-it. A pass that does not recognise its pattern changes nothing, so `to_onnx` counts the nodes that must be there.
+The passes cover only what the runtime's own optimizer cannot infer or would repeat at every start. A pass that does not
+recognize its pattern changes nothing, so `to_onnx` counts the required nodes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ POSITION_TABLES = (".embedding.positions", ".position_encoding.cos", ".position_
 
 
 def optimize(model: ModelProto) -> ModelProto:
-    """All passes, in their order."""
+    """Apply all passes in order."""
     for run in PASSES:
         model = run(model)
     return model
 
 
 def remove_no_ops(model: ModelProto) -> ModelProto:
-    """Drops Identity, and Cast to the type that a value has already. One between a graph's input and output stays."""
+    """Remove Identity, and Cast to a value's current type. A node between a graph input and an output stays."""
     graph = model.graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
     types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
@@ -51,7 +51,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
 
 
 def gather_rows(model: ModelProto) -> ModelProto:
-    """GatherND by one trailing index → Gather: what indexing a table by positions is traced to."""
+    """GatherND by one trailing index → Gather. PyTorch traces indexing of a table by positions to GatherND."""
     graph = model.graph
     makers, constants = makers_of(graph), constants_of(graph)
     for node in graph.node:
@@ -70,7 +70,7 @@ def gather_rows(model: ModelProto) -> ModelProto:
 def pack_query_key_value(model: ModelProto) -> ModelProto:
     """Split → GroupQueryAttention(q, k, v) → GroupQueryAttention(packed): the operator splits without copying.
 
-    Rotary models turn queries and keys between the two and keep the Split.
+    Rotary models rotate queries and keys between the two and keep the Split.
     """
     graph = model.graph
     makers, constants = makers_of(graph), constants_of(graph)
@@ -92,11 +92,12 @@ def pack_query_key_value(model: ModelProto) -> ModelProto:
 
 
 def sum_in_norms(model: ModelProto) -> ModelProto:
-    """Add → RMSNormalization → SkipSimplifiedLayerNormalization, which gives both: for graphs that compute few rows.
+    """Add → RMSNormalization → SkipSimplifiedLayerNormalization, which outputs both: for graphs that compute few rows.
 
-    A node costs as much as the sum of one row: a step of one row, 12 layers of d768 in 4 bits, is 2 to 4 % faster. Its
-    kernel is a scalar loop: with 64 rows it takes a fifth longer than the two. Only sums of a product are taken, which
-    broadcast nothing. LayerNormalization is left alone: its counterpart computes the variance as E[x²]-mean².
+    One node costs as much as the addition for one row: a step of one row, 12 layers of d768 in 4 bits, is 2 to 4 %
+    faster. The fused kernel is a scalar loop: with 64 rows it takes a fifth longer than the two nodes. The pass fuses
+    only sums with a product as an operand, which broadcast nothing. It does not fuse LayerNormalization, because the
+    fused counterpart computes the variance as E[x²]-mean².
     """
     graph = model.graph
     makers, kept = makers_of(graph), list[NodeProto]()
@@ -120,7 +121,7 @@ def sum_in_norms(model: ModelProto) -> ModelProto:
 
 
 def share_initializers(model: ModelProto) -> ModelProto:
-    """Equal constants become one, such as the embedding matrix of tied models."""
+    """Merge equal constants, such as the embedding matrix of tied models."""
     graph = model.graph
     first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
     for tensor in graph.initializer:
@@ -138,7 +139,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
 
 
 def remove_unused(model: ModelProto) -> ModelProto:
-    """Drops nodes and constants that no output depends on."""
+    """Remove nodes and constants that no output depends on."""
     graph = model.graph
     needed, kept = {value.name for value in graph.output}, list[NodeProto]()
     for node in reversed(graph.node):
@@ -151,7 +152,7 @@ def remove_unused(model: ModelProto) -> ModelProto:
 
 
 def with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes and those of the graphs inside them, such as the body of a Scan."""
+    """Yield nodes and the nodes of their inner graphs, such as the body of a Scan."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -160,10 +161,10 @@ def with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def strip_metadata(model: ModelProto) -> ModelProto:
-    """Forgets how the graph was made: source files and their paths, stack traces, the exporter's counters in names.
+    """Remove the export's metadata: source files and their paths, stack traces, the exporter's counters in names.
 
-    What is left depends on the model alone, also the order of attributes, so that exporting twice gives the same bytes.
-    Inputs, outputs and constants keep their names; every other value is called after its node.
+    The result depends on the model only, including the order of attributes, so that repeated exports give the same
+    bytes. Inputs, outputs and constants keep their names; every other value is named after its node.
     """
     graph = model.graph
     model.producer_name, model.producer_version, model.doc_string, model.domain = "glossa", "", "", ""
@@ -192,7 +193,7 @@ def strip_metadata(model: ModelProto) -> ModelProto:
 
 
 def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
-    """Gives constants the names of the weights they hold, as they are or transposed (then with ".T" behind)."""
+    """Name constants after the model weights that they hold, with the suffix ".T" if transposed."""
     graph, names = model.graph, dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
         names.setdefault((array.shape, _digest(array)), name)
@@ -210,8 +211,8 @@ def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelP
 
 
 def name_top_axes(model: ModelProto) -> ModelProto:
-    """The axis of a TopK output, and of what is gathered by one, is called after the input that says how long it is:
-    only a run knows more."""
+    """Name the axis of a TopK output, and of values gathered by one, after the input that holds its length, which is
+    known only at run time."""
     graph = model.graph
     names = {output: node.input[1] for node in graph.node if node.op_type == "TopK" for output in node.output}
     gathered = [node for node in graph.node if node.op_type == "GatherElements" and node.input[1] in names]
@@ -223,7 +224,7 @@ def name_top_axes(model: ModelProto) -> ModelProto:
 
 
 def round_up_tables(model: ModelProto, multiple: int) -> ModelProto:
-    """Repeats the last row of position tables up to a multiple of rows, for the positions of padding."""
+    """Repeat the last row of position tables up to a multiple of rows, for the positions of padding."""
     for tensor in model.graph.initializer:
         if tensor.name.endswith(POSITION_TABLES) and tensor.dims[0] % multiple:
             table = numpy_helper.to_array(tensor)
@@ -244,22 +245,22 @@ PASSES: tuple[Pass, ...] = (
 
 
 def _digest(array: np.ndarray) -> bytes:
-    """Stands for the values of an array, so that nobody holds all weights of a model once more to compare them."""
+    """Return a digest of an array's values, so that comparing weights needs no second copy of them in memory."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def makers_of(graph: GraphProto) -> dict[str, NodeProto]:
-    """The node that gives each value, by its name; inner graphs included."""
+    """Return the node that produces each value, by value name; inner graphs included."""
     return {name: node for node in with_inner(graph.node) for name in node.output if name}
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
-    """Those that are given, by name."""
+    """Return the attributes of a node by name; defaults are not included."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:
-    """Small constants, such as axes and sizes, by name."""
+    """Return small constants, such as axes and sizes, by name."""
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if np.prod(tensor.dims) <= 8}
 
 
@@ -275,7 +276,7 @@ def _with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
 
 
 def _replace(field: Any, items: Iterable[Any]) -> None:
-    """A repeated field of a protocol buffer, whose stubs name no common type, with other items."""
+    """Replace the items of a repeated protocol buffer field, whose stubs share no common type."""
     kept = list(items)
     del field[:]
     field.extend(kept)

@@ -1,4 +1,4 @@
-"""The quantization schemes, as data. How a graph is rewritten in one: `export.passes.quantize`."""
+"""The quantization schemes, as data. `export.passes.quantize` rewrites graphs according to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from export.bundle import Quantization, Role
 
 Precision = Literal["fp32", "fp16", "int8", "int4"]
 Activations = Literal["dynamic", "static", "block"]
-INVARIANT_BLOCKS = {4: 32, 8: 64}  # the largest block of MatMulNBits whose rows do not depend on their number
+INVARIANT_BLOCKS = {4: 32, 8: 64}  # largest MatMulNBits block whose rows do not depend on their number
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationScheme:
-    """How products and caches are computed. fp32 and fp16 are schemes too, of which nothing is left to do here."""
+    """How products and caches are computed. fp32 and fp16 are schemes too; they need no quantization pass."""
 
     name: str
     precision: Precision
@@ -35,11 +35,11 @@ class QuantizationScheme:
 
     @property
     def is_batch_invariant(self) -> bool:
-        """Unless this processor has another kernel: `verifier.is_batch_invariant` measures it."""
+        """The nominal property; `verifier.is_batch_invariant` measures it for the kernels of this processor."""
         return self.block_size <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
 
     def quantization(self) -> Quantization | None:
-        """What a manifest says of it."""
+        """Return the scheme's entry in a manifest; None for schemes without quantization."""
         if self.activations is None:
             return None
         return Quantization(
@@ -52,7 +52,11 @@ class QuantizationScheme:
         )
 
     def for_role(self, role: Role) -> QuantizationScheme:
-        """Blocks are for few rows; graphs whose products always have many do without. `attend` keeps no caches."""
+        """Return the scheme for one graph.
+
+        Blocks are for few rows, so graphs whose products always have many rows do without them. `attend` keeps no
+        caches.
+        """
         scheme = SCHEMES["w8a8-dynamic"] if self.activations == "block" and role != "decode" else self
         return dataclasses.replace(scheme, has_int8_cache=False) if role == "attend" else scheme
 

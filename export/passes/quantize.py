@@ -1,17 +1,17 @@
-"""Quantization of the optimised fp32 graphs in a `QuantizationScheme`.
+"""Quantization of the optimized fp32 graphs in a `QuantizationScheme`.
 
 Products read int8 or 4-bit weights, embeddings become int8, and caches may hold int8. Norms, softmax, biases and
 residuals stay float32. The schemes, and the use of each:
 
     w8a8-dynamic            u8 activations, one scale per row from its largest magnitude; no calibration
     w8a8-static             u8 activations, one calibrated scale and zero point per product; the fastest for many rows
-    w8a8-dynamic-kv8        the same two with an int8 KV cache, of the target and of the source
-    w8a8-static-kv8
+    w8a8-dynamic-kv8        w8a8-dynamic with an int8 KV cache, for self-attention and cross-attention
+    w8a8-static-kv8         w8a8-static with the same int8 KV cache
     w8-block64              int8 weights in blocks of 64 inputs, activations quantized per block: fast for 1 to 4 rows
     w4-block32, w4-block128 the same with 4-bit weights in blocks of 32 or 128 in the decoder; the encoder, whose
                             products have many rows, uses "w8a8-dynamic"
 
-Nothing here runs a graph; what a scheme costs in quality is measured by `export.select_scheme`.
+This module runs no graph; `export.select_scheme` measures the quality loss of a scheme.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCATTER_OPSET = 24  # TensorScatter
 
 
 def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: Ranges | None = None) -> ModelProto:
-    """The graph of `role`, optimised and with named weights, in a scheme. ranges: where `scheme.needs_ranges`."""
+    """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`."""
     if not scheme.is_quantized:
         return model
     assert ranges is not None or not scheme.needs_ranges, scheme.name
@@ -58,7 +58,7 @@ def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: 
 
 
 def quantize_embeddings(rewriter: GraphRewriter) -> None:
-    """Gather(float32 table) → Gather(int8 table) times Gather(one scale a row). Tables of positions stay."""
+    """Gather(float32 table) → Gather(int8 table) times Gather(one scale per row). Position tables stay float32."""
     replacements: dict[int, list[NodeProto]] = {}
     for i, node in enumerate(rewriter.graph.node):
         if node.op_type != "Gather" or not node.input[0].endswith(".embedding.tokens.weight"):

@@ -1,4 +1,4 @@
-"""KV caches of int8, of the target and of the source. Their steps are calibrated: `export.passes.calibrate`."""
+"""int8 KV caches for self-attention and cross-attention. `export.passes.calibrate` provides their steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from export.passes.optimize import attributes_of, makers_of
 
 
 class CacheQuantizer:
-    """Turns the caches of one graph into int8. divided: what the products that fill them are to be divided by."""
+    """Converts the caches of one graph to int8. divided: divisors of the products that fill the caches."""
 
     def __init__(self, rewriter: GraphRewriter, ranges: Ranges) -> None:
         self.rewriter, self.ranges = rewriter, ranges
         self.divided: dict[str, np.ndarray | float] = {}  # by the output of a product
 
     def narrow_caches(self) -> None:
-        """int8 keys and values. Whoever writes them divides by the step, which costs nothing in a product's scales; the
-        attention operator multiplies by it."""
+        """Convert keys and values to int8.
+
+        The products that write them divide by the step, at no cost because a product's scales absorb it; the attention
+        operator multiplies by the step.
+        """
         for value in (*self.rewriter.graph.input, *self.rewriter.graph.output):
             if value.name.partition(".")[0] in ("past", "present", "cross_key", "cross_value"):
                 value.type.tensor_type.elem_type = TensorProto.INT8
@@ -33,10 +36,11 @@ class CacheQuantizer:
         self.widen_read_sources()
 
     def attend_own(self, node: NodeProto) -> list[NodeProto]:
-        """Self-attention: quantises the new keys and values and puts them into the caches before attending.
+        """Self-attention: quantize the new keys and values and write them to the caches before attending.
 
-        The operator could do both itself, but quantises slowly (6 nodes, 64 rows: 0.55 ms). With rotary positions or
-        blocks of tokens it has to: keys are turned after the product, and a block has no place of its own in each row.
+        The operator could do both, but it quantizes slowly (6 nodes, 64 rows: 0.55 ms). Graphs with rotary positions or
+        blocks of tokens leave both to the operator: rotation follows the product, and a block has no write
+        position of its own in each row.
         """
         layer = node.input[3].rpartition(".")[2]
         caches = [f"past.self_key.{layer}", f"past.self_value.{layer}"]
@@ -71,7 +75,7 @@ class CacheQuantizer:
         return [*nodes, self.with_steps(attend, steps, [node.output[0], *passed])]
 
     def attend_source(self, node: NodeProto) -> list[NodeProto]:
-        """Cross-attention. The operator insists on handing an int8 cache through."""
+        """Cross-attention. The operator requires an int8 cache to be an output as well."""
         layer = node.input[3].rpartition(".")[2]
         steps = self.ranges.cache_steps(f"cross.{layer}")
         passed = [
@@ -80,7 +84,7 @@ class CacheQuantizer:
         return [self.with_steps(node, steps, [node.output[0], *passed])]
 
     def with_steps(self, node: NodeProto, steps: tuple[float, float], outputs: list[str]) -> NodeProto:
-        """GroupQueryAttention over int8 caches of these steps, inputs 12 and 13."""
+        """Return a GroupQueryAttention node over int8 caches with these steps as inputs 12 and 13."""
         attributes = attributes_of(node)
         attributes.update(kv_cache_bit_width=8, k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR")
         names = [self.rewriter.constant(f"step.{step!r}", np.array([step], np.float32)) for step in map(float, steps)]
@@ -116,7 +120,7 @@ class CacheQuantizer:
         self.rewriter.replace(replacements)
 
     def widen_read_sources(self) -> None:
-        """`align` attends in plain operators, which read float32."""
+        """Dequantize the caches for `align`, which attends in plain operators that read float32."""
         nodes: list[NodeProto] = []
         for value in self.rewriter.graph.input:
             part, _, layer = value.name.partition(".")
@@ -133,11 +137,11 @@ class CacheQuantizer:
         self.rewriter.replace({0: [*nodes, self.rewriter.graph.node[0]]})
 
     def has_single_tokens(self) -> bool:
-        """Whether `decode` reads one token of each row, as it does where there is an encoder."""
+        """Report whether `decode` reads one token per row, as it does for models with an encoder."""
         return any(value.name == "source_lengths" for value in self.rewriter.graph.input)
 
     def nothing(self) -> str:
-        """No new keys and values, (B, 0, E): what the cross-attention of the graph is given already."""
+        """Return the name of empty keys and values, (B, 0, E), which the cross-attention of the graph already reads."""
         source = next(
             n for n in self.rewriter.graph.node if n.op_type == "GroupQueryAttention" and n.input[3].startswith("cross")
         )

@@ -1,12 +1,12 @@
 """Matrix products over int8 or 4-bit weights.
 
-Weights of products of integers are from -64 to 64: processors without VNNI add up pairs of products in 16 bits, and two
-of such a weight and an unsigned byte fit. So a product is exact whatever its kernel, its threads and the number of
-rows, and "w8a8-dynamic" and "w8a8-static" answer a request alone and in a batch with the same bits, as fp32 does.
-`MatMulNBits` does so for blocks up to 64 (8-bit) and, with AVX-512, up to 32 (4-bit). With larger blocks, rows differ
-between even and odd batches; without AVX-512, a single row differs from the same row in a batch.
+Weights of integer products range from -64 to 64: processors without VNNI sum pairs of products in 16 bits, and two
+products of such a weight and an unsigned byte fit. A product is therefore exact for any kernel, number of threads and
+number of rows, and "w8a8-dynamic" and "w8a8-static" are batch-invariant bit for bit, as fp32 is. `MatMulNBits` is
+batch-invariant for blocks up to 64 (8-bit) and, with AVX-512, up to 32 (4-bit). With larger blocks, rows differ between
+even and odd batches; without AVX-512, a single row differs from the same row in a batch.
 
-Signed activations are avoided: their kernel is 10 to 40 times slower than that of unsigned ones. So is
+The schemes avoid signed activations, whose kernel is 10 to 40 times slower than that of unsigned ones. They also avoid
 `DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
 """
 
@@ -28,8 +28,11 @@ ROW_ZERO = 128  # zero point of activations that are as often negative as positi
 
 
 def is_kept(weight: str) -> bool:
-    """Whether a weight stays float32 in every scheme: a router's, since a rounded logit may choose another expert
-    (Fedus et al. 2022, 2.4), and vectors of distances, which are few."""
+    """Report whether a weight stays float32 in every scheme.
+
+    Router weights do, since a rounded logit may choose another expert (Fedus et al. 2022, 2.4), and so do vectors of
+    distances, which are few.
+    """
     return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
 
 
@@ -41,8 +44,8 @@ class _Product:
     weight_name: str
     weight_KN: np.ndarray
     bias_N: np.ndarray | None
-    nodes: tuple[NodeProto, ...]  # the last one gives the result
-    per_output_N: np.ndarray | float = 1.0  # what the result is to be divided by: the steps of a cache
+    nodes: tuple[NodeProto, ...]  # the last one outputs the result
+    per_output_N: np.ndarray | float = 1.0  # divisor of the result: the steps of a cache
 
     @property
     def output(self) -> str:
@@ -65,7 +68,7 @@ class ProductQuantizer:
         self.makers: dict[str, NodeProto] = {}  # of the values that products read
 
     def products(self) -> Iterator[_Product]:
-        """Every product by a constant matrix of float32, with its bias where that is added next."""
+        """Yield every product by a constant float32 matrix, with its bias if the next node adds one."""
         for node in self.rewriter.graph.node:
             if (
                 node.op_type not in ("MatMul", "Gemm")
@@ -111,29 +114,31 @@ class ProductQuantizer:
         self.rewriter.replace(replacements)
 
     def integers(self, product: _Product) -> tuple[str, str]:
-        """Names of the int8 weights (K, N) and of their scales (N,)."""
+        """Return the names of the int8 weights (K, N) and of their scales (N,)."""
         name = f"{product.weight_name}.int8"
         weight_KN, scale_N = symmetric_columns(product.weight_KN)
         scale_N = (scale_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{name}.weight", weight_KN), self.rewriter.constant(f"{name}.scale", scale_N)
 
     def bias(self, product: _Product) -> str:
-        """The name of the bias; "" for none."""
+        """Return the name of the bias; "" if there is none."""
         if product.bias_N is None:
             return ""
         bias_N = (product.bias_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{product.weight_name}.int8.bias", bias_N)
 
     def by_row(self, product: _Product) -> list[NodeProto]:
-        """x → u8 with zero point 128 and step top / 127, `top` the row's largest magnitude; an all-zero row divides by
-        zero, but whatever comes of that is multiplied by zero."""
+        """x → u8 with zero point 128 and step top / 127, where `top` is the row's largest magnitude.
+
+        An all-zero row divides by zero, but its result is then multiplied by zero.
+        """
         unit, zero = self.rewriter.scalar(np.float32(1 / INT8_MAX)), self.rewriter.scalar(np.uint8(ROW_ZERO))
         nodes: list[NodeProto] = []
         key = (product.x, "")
         if key not in self.quantized:
             magnitude = self.rewriter.node("Abs", [product.x])
-            # Of no rows, which `decode` may be asked for, and an expert chosen by, the runtime's maximum over the last
-            # axis is as wide as they are, unless the axis is counted from the first one.
+            # x may have no rows: `decode` without requested positions, or an expert without tokens. Then the runtime's
+            # maximum over the last axis keeps the full width of x, unless the axis is counted from the first one.
             is_flat = product.nodes[0].op_type == "Gemm"
             axis = (
                 self.rewriter.constant("axes.1", np.array([1]))
@@ -157,10 +162,10 @@ class ProductQuantizer:
         return nodes
 
     def statically(self, product: _Product) -> list[NodeProto]:
-        """x → u8 with a constant step and zero point. That of a rectified x is 0, and saturation is the rectifier."""
+        """x → u8 with a constant step and zero point. For a rectified x the zero point is 0; saturation rectifies."""
         assert self.ranges is not None
         if product.weight_name not in self.ranges.inputs:
-            return self.by_row(product)  # of an expert that no sample chose
+            return self.by_row(product)  # for an expert that no sample chose
         step, zero = self.ranges.input_grid(product.weight_name)
         nodes: list[NodeProto] = []
         key = (product.x, f"{step!r} {zero!r}")

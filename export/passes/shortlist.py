@@ -1,17 +1,16 @@
-"""The graphs of a model with a shortlist, for requests that restrict the vocabulary: `project_shortlist`,
-`shortlist_logprobs`, and the further input and output of `decode` that they need.
+"""Graphs for requests that restrict the vocabulary: `project_shortlist`, `shortlist_logprobs`, and the additional input
+and output of `decode` that they need.
 
-A last product over all words is 40 % of a step of a small model, or of a step with 32,000 words. Rows that choose among
-a few hundred words have the columns of these beside their caches and multiply by nothing else: each row by its own, so
-that an answer depends on nobody else's words. (One product over the words of all rows together would, with 64 rows,
-compute most of them for all.)
+The output projection over the full vocabulary is 40 % of a step of a small model, or of a step with a vocabulary of
+32,000. Rows with a shortlist of a few hundred tokens keep the corresponding projection columns beside their caches and
+multiply only by these. Each row uses its own columns, so a response does not depend on the shortlists of other rows.
+(With 64 rows, a single product over the union of all shortlists would compute mostly logits of other rows' tokens.)
 
-Quantised forms read integers of six bits and a sign, like all products of integers (`export.passes.quantize`). The
-kernel for
-signed weights takes a third of the time of the one for unsigned ones, and of float32: 16 rows of 256 words, d256, on a
-Zen 3 core take 54, 147 and 120 microseconds, 64 rows 166, 635 and 1,645.
+Quantized schemes read integers of six bits and a sign, like all integer products (`export.passes.quantize`). The kernel
+for signed weights takes a third of the time of the kernels for unsigned weights and for float32: 16 rows of 256 tokens,
+d256, on a Zen 3 core take 54, 147 and 120 microseconds, 64 rows 166, 635 and 1,645.
 
-Shapes: B rows, W words, M width of a state, V vocabulary, N best tokens.
+Shapes: B rows, W shortlist tokens, M width of a state, V vocabulary, N best tokens.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ NOWHERE = float("-inf")
 
 
 def select_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
-    """`decode` with logits of some rows only, and with the states that they are made of, of all rows.
+    """Restrict the logits of `decode` to some rows, and add the input states of the output projection for all rows.
 
-    asked int64 (A,), A >= 0: rows; logits become (A, V). states float32 (B, M). weight_VM: of the last product.
+    asked int64 (A,), A >= 0: row indices; logits become (A, V). states float32 (B, M). weight_VM: of the output
+    projection.
     """
     graph = decode.graph
     makers = makers_of(graph)
     head = makers["logits"]
-    while head.op_type not in ("MatMul", "Gemm"):  # a bias, or what makes float32 of float16
+    while head.op_type not in ("MatMul", "Gemm"):  # skips a bias, or the cast from float16 to float32
         head = makers[head.input[0]]
     state, head.input[0] = head.input[0], "states.asked"
     place = list(graph.node).index(head)
@@ -55,13 +55,16 @@ def select_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
 
 
 def shortlist_graphs(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> dict[Role, ModelProto]:
-    """`words` and `shortlist_logprobs` of a last product: float32, float16 or, of float32 weights, quantised."""
+    """Return `project_shortlist` and `shortlist_logprobs` for an output projection.
+
+    They compute in float32, float16 or, from float32 weights, quantized.
+    """
     kept = _kept(weight_VM, bias_V, is_quantized=is_quantized)
     return {"project_shortlist": _words(kept), "shortlist_logprobs": _rank_words(kept)}
 
 
 def shortlist_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> tuple[StateSpec, ...]:
-    """What `words` tells, which is kept beside a row's caches."""
+    """Return the specs of the `project_shortlist` outputs, which a runner keeps beside a row's caches."""
     kept = _kept(weight_VM[:1], None if bias_V is None else bias_V[:1], is_quantized=is_quantized)
     ids = StateSpec(name="word_ids", kind="shortlist", dtype="int64", shape=("batch", "words"))
     return ids, *(
@@ -71,10 +74,10 @@ def shortlist_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bo
 
 
 def _kept(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> dict[str, Array]:
-    """Tables with a line for each word, by the name of what `words` tells of them.
+    """Return tables with one row per vocabulary token, by the name of the `project_shortlist` output.
 
-    word_weight (V, M). Quantised: int8, with word_scale float32 (V,), the step of a word divided by INT8_MAX, and
-    word_sum int32 (V,), its integers' sum times ROW_ZERO. word_bias float32 (V,), if there is one.
+    word_weight (V, M). Quantized: int8, with word_scale float32 (V,), the step of a token divided by INT8_MAX, and
+    word_sum int32 (V,), the sum of its integers times ROW_ZERO. word_bias float32 (V,), if there is one.
     """
     kept = {"word_weight": weight_VM}
     if is_quantized:
@@ -89,9 +92,9 @@ def _axes(table: Array) -> tuple[int | str, ...]:
 
 
 def _words(kept: Mapping[str, Array]) -> ModelProto:
-    """Words → what is kept of them.
+    """The graph `project_shortlist`: token ids → the tensors kept for them.
 
-    ids int64 (B, W); word_ids: the same, to be kept too. word_weight (B, M, W), others (B, W): see `_kept`.
+    ids int64 (B, W); word_ids: a copy, kept too. word_weight (B, M, W), others (B, W): see `_kept`.
     """
     nodes, outputs = [_node("Identity", ["ids"], "word_ids")], [_value("word_ids", np.int64, ("batch", "words"))]
     for name, table in kept.items():
@@ -106,14 +109,16 @@ def _words(kept: Mapping[str, Array]) -> ModelProto:
 
 
 def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
-    """A row's state and its words → how probable each of them is among them, and the best: what `rank` makes of logits.
+    """The graph `shortlist_logprobs`: row state and shortlist → log-probabilities over it, and the best tokens.
 
-    states float32 (B, M); word_counts int32 (B,): how many of the W are a row's own, and whatever is behind them does
-    not matter (of a row without any, NaN is said); word_places int32 (W,): 0, 1, 2, …; the others: see `_words`.
+    It corresponds to `logprobs`, which starts from logits. Inputs: states float32 (B, M); word_counts int32 (B,): the
+    length of each row's shortlist; the entries between it and W do not matter, and an empty shortlist gives NaN;
+    word_places int32 (W,): 0, 1, 2, …; the others: see `_words`.
 
-    logprobs float32 (B, W), -inf behind a row's own words; normaliser float32 (B,). top_ids int64 (B, N): of equal ones
-    whichever comes first, and behind a row's own any; top_logprobs float32 (B, N): theirs. Every row is a product of
-    its own, so its bits depend on no other row; nor do they on W, while that is a multiple of 64.
+    Outputs: logprobs float32 (B, W), -inf after the end of a row's shortlist; normaliser float32 (B,). top_ids int64
+    (B, N): of equal tokens the first in the shortlist, and arbitrary ids after the shortlist is exhausted; top_logprobs
+    float32 (B, N): their log-probabilities. Every row is a separate product, so its bits do not depend on other rows,
+    nor on W while W is a multiple of 64.
     """
     width = kept["word_weight"].shape[1]
     inputs = [
@@ -159,7 +164,7 @@ def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
 
 
 def _float_logits(dtype: np.dtype[Any]) -> list[NodeProto]:
-    """word_weight is float16 on GPUs, whose sums are wide enough."""
+    """word_weight is float16 on GPUs, which accumulate in sufficient precision."""
     to = helper.np_dtype_to_tensor_dtype(dtype)
     return [
         _node("Cast", ["states"], "states.narrow", to=to),
@@ -171,8 +176,11 @@ def _float_logits(dtype: np.dtype[Any]) -> list[NodeProto]:
 
 
 def _integer_logits() -> list[NodeProto]:
-    """The states as bytes, INT8_MAX steps on either side of ROW_ZERO, the last being the row's largest magnitude.
-    ROW_ZERO is taken off the sum: a product that is told of it takes twice as long."""
+    """Quantize the states to bytes and compute the logits as an integer product.
+
+    The bytes span INT8_MAX steps on either side of ROW_ZERO; the outermost step is the row's largest magnitude. The
+    graph subtracts ROW_ZERO from the sum, because a product with a zero-point input takes twice as long.
+    """
     return [
         _node("Abs", ["states"], "magnitudes"),
         _node("ReduceMax", ["magnitudes", "axis.1"], "top", keepdims=1),

@@ -1,14 +1,14 @@
-"""A pass over quantised `encode` graphs: sources lie one behind another, without their padding, where that is possible.
+"""A pass over quantized `encode` graphs that concatenates the sources without their padding, where possible.
 
-A batch of sources is padded to the longest of them, which real ones fill to three quarters. Only attention must know
-which token belongs to which source; embeddings, norms, products and all that is computed element by element do not.
-They get the tokens of all sources as one row of (1, N, M), and attention and the outputs get them back at their places.
-3 layers of d256, static int8, one thread, besides `GroupQueryAttention` as one node: 8 sources of 74 tokens in all
-padded to 12 each 1.82 → 1.55 ms, 7 of 136 padded to 28 3.65 → 2.81 ms, one of 9 padded to 12 0.31 → 0.28 ms, one that
-is not padded 0.31 → 0.33 ms.
+A batch of sources is padded to the longest of them; real batches are three quarters full. Only attention depends on the
+source of each token; embeddings, norms, products and all elementwise operations do not. They process the tokens of all
+sources as one row of (1, N, M), and attention and the outputs receive them in the padded layout. 3 layers of d256,
+static int8, one thread, in addition to `GroupQueryAttention` as one node: 8 sources of 74 tokens in all padded to 12
+each 1.82 → 1.55 ms, 7 of 136 padded to 28 3.65 → 2.81 ms, one of 9 padded to 12 0.31 → 0.28 ms, one without padding
+0.31 → 0.33 ms.
 
-For products of integers alone, whose sums do not depend on the number of rows; products of float32 want it to be a
-multiple of 4. Inputs and outputs stay what they are, but behind the end of a source stands what stands at its end.
+The pass is for integer products only, whose sums do not depend on the number of rows; float32 products require a
+multiple of 4 rows. Inputs and outputs keep their shapes, but positions after a source's end repeat its last token.
 
 Shapes: B batch, S source, N tokens of all sources together, M any width.
 """
@@ -23,11 +23,11 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from export.passes.optimize import remove_unused
 
-PREFIX, INDEX = "packed", "sources"  # of values in another layout; of what tells where tokens are
+PREFIX, INDEX = "packed", "sources"  # name prefixes of values in a changed layout, and of the token indices
 SOURCE, LENGTHS, POSITIONS = "source", "source_lengths", ".embedding.positions"
 ATTENTION = "GroupQueryAttention"
-# What leaves every token to itself: its result in one place depends on its inputs in the same place, or in the last
-# axis beside it.
+# Operators that treat every token independently: the result at a position depends only on the inputs at that position,
+# or along the last axis there.
 TOKEN_BY_TOKEN = frozenset(
     (
         *("Abs", "Add", "Cast", "Div", "Erf", "Gelu", "Mul", "Pow", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sub"),
@@ -37,8 +37,10 @@ TOKEN_BY_TOKEN = frozenset(
 
 
 def unpad_encoder(model: ModelProto) -> ModelProto:
-    """The graph with its tokens packed; as it was where tokens meet something that is neither constant nor known to be
-    tokens."""
+    """Return the graph with packed tokens, or unchanged if an operator mixes tokens with a value of unknown layout.
+
+    Constants and values known to hold tokens have a known layout.
+    """
     packer = _Packer(model)
     try:
         nodes = packer.nodes()
@@ -53,18 +55,18 @@ def unpad_encoder(model: ModelProto) -> ModelProto:
 
 
 class _Unknown(Exception):
-    """A value is mixed with tokens whose layout is not known."""
+    """A value of unknown layout meets packed tokens."""
 
 
 class _Packer:
-    """Walks the nodes in their order and keeps track of the layout of every value."""
+    """Walks the nodes in order and tracks the layout of every value."""
 
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
         self.constants = {tensor.name: tensor for tensor in self.graph.initializer}
         self.added_constants: dict[str, np.ndarray] = {}
-        self.packed: dict[str, str] = {}  # values of (1, N, M), by the names that they had before
-        self.padded: dict[str, str] = {}  # values of (B, S, M), by the same; of the others nothing is known
+        self.packed: dict[str, str] = {}  # values of (1, N, M), by their original names
+        self.padded: dict[str, str] = {}  # values of (B, S, M), by original name; others are unknown
         self.made: list[NodeProto] = []
 
     def nodes(self) -> list[NodeProto]:
@@ -130,8 +132,10 @@ class _Packer:
         return self.padded[name]
 
     def _find_tokens(self) -> None:
-        """From the lengths: where in (B * S) each token stands, and which token each place holds; behind a source's
-        end its last one."""
+        """Compute from the lengths the index of each token in (B * S), and the token of each position.
+
+        Positions after a source's end hold its last token.
+        """
         first, flat, one = self._constant("first", [0]), self._constant("flat", [-1]), self._constant("one", 1)
         zero, last = self._constant("zero", 0), self._constant("last", [1])
         small_zero, small_one = self._constant("zero.int32", 0, np.int32), self._constant("one.int32", 1, np.int32)
