@@ -28,11 +28,12 @@ class AlignChecks:
 
     @cached_property
     def aligned(self) -> Array:
-        """Of a ragged batch, whose sources have garbage behind their ends."""
+        """Weights of a ragged batch whose sources are followed by garbage."""
         return self.case.served.align(self.case.targets, self.case.cross(range(len(self.case.targets))))
 
     def attention(self) -> ErrorTracker:
-        """Every layer and head; and the longest target alone, with a source that leaves it a choice."""
+        """Every layer and head in a ragged batch, and the longest target in a batch of its own with a source of several
+        positions."""
         tracker, longest, expected = self.case.tracker(), [self.case.samples.longest_target], self.case.expected
         if self.case.quantization:
             expected = self.case.yardstick(emulated_model(self.case.plain_model, self.case.aligning))

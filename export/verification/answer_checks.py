@@ -1,4 +1,4 @@
-"""Checks of whole greedy answers against the PyTorch reference; right ones may become the golden answer."""
+"""Checks of complete greedy answers against the PyTorch reference; a correct one may become the golden answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from export.verification.measure import Measured, NamedCheck, judged_tolerance
 from model.reference.greedy import greedy
 
 GREEDY_TOKENS = 24
-TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps between two tokens of which either is right
-SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps that other processors decide alike
+TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2}  # gaps below which either of two tokens is correct
+SURE_CHOICES = {"fp32": 1e-3, "fp16": 0.5, "int8": 1e-2, "int4": 1e-2}  # gaps above which other processors agree
 
 
 class AnswerChecks:
-    """The check of greedy answers; `answers` holds the right ones afterwards."""
+    """The check of greedy answers; afterwards `answers` holds the correct ones."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -27,7 +27,7 @@ class AnswerChecks:
         return [NamedCheck("greedy answers against the reference", self.greedy, 0.0)]
 
     def greedy(self) -> Measured:
-        """Whole answers, token by token; where the two best are closer than the tolerance, either is right."""
+        """Complete answers, token by token; if the two best are closer than the tolerance, either is correct."""
         half = max(1, self.case.config.max_target_len // 2)
         start = len(self.case.config.template.target_prefix)
         prompts = [
@@ -54,8 +54,8 @@ class AnswerChecks:
         return float(len(wrong)), note + (f"; wrong choices by: {', '.join(wrong)}" if wrong else "")
 
     def _gap(self, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> tuple[float, float]:
-        """By how much PyTorch prefers its own token where two answers part, as a share of its largest log-probability,
-        and the largest gap that float32 cannot decide there."""
+        """The margin by which PyTorch prefers its own token at the first difference of two answers, as a share of its
+        largest log-probability, and the largest margin that float32 cannot resolve there."""
         at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
         tracker, target = self.case.tracker(), (*prompt, *reference[:at])
         logprobs = self.case.expected.logprobs(source, target)[-1]

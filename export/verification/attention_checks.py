@@ -1,5 +1,5 @@
-"""The checks that `attend` must pass: every attention of every kind of model, against PyTorch; how they are measured is
-as in `export.verification.checks`.
+"""The checks of `attend`: every attention of every kind of model, against PyTorch. `export.verification.measure`
+defines the measures.
 
 Shapes: L layers, B batch, H heads, Q positions of queries, K of keys.
 """
@@ -20,30 +20,30 @@ from export.verification.measure import HALF_A_STEP, TOLERANCES, Check, Checker,
 from export.verification.torch_reference import Yardstick
 from model.architectures import Model
 
-# Weights are at most 1. A score that is off by so much moves them by up to half of it, and float32 is off by a share of
-# a score: beyond LARGE_SCORE more is allowed, in proportion. Unscaled random models have scores above 100, and PyTorch
-# itself is 1e-5 off there.
+# Weights are at most 1. The error of a weight is up to half the error of its score, and float32's error is proportional
+# to the score: above LARGE_SCORE the tolerance grows in proportion. Unscaled random models have scores above 100, where
+# PyTorch itself has an error of 1e-5.
 ATTENTION_TOLERANCES = {**TOLERANCES, "fp32": 1e-5}
 LARGE_SCORE = 10.0
 
 
 class AttendGraphs(Protocol):
-    """The graph of one variant, run as a server runs it."""
+    """The `attend` graph of one variant, run as a server runs it."""
 
     def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
-        """Every attention of a pass over a ragged batch, float32 (L, B, H, Q, K), padded, by output.
+        """Every attention of a pass over a ragged batch, by output name: float32 (L, B, H, Q, K), padded.
 
-        targets: as fed to the decoder, bos first. Rows of what a model does not read are empty.
+        targets: as fed to the decoder, bos first. Rows of an input that the model does not have are empty.
         """
         ...
 
     def roundings(self, *roles: Role) -> Roundings:
-        """What the graphs of these roles round."""
+        """The roundings in the graphs of these roles."""
         ...
 
 
 class AttentionVerifier(Checker):
-    """All checks of `attend` in one variant."""
+    """All checks of `attend` for one variant."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class AttentionVerifier(Checker):
 
     @cached_property
     def attended(self) -> Arrays:
-        """Of a ragged batch."""
+        """Attention weights of a ragged batch."""
         return self.served.attend(self.sources, self.targets)
 
     def weights(self) -> Measured:
         return weights_off(self.plain_model, self.roundings, is_whole=False)
 
     def against_pytorch(self) -> ErrorTracker:
-        """Every kind, layer and head, of each row of a ragged batch; and the longest source and target alone. The error
-        is that of weights where scores are at most LARGE_SCORE."""
+        """Every kind, layer and head of each row of a ragged batch, and of the longest source and target in a batch of
+        their own. The error is that of weights where scores are at most LARGE_SCORE."""
         model = emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
         expected, tracker = Yardstick(model, in_float64=self.quantization is None), self.tracker()
         longest = [self.samples.longest_source], [self.samples.longest_target]
@@ -101,7 +101,7 @@ class AttentionVerifier(Checker):
         return tracker
 
     def within(self) -> Measured:
-        """Nothing behind the end of a row's queries or keys, and nothing looks ahead in a decoder."""
+        """No weight lies after the end of a row's queries or keys, and none on a later position in a decoder."""
         found = 0
         for name, weights_LBHQK in self.attended.items():
             for row, (source, target) in enumerate(zip(self.sources, self.targets, strict=True)):

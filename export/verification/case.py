@@ -1,6 +1,6 @@
-"""A variant under verification: its graphs, the inputs, and PyTorch beside them, shared by the checks of all graphs.
+"""A variant under verification: its graphs, inputs and PyTorch reference, shared by the checks of all graphs.
 
-Rows are ordered so that steps can always use a prefix of them.
+Rows are ordered so that every step can use a prefix of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from export.verification.measure import Checker
 from export.verification.torch_reference import Yardstick
 from model.architectures import GenerativeModel
 
-TOP_K = (16, 1, 0)  # how many best tokens are requested, in turns
+TOP_K = (16, 1, 0)  # numbers of best tokens to request, used in rotation
 DTYPES = {"fp32": "float32", "fp16": "float16"}
 
 
 class Case(Checker):
-    """One variant of a model with a decoder, and what all of its checks share."""
+    """One variant of a model with a decoder, and the data that all of its checks share."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Case(Checker):
         super().__init__(precision, samples, quantization)
         self.served, self.plain_model, self.config = served, model, model.config
         sources = samples.sources or ((),) * len(samples.targets)
-        # Some rows start with tokens of their own, so that rows stand at different positions when they step together.
+        # Some rows start with a prefix, so that the rows of a batched step are at different positions.
         least = 1 if self.config.supports_chunked_prefill else 0
         heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
         order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
@@ -49,14 +49,14 @@ class Case(Checker):
 
     @cached_property
     def aligning(self) -> Roundings:
-        """Those of `align`, which keeps no caches of its own and reads what `encode` writes for `decode`."""
+        """The roundings of `align`, which has no caches of its own and reads what `encode` writes for `decode`."""
         found = self.served.roundings("encode", "align")
         found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
         return found
 
     @cached_property
     def model(self) -> GenerativeModel:
-        """The model, with the roundings of the graphs if they have any."""
+        """The model, with the roundings of the graphs, if any, emulated."""
         return emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
 
     @cached_property
@@ -67,7 +67,7 @@ class Case(Checker):
         return Yardstick(model, in_float64=self.quantization is None)
 
     def cross(self, rows: Sequence[int]) -> Arrays:
-        """PyTorch's keys and values of the sources of these rows, garbage behind their ends."""
+        """PyTorch's keys and values for the sources of these rows, followed by garbage."""
         if not self.config.has_encoder:
             return {}
         sources = [self.sources[row] for row in rows]
@@ -83,7 +83,7 @@ class Case(Checker):
         return arrays
 
     def fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
-        """Writes PyTorch's caches of a target to a row; of an empty one there are none."""
+        """Writes PyTorch's caches of a target to a row; an empty target has none."""
         for name, cache in self.expected.float32.caches(source, target).items() if target else ():
             written_places(buffers[name][row], cache)[...] = self.roundings.kept(name, cache)
 
@@ -92,16 +92,17 @@ class Case(Checker):
 
 
 def valid(array: Array, length: int) -> Array:
-    """The first `length` positions of states (S, M) or of keys or values (K, S, D); all of what has none (M,)."""
+    """The first `length` positions of states (S, M) or of keys or values (K, S, D); a state without positions (M,) as a
+    whole."""
     return array[..., :length, :] if array.ndim > 1 else array
 
 
 def written_places(kept: Array, expected: Array) -> Array:
-    """A view of the positions of a row's keys or values (K, T, D) of which something is expected; all of what has no
-    positions (M,)."""
+    """A view of those positions of a row's keys or values (K, T, D) that have an expected value; a state without
+    positions (M,) as a whole."""
     return kept[:, : expected.shape[1]] if kept.ndim > 1 else kept
 
 
 def capacity_of(targets: Sequence[Ids]) -> int:
-    """Positions of a buffer that holds these targets."""
+    """Positions of a buffer with room for these targets."""
     return round_up(max(map(len, targets)), PAD_MULTIPLE)

@@ -1,5 +1,5 @@
-"""Checks of decode steps and of `logprobs`: cached steps against the full sequence, caches, log-probabilities and the
-best tokens."""
+"""Checks of decode steps and of `logprobs`: cached steps against the full sequence, caches, log-probabilities and best
+tokens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ONE_TOLERANCE = 5e-5  # of the sum of a row's probabilities, in any precision: l
 
 @dataclass(frozen=True)
 class _Played:
-    """Predictions of single rows by (row, position), and the buffers at the end."""
+    """Predictions for single rows by (row, position), and the buffers after the last step."""
 
     predictions: dict[tuple[int, int], Prediction]
     buffers: Arrays
 
 
 class DecodeChecks:
-    """Checks of steps of one token a row."""
+    """Checks of steps with one token per row."""
 
     def __init__(self, case: Case, prefill: PrefillChecks) -> None:
         self.case, self.prefill = case, prefill
@@ -53,9 +53,9 @@ class DecodeChecks:
         ]
 
     def play(self, rows: Sequence[int], capacity: int, top_k: Sequence[int]) -> _Played:
-        """Feeds the targets of these rows: first each row's head alone, then everything together, token by token, where
-        rows that have ended drop off the end. One more row of the buffers belongs to nobody. The numbers of best tokens
-        to name take turns."""
+        """Feeds the targets of these rows: first each row's head separately, then all rows together, token by token.
+        Finished rows leave from the end. The buffers have one more row, which no target uses. The numbers of best
+        tokens rotate."""
         predictions: dict[tuple[int, int], Prediction] = {}
         buffers, cross = self.case.served.buffers(len(rows) + 1, capacity), self.case.cross(rows)
         for i, row in enumerate(rows):
@@ -82,7 +82,7 @@ class DecodeChecks:
 
     @cached_property
     def played_alone(self) -> dict[tuple[int, int], Prediction]:
-        """Every row in buffers of its own, of another capacity, and asked for other numbers of best tokens."""
+        """Every row in separate buffers of another capacity, with other numbers of best tokens."""
         alone, capacity = dict[tuple[int, int], Prediction](), capacity_of(self.case.targets) + 8
         for row in range(len(self.case.targets)):
             alone |= self.play([row], capacity, (*self.case.top_k[1:], self.case.top_k[0])).predictions
@@ -116,7 +116,7 @@ class DecodeChecks:
             stride = self._stride(name)
             for row, rest in enumerate(array):
                 used = len(self.case.targets[row]) if row < len(self.case.targets) else 0
-                # A head's padding is written, and never read.
+                # The padding of a head is written but never read.
                 if used and self.case.config.supports_chunked_prefill:
                     used = max(used, round_up(self.case.heads[row], PAD_MULTIPLE))
                 behind = rest[:, -(-used // stride) :] if rest.ndim > 1 else rest[rest.size * bool(used) :]
@@ -124,7 +124,7 @@ class DecodeChecks:
         return float(differ), "values behind a row's end or in another row"
 
     def _stride(self, name: str) -> int:
-        """Positions that a state has one place for."""
+        """Target positions per entry of a state."""
         config = self.case.config
         if not config.compression_stride or not config.is_compressed(int(name.rpartition(".")[2])):
             return 1
@@ -138,7 +138,7 @@ class DecodeChecks:
         )
 
     def normaliser(self) -> ErrorTracker:
-        """What the normaliser is for, the logits from it and the log-probabilities; and the logits that there are."""
+        """Logits from log-probabilities plus normaliser, and the logits that the graph returns."""
         tracker = self.case.tracker()
         for row, (source, target) in enumerate(zip(self.case.sources, self.case.targets, strict=True)):
             expected = self.case.expected.logits(source, target)
@@ -149,7 +149,7 @@ class DecodeChecks:
         return tracker
 
     def _predictions(self) -> list[Prediction]:
-        """All there are, in a batch and alone, of one or more rows."""
+        """All predictions: of rows in a batch, of rows in buffers of their own, of one or more rows."""
         return [*self.prefill.predictions(), *self.played.predictions.values(), *self.played_alone.values()]
 
     def sums(self) -> Measured:
@@ -158,8 +158,8 @@ class DecodeChecks:
         return error, f"worst of {len(sums)} rows"
 
     def best(self) -> Measured:
-        """Named in a batch and alone, one of them and several, against a sort by logits that keeps the order of equal
-        values: whoever reads no more than the logits finds the same."""
+        """The best tokens, one or several, in a batch and in buffers of their own, against a stable sort of the logits:
+        a caller that reads only the logits finds the same tokens."""
         differ, counts = 0, set[int]()
         for prediction in self._predictions():
             counts.add(count := prediction.top_ids.shape[1])
@@ -169,7 +169,7 @@ class DecodeChecks:
         return float(differ), f"ids and log-probabilities of the best {' and '.join(map(str, sorted(counts)))}"
 
     def last_position(self) -> ErrorTracker:
-        """One step at the end of the longest target, over PyTorch's caches of what precedes it."""
+        """One step at the end of the longest target, over PyTorch's caches of the preceding tokens."""
         tracker, target = self.case.tracker(), self.case.samples.longest_target
         source, last = self.case.sources[0], len(target) - 1
         buffers = self.case.served.buffers(1, capacity_of([target]))

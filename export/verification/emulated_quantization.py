@@ -1,12 +1,12 @@
-"""PyTorch with the roundings of a quantised graph: what such a graph is compared with, and whether its weights are
-those of the checkpoint.
+"""PyTorch with the roundings of a quantised graph: the reference for such a graph, and the check of its weights against
+the checkpoint.
 
-A graph of fewer bits is far from the float32 model, and how far says nothing about faults. So its roundings are read
-off it, weights, steps of activations and of caches, and built into a copy of the model, which must then compute what
-the graph does up to values that lie between two integers. That the integers stand for the checkpoint's weights is a
-check of its own, `weights_off`, and what the roundings cost in quality is measured by `export.select_scheme`.
+A graph of fewer bits differs much from the float32 model, and the difference does not reveal faults. Therefore its
+roundings (weights, steps of activations and of caches) are read from the graph and built into a copy of the model. The
+copy must compute the same as the graph, up to values that lie between two integers. A separate check, `weights_off`,
+compares the integers with the checkpoint's weights. `export.select_scheme` measures the loss of quality by rounding.
 
-Reads graphs; writes and runs none.
+This module reads graphs; it neither writes nor runs them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from model.transformer import Decoder, EncoderDecoder
 Array = NDArray[Any]
 Round = Callable[[Tensor], Tensor]
 
-# Steps by which a weight may lie beyond the last integer, by bits. A block's scale makes the largest magnitude 128, and
-# there is no integer 128; at 4 bits it may clip three tenths of it, 8 / 0.7 - 7.
+# Steps by which a weight may lie beyond the last integer, by bits. A block's scale makes the largest magnitude 128, but
+# the integer 128 does not exist; at 4 bits the scale may clip three tenths of the magnitude, 8 / 0.7 - 7.
 BEYOND = {8: 1.0, 4: 4.5}
 
 
@@ -47,7 +47,7 @@ class RoundedWeight:
     scales_NK: Array
     bits: int = 8
     beyond: float = 0.5  # steps by which a weight may lie beyond the last integer
-    most: int = 128  # magnitude of an integer: a larger one would not be exact on every processor
+    most: int = 128  # largest magnitude of an integer whose products are exact on every processor
 
     @property
     def values_NK(self) -> Array:
@@ -58,7 +58,7 @@ class RoundedWeight:
 
 @dataclass(frozen=True)
 class RoundedProduct:
-    """x @ weight.T of a graph: which integers, and how x is rounded."""
+    """x @ weight.T of a graph: its integers and the rounding of x."""
 
     weight: RoundedWeight
     round: Round
@@ -66,20 +66,20 @@ class RoundedProduct:
 
 @dataclass
 class Roundings:
-    """What graphs of one variant round, by the names of the model's weights and of the states."""
+    """The roundings in the graphs of one variant, by the names of the model's weights and of the states."""
 
     products: dict[str, RoundedProduct] = field(default_factory=dict)
     tables: dict[str, RoundedWeight] = field(default_factory=dict)  # of embeddings
     steps: dict[str, float] = field(default_factory=dict)  # of int8 states
 
     def kept(self, name: str, array: Array) -> Array:
-        """Values as the state `name` keeps them: int8, or as they are."""
+        """Values as the state `name` stores them: int8, or unchanged."""
         if name not in self.steps:
             return array
         return np.clip(np.rint(array / np.float32(self.steps[name])), -INT8_MAX - 1, INT8_MAX).astype(np.int8)
 
     def values(self, name: str, array: Array) -> Array:
-        """What is kept in the state `name`, as float32."""
+        """The values stored in the state `name`, as float32."""
         if name not in self.steps:
             return array
         values: Array = array.astype(np.float32) * np.float32(self.steps[name])
@@ -88,7 +88,7 @@ class Roundings:
 
 @dataclass(frozen=True)
 class SeenProduct:
-    """One product of a graph while it ran: what went in and came out, by the name of its weight."""
+    """The input and output of one product during a run of a graph, with the name of its weight."""
 
     weight: str
     input_RK: Array
@@ -96,7 +96,7 @@ class SeenProduct:
 
 
 def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
-    """Of every quantised product: the name of its weight, and those of the float32 values it reads and gives."""
+    """For every quantised product: the names of its weight, its float32 input and its float32 output."""
     found = []
     makers = makers_of(model.graph)
     users: dict[str, list[NodeProto]] = {}
@@ -109,7 +109,7 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
         elif node.op_type == "MatMulIntegerToFloat":
             source, result = makers[node.input[0]].input[0], node.output[0]
             divide = makers.get(source)
-            if divide is not None and divide.op_type == "Div":  # by row: scaled back, and only then biased
+            if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
                 source, result = divide.input[0], users[result][0].output[0]
                 bias = f"{node.input[1].removesuffix('.weight')}.bias"
                 result = next((use.output[0] for use in users.get(result, ()) if bias in use.input), result)
@@ -118,18 +118,18 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
 
 
 def products_off(model: Model, roundings: Roundings, seen: Sequence[SeenProduct]) -> tuple[float, str]:
-    """The root of the mean squared error of what one product of a graph gave, as a share of its deviation: the worst
-    of all products, and which one.
+    """The root mean squared error of the output of the worst product, as a share of the output's standard deviation,
+    and the name of that product.
 
-    What is expected is computed from what went in, the rounded weights and the checkpoint's bias, so that no rounding
-    of one product is carried on to another. Keys and values may be in units of a cache's steps.
+    The expected output is computed from the product's input, the rounded weights and the checkpoint's bias, so that the
+    rounding of one product does not affect another. Keys and values may be in units of a cache's steps.
     """
     names, worst, note = _names(model), 0.0, "no products"
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     by_weight = {alias: name for name in reversed(linears) for alias in names[f"{name}.weight"]}
     for product in seen:
         if not len(product.input_RK):
-            continue  # of an expert that no row chose
+            continue  # of an expert to which no row was routed
         name, rounding = by_weight[product.weight], roundings.products[product.weight]
         bias = linears[name].bias
         scale_N = _divided(name, linears[name].weight.shape[0], model, roundings)
@@ -144,7 +144,7 @@ def products_off(model: Model, roundings: Roundings, seen: Sequence[SeenProduct]
 
 
 def read_roundings(graphs: Mapping[Role, ModelProto]) -> Roundings:
-    """Of one variant's graphs; of two that round one weight differently the later one counts."""
+    """The roundings in one variant's graphs; if two round a weight differently, the later one counts."""
     roundings = Roundings()
     for model in graphs.values():
         _Reader(model, roundings).read()
@@ -172,7 +172,7 @@ class _Reader:
         return numpy_helper.to_array(self.constants[name])
 
     def integer_product(self, node: NodeProto) -> None:
-        """A, B, scale and zero point of A and of B in turns; B (K, N) has one scale for each column, or one for all."""
+        """Inputs: A, B, scale of A, scale of B, their zero points. B (K, N) has one scale per column, or one in all."""
         integers_KN, scales = self.array(node.input[1]), self.array(node.input[3])
         integers_NK = integers_KN.T.astype(np.float32)
         scales_NK = np.broadcast_to(scales.reshape(-1, 1), integers_NK.shape)
@@ -200,7 +200,7 @@ class _Reader:
         self.found.products[_weight_name(node.input[1])] = RoundedProduct(weight, _blocks(block))
 
     def table(self, node: NodeProto) -> None:
-        """Gather(int8 rows) * Gather(one scale for each row)."""
+        """Gather(int8 rows) * Gather(one scale per row)."""
         name = node.input[0]
         if not name.endswith(".rows.int8.weight"):
             return
@@ -210,7 +210,7 @@ class _Reader:
         )
 
     def cache(self, node: NodeProto) -> None:
-        """Inputs 3 and 4 are keys and values, 12 and 13 their steps where they are int8."""
+        """Inputs 3 and 4 are keys and values; inputs 12 and 13 are their steps if they are int8."""
         if len(node.input) > 13 and node.input[12]:
             for place in (0, 1):
                 part, _, rest = node.input[3 + place].partition(".")
@@ -219,7 +219,7 @@ class _Reader:
 
 
 def _weight_name(integers: str) -> str:
-    """NAME.int8.weight and NAME.int4.weight are the weight NAME."""
+    """NAME.int8.weight and NAME.int4.weight are the integers of the weight NAME."""
     return integers.removesuffix(".weight").rpartition(".")[0]
 
 
@@ -227,7 +227,7 @@ def _weight_name(integers: str) -> str:
 
 
 def round_rows(x: Tensor) -> Tensor:
-    """Each row to 127 steps on either side of 0, the last being its largest magnitude."""
+    """Rounds each row to 127 steps on either side of 0; step 127 is the row's largest magnitude."""
     top = x.abs().amax(-1, keepdim=True)
     steps = torch.where(top > 0, x / top, 0.0).div(1 / INT8_MAX).round()
     return steps * (1 / INT8_MAX) * top
@@ -238,7 +238,7 @@ def _static(step: float, zero: int) -> Round:
 
 
 def _blocks(block: int) -> Round:
-    """Each `block` inputs of a row like a row of `round_rows`."""
+    """Rounds each block of `block` inputs like a row of `round_rows`."""
 
     def rounded(x: Tensor) -> Tensor:
         inputs = x.shape[-1]
@@ -255,7 +255,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
-    """A copy that rounds what the graphs round. Raises KeyError where they round no weight of the model."""
+    """A copy of the model with the roundings of the graphs. Raises KeyError if they round no weight of the model."""
     rounded: Any = copy.deepcopy(model)
     names = _names(model)
     linears = {name: module for name, module in rounded.named_modules() if isinstance(module, nn.Linear)}
@@ -279,11 +279,11 @@ def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
 
 
 def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) -> tuple[float, str]:
-    """By how many steps a rounded weight is at most away from the checkpoint's, and which one: half a step, if all is
-    well. A weight of a block beyond the last integer may be up to BEYOND steps away, and counts as half of one then.
-    Infinite where an integer is larger than products of it are exact.
+    """The largest distance of a rounded weight from the checkpoint's, in steps, and the name of that weight: half a
+    step in a correct graph. A weight of a block beyond the last integer may be up to BEYOND steps away and then counts
+    as half a step. Infinite if an integer is too large for exact products.
 
-    is_whole: every weight must be rounded. Raises KeyError where one is not.
+    is_whole: every weight must be rounded; raises KeyError for one that is not.
     """
     names, worst, note = _names(model), 0.0, "no weights"
     modules = dict(model.named_modules())
@@ -320,7 +320,7 @@ def _off(weight: RoundedWeight, exact_NK: Array) -> float:
 
 
 def _names(model: Model) -> dict[str, list[str]]:
-    """Weights by name, and all names of an equal one: the graph knows it by one of them."""
+    """The names of all weights equal to each weight, by name: the graph uses one of them."""
     groups: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
     state = model.state_dict()
     keys = {name: (tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in state.items()}
@@ -334,7 +334,7 @@ def _find(found: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _divided(name: str, outputs: int, model: Model, roundings: Roundings) -> Array:
-    """What each output of a product was divided by, (N,): a graph may write int8 keys and values by their steps."""
+    """The divisor of each output of a product, (N,): a graph may write int8 keys and values in units of their steps."""
     ones = np.ones(outputs, np.float32)
     part, _, layer = name.rpartition(".")[0], "", ""
     kind = name.rpartition(".")[2]
@@ -352,8 +352,8 @@ def _divided(name: str, outputs: int, model: Model, roundings: Roundings) -> Arr
 
 
 def folds_steps(config: Any) -> bool:
-    """Whether self-attention's keys and values leave their product in units of the caches: one token at a time, and
-    handed to the operator as they are, with the queries."""
+    """Whether the product of self-attention returns keys and values in units of the caches: where the operator takes
+    them unchanged, together with the queries, one token at a time."""
     return bool(config.has_encoder and config.positions not in ("rotary", "shaw") and not config.qk_norm)
 
 

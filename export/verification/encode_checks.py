@@ -1,4 +1,4 @@
-"""Checks of `encode`: ragged and padded batches against PyTorch, and against the same sources alone."""
+"""Checks of `encode`: ragged, padded batches against PyTorch and against batches of one source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from export.verification.measure import ErrorTracker, Measured, NamedCheck
 
 
 class EncodeChecks:
-    """Checks of encoder states and of the decoder's keys and values of sources."""
+    """Checks of encoder states and of the decoder's cross-attention keys and values."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -28,7 +28,8 @@ class EncodeChecks:
         return self.case.served.encode(self.case.sources)
 
     def encode(self) -> ErrorTracker:
-        """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest source."""
+        """Ragged, padded batches against single unpadded sources in PyTorch, valid positions only; and the longest
+        source."""
         tracker = self.case.tracker()
         for outputs, sources in (
             (self.encoded, self.case.sources),

@@ -1,4 +1,4 @@
-"""The checks that the graph of an encoder alone must pass; how they are measured is as in `export.verification.checks`.
+"""The checks of the graph of an encoder-only model. `export.verification.measure` defines the measures.
 
 Shapes: B batch, S source, M d_model, V vocabulary, L labels.
 """
@@ -30,38 +30,38 @@ from export.verification.measure import (
 from export.verification.torch_reference import Expectation
 from model.encoder import Encoder
 
-PLACES = 3  # of each text that are told by a masked head: its first, one in the middle, its last
-# Of the largest difference of a vector on another machine, as a share of its largest value. Graphs that round can
-# come out a step apart where a value lies between two integers.
+PLACES = 3  # positions of each text that a masked head predicts: the first, one in the middle, the last
+# The largest difference of a vector on another machine, as a share of its largest value. Quantized graphs can differ by
+# a step where a value lies between two integers.
 VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
-DIGITS = 6  # of a golden vector's values
+DIGITS = 6  # significant digits of a golden vector's values
 
 
 class EncoderGraphs(Protocol):
-    """The graph of one variant, run as a server runs it."""
+    """The `encode` graph of one variant, run as a server runs it."""
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
-        """All outputs of `encode` for a ragged batch, by name. places: of each source those to be told."""
+        """All outputs of `encode` for a ragged batch, by name. places: positions of each source to predict."""
         ...
 
     def roundings(self, *roles: Role) -> Roundings:
-        """What the graphs of these roles round."""
+        """The roundings in the graphs of these roles."""
         ...
 
     def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
-        """What its products read and gave."""
+        """The inputs and outputs of its products."""
         ...
 
 
 class EncoderReference:
-    """What PyTorch says, one text at a time, without padding and without a batch."""
+    """PyTorch's outputs, one text at a time, without padding and without a batch."""
 
     def __init__(self, model: Encoder) -> None:
         self.model = model
 
     @torch.inference_mode()
     def encode(self, source: Ids, places: Sequence[int]) -> Arrays:
-        """Outputs by the names that the graph gives them, without the axis of the batch; encoder_states (S, M)."""
+        """Outputs by their names in the graph, without the batch axis; encoder_states (S, M)."""
         model, lengths = self.model, torch.tensor([len(source)])
         states = model(torch.tensor([source]), lengths)
         arrays: Arrays = {"encoder_states": states[0].numpy()}
@@ -78,7 +78,7 @@ class EncoderReference:
 
 
 class EncoderVerifier(Checker):
-    """All checks of one variant of an encoder alone."""
+    """All checks of one variant of an encoder-only model."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class EncoderVerifier(Checker):
             ]
         return self.run(checks, only)
 
-    # -- what the graph says
+    # -- outputs of the graph
 
     @cached_property
     def encoded(self) -> list[Arrays]:
-        """Of all but the longest text together; and of the longest one."""
+        """Outputs of all texts but the longest in one batch, and of the longest in another."""
         *several, longest = self.sources
         together = self.served.encode(several, self.places[:-1])
         return [
@@ -126,10 +126,10 @@ class EncoderVerifier(Checker):
 
     @property
     def told(self) -> frozenset[str]:
-        """The outputs there should be."""
+        """The names of the outputs that the graph must have."""
         return frozenset(self.expected[0])
 
-    # -- what it should say
+    # -- expected outputs
 
     @cached_property
     def roundings(self) -> Roundings:
@@ -149,7 +149,7 @@ class EncoderVerifier(Checker):
     # -- checks
 
     def encode(self) -> ErrorTracker:
-        """Ragged and padded against alone and unpadded in PyTorch, valid positions only; and the longest text."""
+        """Ragged, padded batches against single unpadded texts in PyTorch, valid positions only; also the longest."""
         tracker = self.tracker()
         for actual, expected in zip(self.encoded, self.expected, strict=True):
             for name, expectation in expected.items():
@@ -157,7 +157,7 @@ class EncoderVerifier(Checker):
         return tracker
 
     def encode_alone(self) -> Measured:
-        """Whatever stands beside a text, and however much it is padded."""
+        """A text has the same outputs in any batch and with any padding."""
 
         def pairs() -> Iterator[tuple[Array, Array]]:
             for together, source, places in zip(self.encoded, self.sources, self.places, strict=True):
@@ -167,7 +167,7 @@ class EncoderVerifier(Checker):
         return self.alone(pairs())
 
     def other_places(self) -> Measured:
-        """The places of one text alone."""
+        """Predictions of one text without those of other texts in its batch."""
         *several, _ = self.sources
         one = [self.places[0], *[()] * (len(several) - 1)]
         (first, *_) = _rows(self.served.encode(several, one), several, one)
@@ -188,8 +188,8 @@ class EncoderVerifier(Checker):
         return products_off(self.plain_model, self.roundings, seen)
 
     def plain(self) -> Measured:
-        """States of every token against those of a model that rounds nothing; the median, because in a random model
-        some are decided by what is rounded away."""
+        """States of every token against those of the unquantized model. The median, because in a random model rounding
+        removes what determines some of them."""
         errors, expected = list[float](), EncoderReference(self.plain_model)
         for actual, source, places in zip(self.encoded, self.sources, self.places, strict=True):
             exact = expected.encode(source, places)["encoder_states"]
@@ -201,7 +201,7 @@ class EncoderVerifier(Checker):
 
 
 def places_of(source: Ids) -> tuple[int, ...]:
-    """Places of a text of which a masked head is asked."""
+    """Positions of a text that a masked head predicts."""
     return tuple(sorted({0, len(source) // 2, len(source) - 1}))[:PLACES]
 
 
@@ -213,7 +213,7 @@ def mean_state(served: EncoderGraphs, source: Ids) -> Array:
 
 
 def golden_vector(served: EncoderGraphs, source: Ids, precision: str) -> GoldenVector:
-    """What a server must find again."""
+    """The vector of a text that a server must reproduce."""
     values = tuple(float(f"{value:.{DIGITS}g}") for value in mean_state(served, source))
     return GoldenVector(values=values, tolerance=VECTOR_TOLERANCES[precision])
 
@@ -225,7 +225,7 @@ def vector_difference(vector: GoldenVector, values: Array) -> float:
 
 
 def _rows(arrays: Arrays, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[Arrays]:
-    """The outputs of each text: states and weights of its own positions, and what was told of its places."""
+    """The outputs of each text: states and weights of its own positions, and the predictions for its masks."""
     rows, first = [], 0
     for row, source in enumerate(sources):
         own: Arrays = {}

@@ -1,4 +1,4 @@
-"""Greedy answers of graphs, and which of them becomes the golden answer of a bundle."""
+"""Greedy answers of graphs, and the choice of a bundle's golden answer among them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from export.verification.measure import Check
 
 @dataclass(frozen=True)
 class RightAnswer:
-    """A greedy answer that the reference gives as well, and whether another processor would give it for sure."""
+    """A greedy answer that equals the reference's, and whether another processor is certain to return it too."""
 
     golden: Golden
     is_sure: bool
@@ -24,26 +24,26 @@ class RightAnswer:
 
     @property
     def merit(self) -> tuple[bool, int, float]:
-        """The richest answer of those that would be the same on another processor is the best."""
+        """Sort key: answers that other processors reproduce come first, then those with the most distinct tokens."""
         return self.is_sure, len(set(self.golden.output)), self.smallest_gap
 
 
 @dataclass(frozen=True)
 class Verification:
     checks: tuple[Check, ...]
-    answers: tuple[RightAnswer, ...] = ()  # at most one for each question
+    answers: tuple[RightAnswer, ...] = ()  # at most one per input
 
     @property
     def golden(self) -> Golden | None:
-        """The best answer; None when none was right."""
+        """The best answer; None if no answer was correct."""
         return common_golden([self])
 
 
 def common_golden(verifications: Sequence[Verification]) -> Golden | None:
-    """A question that all variants answered right and alike, or as far as they answer it alike; None if there is none.
+    """An input and an answer, or the start of one, that all variants give correctly and alike; None if there is none.
 
-    Variants of fewer bits answer some questions otherwise than float32, and rightly: the beginning of an answer is a
-    question of its own. Whole answers come first, then those that are richest and decided most clearly.
+    Variants of fewer bits legitimately answer some inputs differently from float32; then the common start of their
+    answers can serve. Complete answers are preferred, then the richest, then those with the clearest choices.
     """
     questions = [
         {(a.golden.source, a.golden.prompt): a for a in verification.answers} for verification in verifications
@@ -67,22 +67,22 @@ def common_golden(verifications: Sequence[Verification]) -> Golden | None:
 
 
 def common_start(sequences: Sequence[Ids]) -> Ids:
-    """The tokens with which all of them begin."""
+    """The longest common prefix of the sequences."""
     places = zip(*sequences, strict=False)
     return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, places))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """New tokens, eos included, and by how much the smallest choice was decided, as a share of the largest
-    log-probability."""
+    """New tokens, eos included, and the smallest margin between the two best tokens of a step, as a share of the
+    largest log-probability."""
 
     tokens: Ids
     smallest_gap: float
 
 
 def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
-    """What `decode` wants to know of sources: their keys, values and lengths."""
+    """The inputs of `decode` that depend on sources: keys, values and lengths."""
     cross = {**served.encode(sources), "source_lengths": lengths(sources)}
     cross.pop("encoder_states")
     return cross
@@ -91,9 +91,9 @@ def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
 def answer_greedily(
     served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
 ) -> list[Answer]:
-    """Greedy answers of a batch: every row runs until the last one has ended; `sources` may be empty.
+    """Greedy answers of a batch: every row runs until the last one has finished; `sources` may be empty.
 
-    prompts: with sources all of one length, because then they are read token by token.
+    prompts: all of one length if there are sources, because they are then fed token by token.
     """
     cross: Arrays = {}
     if sources:

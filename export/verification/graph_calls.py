@@ -1,6 +1,6 @@
-"""How checks call the graphs of one variant, whatever runs them: the protocol, its results and its arrays.
+"""The protocol by which checks call the graphs of one variant, with its results and arrays.
 
-Rows are ragged, stand in the first rows of larger buffers, and the buffers are full of garbage, because a server's are.
+Rows are ragged and occupy the first rows of larger buffers that are full of garbage, as in a server.
 `export.verification.ort_graphs` is the implementation; tests have doubles.
 """
 
@@ -16,16 +16,16 @@ from export.bundle import Role
 from export.verification.emulated_quantization import Roundings, SeenProduct
 from export.verification.inputs import Ids
 
-GARBAGE = 37.0  # what buffers hold before they are written: large, and finite, so that a weight of 0 makes it 0
-INT8_GARBAGE = -128  # the same of int8 caches, whose largest value is 127 times their step
+GARBAGE = 37.0  # initial contents of buffers: large, but finite, so that a weight of 0 cancels it
+INT8_GARBAGE = -128  # the same for int8 caches, whose largest value is 127 times their step
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 
 class Prediction(NamedTuple):
-    """What `decode` says of the next token of each row, or behind each token that it was asked for, and what `logprobs`
-    makes of that; fields are named like their outputs."""
+    """Outputs of `decode` and `logprobs` for the next token of each row, or after each requested token; fields are
+    named like the outputs."""
 
     logits: Array  # float32 (rows, V)
     logprobs: Array  # float32 (rows, V)
@@ -40,15 +40,15 @@ class Prediction(NamedTuple):
         return logits
 
     def row(self, i: int) -> Prediction:
-        """One row alone: still arrays of rows."""
+        """One row, as arrays with one row each."""
         return Prediction(*(array[i : i + 1] for array in self))
 
 
 class ShortlistPrediction(NamedTuple):
-    """What a step says of rows that choose among words of their own: the first W of each row's, in their order."""
+    """The predictions of a step over per-row shortlists: the first W tokens of each row's shortlist, in its order."""
 
-    states: Array  # float32 (rows, M), which logits are made of
-    logprobs: Array  # float32 (rows, W), -inf behind a row's own words
+    states: Array  # float32 (rows, M), from which logits are computed
+    logprobs: Array  # float32 (rows, W), -inf after the end of a row's shortlist
     normaliser: Array  # float32 (rows,)
     top_logprobs: Array  # float32 (rows, N), best first
     top_ids: Array  # int64 (rows, N)
@@ -59,22 +59,22 @@ class Graphs(Protocol):
 
     @property
     def roles(self) -> Collection[str]:
-        """Which graphs there are."""
+        """The roles of the graphs that exist."""
         ...
 
     def roundings(self, *roles: Role) -> Roundings:
-        """What the graphs of these roles round, where they exist."""
+        """The roundings in the graphs of these roles, as far as they exist."""
         ...
 
     def seen_products(
         self, sources: Sequence[Ids], tokens: Sequence[int], starts: Sequence[int], buffers: Arrays, cross: Arrays
     ) -> list[SeenProduct]:
-        """What the products of `encode` and of a step of `decode` read and gave."""
+        """The inputs and outputs of the products of `encode` and of a step of `decode`."""
         ...
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
-        """All outputs of `encode` for a ragged batch, by name. places: of each source those that are to be told, where
-        the graph tells any."""
+        """All outputs of `encode` for a ragged batch, by name. places: positions of each source to predict, if the
+        graph has a masked head."""
         ...
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
@@ -91,12 +91,12 @@ class Graphs(Protocol):
         top_k: int = 1,
         asked: Sequence[tuple[int, int]] | None = None,
     ) -> Prediction:
-        """What follows each row's block; `buffers` and `cross` hold exactly these rows.
+        """Predictions after each row's block; `buffers` and `cross` hold exactly these rows.
 
-        cross: source_lengths and the source's keys and values, or nothing. Blocks of more than one token are a prefill,
-        with starts of 0, or of a single row. top_k: how many best tokens of each row to name. asked: tokens, each by
-        its row and its place in the block, behind which to predict instead, for models that read blocks; if none,
-        nothing is ranked.
+        cross: source_lengths and the source's keys and values, or empty. Blocks of more than one token are a prefill
+        with starts of 0, or belong to a single row. top_k: number of best tokens per row. asked: for models that
+        support chunked prefill, the tokens after which to predict instead, each as (row, position in the block); if
+        empty, nothing is ranked.
         """
         ...
 
@@ -110,12 +110,12 @@ class Graphs(Protocol):
         *,
         width: int,
     ) -> ShortlistPrediction:
-        """What follows one token of each row among the row's own words, in buffers of them that have room for `width`
-        and are full of garbage; `decode` is asked for no logits."""
+        """Predictions after one token of each row over the row's shortlist, in shortlist buffers of capacity `width`
+        that are full of garbage; no logits of `decode` are requested."""
         ...
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
-        """How much each position of the targets attends to each of the source, float32 (L, B, H, T, S), T and S padded.
+        """Weights with which target positions attend to source positions, float32 (L, B, H, T, S), T and S padded.
 
         targets: as fed to the decoder, bos first. cross: as for `decode`.
         """
@@ -123,7 +123,7 @@ class Graphs(Protocol):
 
 
 def garbage(shape: Sequence[int], dtype: Any) -> Array:
-    """What buffers hold before they are written."""
+    """The initial contents of a buffer."""
     return np.full(shape, INT8_GARBAGE if np.dtype(dtype) == np.int8 else GARBAGE, dtype)
 
 
@@ -133,7 +133,7 @@ def padded(rows: Sequence[Sequence[int]], length: int) -> Array:
 
 
 def last_positions(blocks: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The last token of each row's block, by its row and its place there."""
+    """The last token of each row's block, as (row, position in the block)."""
     return [(row, len(block) - 1) for row, block in enumerate(blocks)]
 
 
@@ -150,10 +150,10 @@ def differing(actual: Array, expected: Array) -> int:
 
 
 def rows_of(arrays: Mapping[str, Array], start: int, stop: int) -> Arrays:
-    """Rows of every array: views of the same memory."""
+    """Rows [start, stop) of every array: views of the same memory."""
     return {name: array[start:stop] for name, array in arrays.items()}
 
 
 def compared_outputs(one: Prediction, other: Prediction) -> list[tuple[Array, Array]]:
-    """Outputs in which two predictions of a row must agree; the number of best tokens may differ."""
+    """The outputs in which two predictions of a row must agree; their numbers of best tokens may differ."""
     return [(one.logits, other.logits), (one.logprobs, other.logprobs), (one.normaliser, other.normaliser)]

@@ -1,7 +1,7 @@
-"""The inputs that verification tries: ragged on purpose, from one token to as many as the model takes, always the same.
+"""The inputs of verification: deliberately ragged, from one token to the model's limit, and deterministic.
 
-Sentences of the caller come first; random ids fill the lengths that sentences do not have. Knows the model's limits and
-nothing of graphs.
+Sentences of the caller come first; random ids fill the lengths that sentences do not have. This module knows the
+model's limits, but no graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model.tokenizer import Tokenizer
 
 SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # around the multiples of 16 to which a server pads
 TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)
-MAX_LENGTH = 512  # of the one longest input: beyond, only the cost grows
+MAX_LENGTH = 512  # of the longest input: longer ones only cost more
 MAX_TEXTS = 8
 
 Ids = tuple[int, ...]
@@ -24,9 +24,9 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Token ids, framed as the model's texts are. `sources` pair up with `targets` for models with an encoder, else
-    there are none; `targets` are what the decoder is fed, whatever it would have answered. A model without a decoder
-    has none."""
+    """Token ids with the model's special tokens. Models with an encoder have one of `sources` for each of `targets`,
+    others have none. `targets` are fed to the decoder regardless of its predictions; a model without a decoder has
+    none."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
@@ -75,7 +75,7 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
 
 
 def framed_texts(texts: Sequence[str], tokenizer: Tokenizer, config: ModelConfig) -> list[Ids]:
-    """Texts as an encoder alone reads them, cut to what it can read; blank ones are left out."""
+    """Texts as an encoder-only model reads them, truncated to its longest input; blank ones are left out."""
     most = config.max_source_len - config.template.num_source_special
     return [tuple(config.template.wrap_source(ids[:most])) for ids in tokenizer.encode_batch(texts) if ids]
 

@@ -1,12 +1,12 @@
-"""How a check is measured and judged: errors, tolerances and the yardstick.
+"""Measures and criteria of checks: errors, tolerances and the yardstick.
 
-A float32 graph is compared with PyTorch in float64, and so is PyTorch's own float32: a graph may be off by
-FLOAT32_FACTOR times what PyTorch itself shows by the same measure, or by the floor of the check where that is more.
-A model with large weights amplifies every rounding error, and no float32 graph of it can be within a fixed share; a
-fault is far outside either. A quantized graph is compared with a PyTorch model that rounds what it rounds
-(`export.verification.emulated_quantization`): its yardstick is the tolerance alone.
+Both a float32 graph and PyTorch's own float32 are compared with PyTorch in float64. The error of a graph may be
+FLOAT32_FACTOR times PyTorch's error by the same measure, or the floor of the check if that is larger. A model with
+large weights amplifies every rounding error, and no float32 graph of it can stay within a fixed share; a fault is far
+outside both limits. A quantized graph is compared with a PyTorch model that emulates its roundings
+(`export.verification.emulated_quantization`), against a fixed tolerance.
 
-What is compared is in the modules of checks; nothing here knows a graph.
+The modules of checks define what is compared; this module knows no graph.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from export.bundle import Quantization
 from export.verification.inputs import Samples
 from export.verification.torch_reference import Expectation
 
-# Largest error of an output, as a share of its largest value. fp32: some 50 times what models of 20 million parameters
-# show. fp16: the liveliest random model shows half of it.
-# int8, int4: the root of the mean squared error of a row as a share of the row's standard deviation, against the model
-# with the same roundings. Most rows show 1e-6, but a sum that differs in its last bit can fall on the other side of
-# half a step, and what follows moves by a step: of 20 random models the liveliest shows 0.07, most show 0.01.
+# Largest error of an output, as a share of its largest value. fp32: some 50 times the error of models with 20 million
+# parameters. fp16: the most sensitive random model reaches half of it.
+# int8, int4: the root mean squared error of a row as a share of the row's standard deviation, against the model with
+# the same roundings. Most rows have 1e-6. A sum that differs in its last bit can round to the neighbouring integer,
+# which moves later values by a step: of 20 random models the most sensitive reaches 0.07, most reach 0.01.
 TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
-# The same measure, of logits against the model without any rounding, in the median row. The liveliest random models
-# show half of it: they are decided by little. A graph whose output ignores the token shows 1.
+# The same measure, of logits against the unquantized model, in the median row. The most sensitive random models, whose
+# predictions have small margins, reach half of it. A graph whose output ignores the token has an error of 1.
 PLAIN_TOLERANCES = {"int8": 0.6, "int4": 0.9}
-# Of one product of integers, the same measure: models show 1e-6, and some 1e-5 where a value that lies between two
-# integers is rounded otherwise.
+# The same measure for one product of integers: models reach 1e-6, and some 1e-5 where a value between two integers is
+# rounded to the other one.
 PRODUCT_TOLERANCE = 1e-3
-HALF_A_STEP = 0.501  # between a weight and its integer: half, and what float32 adds
-# Three random models with weights of standard deviation 0.4 (3+3 and 6+2 layers of d64): graphs are off by at most 1.1
-# times what PyTorch is, which itself is off by up to 1.5e-4.
+HALF_A_STEP = 0.501  # between a weight and its integer: half a step plus the error of float32
+# Three random models with weights of standard deviation 0.4 (3+3 and 6+2 layers of d64): the error of graphs is
+# at most 1.1 times PyTorch's, which is up to 1.5e-4.
 FLOAT32_FACTOR = 4.0
-LARGEST_TOLERANCE = 1e-2  # whatever PyTorch shows: in a model that overflows float32 shows anything
+LARGEST_TOLERANCE = 1e-2  # regardless of PyTorch's error, which is arbitrary in a model that overflows float32
 
 Measured = tuple[float, str]  # the error and a note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value, or
-    for quantized graphs the largest error of any row as a share of its deviation; for checks of equality the number of
-    values or sequences that differ, and tolerance 0. `float32_error`: the same measure of PyTorch in float32 against
-    PyTorch in float64, 0 where that is not the yardstick; `tolerance` includes it."""
+    """One comparison. `max_error`: the largest difference of any output, as a share of that output's largest value; for
+    quantized graphs the largest error of any row as a share of its standard deviation; for checks of equality the
+    number of values or sequences that differ, with tolerance 0. `float32_error`: the same measure of PyTorch in float32
+    against PyTorch in float64, 0 where that is not the yardstick; `tolerance` includes it."""
 
     name: str
     precision: str
@@ -61,15 +61,15 @@ class Check:
 
 
 class ErrorTracker:
-    """The largest error of any output so far, where it was, and the largest of PyTorch in float32."""
+    """The largest error of any output so far, its location, and the largest error of PyTorch in float32."""
 
     def __init__(self, *, by_deviation: bool = False) -> None:
-        """by_deviation: the root of an output's mean squared error as a share of its standard deviation, instead of
+        """by_deviation: measure an output's root mean squared error as a share of its standard deviation, instead of
         its largest error as a share of its largest value."""
         self.error, self.note, self.float32_error, self.by_deviation = 0.0, "", 0.0, by_deviation
 
     def add(self, name: str, actual: NDArray[Any], expected: Expectation | NDArray[Any]) -> None:
-        """expected: an array where there is nothing but one answer."""
+        """Records the error of an output. expected: an array if it has no separate float32 values."""
         if isinstance(expected, Expectation):
             self.float32_error = max(self.float32_error, self._error(expected.float32, expected.exact))
             expected = expected.exact
@@ -77,11 +77,11 @@ class ErrorTracker:
             error, note = float("inf"), f"{name}: shape {actual.shape} instead of {expected.shape}"
         else:
             error, note = self._error(actual, expected), f"worst in {name}" if expected.size else ""
-        if not error <= self.error:  # also when it is not a number
+        if not error <= self.error:  # also if it is NaN
             self.error, self.note = error if np.isfinite(error) else float("inf"), note
 
     def scale(self, factor: float) -> None:
-        """Multiplies both errors, for outputs whose size says too little of what they are made of."""
+        """Multiplies both errors, for outputs whose magnitude does not reflect that of their inputs."""
         self.error, self.float32_error = self.error * factor, self.float32_error * factor
 
     def _error(self, actual: NDArray[Any], expected: NDArray[Any]) -> float:
@@ -97,12 +97,12 @@ class ErrorTracker:
 
 
 def judged_tolerance(floor: float, float32_error: float) -> float:
-    """The error that a graph may show where PyTorch's own float32 shows `float32_error`."""
+    """The permitted error of a graph when PyTorch's own float32 has `float32_error`."""
     return max(floor, min(FLOAT32_FACTOR * float32_error, LARGEST_TOLERANCE))
 
 
 class NamedCheck(NamedTuple):
-    """A check that has not been made yet. tolerance: where the yardstick is PyTorch in float32, the floor."""
+    """A check that has not run yet. tolerance: the floor if the yardstick is PyTorch in float32."""
 
     name: str
     measure: Callable[[], Measured | ErrorTracker]
@@ -110,7 +110,7 @@ class NamedCheck(NamedTuple):
 
 
 class Checker:
-    """How the checks of one variant are made, whatever they are of."""
+    """Runs the checks of one variant, independently of the kind of graph."""
 
     def __init__(self, precision: str, samples: Samples, quantization: Quantization | None) -> None:
         self.precision, self.samples, self.quantization = precision, samples, quantization
@@ -129,7 +129,7 @@ class Checker:
         error, float32_error = float("inf"), 0.0
         try:
             measured = check.measure()
-        except Exception as failure:  # whatever the runtime raises for a graph it cannot run is a failed check
+        except Exception as failure:  # any error of the runtime for a graph it cannot run is a failed check
             note = f"{type(failure).__name__}: {failure!s:.200}"
         else:
             if isinstance(measured, ErrorTracker):
@@ -149,8 +149,8 @@ class Checker:
         )
 
     def alone(self, pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Measured:
-        """How far rows in a batch are from the same rows alone: the number of values that differ, or for a scheme that
-        is not batch-invariant the error."""
+        """The difference of rows in a batch from the same rows in batches of one: the number of values that differ, or
+        the error for a scheme that is not batch-invariant."""
         if not self.alone_tolerance:
             return float(sum(int((one != other).sum()) for one, other in pairs)), "values that differ in any bit"
         tracker, differ = self.tracker(), 0

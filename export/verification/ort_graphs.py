@@ -1,5 +1,5 @@
-"""The graphs of one variant in sessions of ONNX Runtime, with the session settings, provider and memory of a server:
-past and present are one buffer.
+"""The graphs of one variant in sessions of ONNX Runtime, with the session settings, provider and memory layout of a
+server: past and present share one buffer.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from export.verification.graph_calls import (
 )
 from export.verification.inputs import Ids
 
-CACHE_AXES = 4  # rows, heads, positions, head_dim; what a recurrent model carries has rows and a size
+CACHE_AXES = 4  # rows, heads, positions, head_dim; states of a recurrent model have rows and a size
 
 T = TypeVar("T")
 
 
 class OrtGraphs:
-    """`Graphs` of one variant in sessions such as a server's."""
+    """`Graphs` of one variant in sessions configured like a server's."""
 
     def __init__(self, directory: Path, variant: Variant, limits: Limits) -> None:
         self.directory, self.variant, self.limits = directory, variant, limits
 
     @cached_property
     def sessions(self) -> dict[str, onnxruntime.InferenceSession]:
-        """By role; made when first used, so that a graph which cannot be loaded fails checks like any other fault."""
+        """Sessions by role; opened on first use, so that a graph that fails to load is a failed check."""
         return {role: open_session(self.directory / graph.file) for role, graph in self.variant.graphs.items()}
 
     @property
@@ -72,7 +72,7 @@ class OrtGraphs:
         cross: Mapping[str, Array],
         asked: Sequence[tuple[int, int]],
     ) -> Arrays:
-        """What `decode` reads in one step of some rows."""
+        """The inputs of `decode` for one step of some rows."""
         feeds: Arrays = {
             "tokens": np.array(tokens, np.int64)[:, None],
             "starts": np.array(starts, np.int64),
@@ -85,11 +85,11 @@ class OrtGraphs:
         return self._read_by("decode", feeds)
 
     def _read_by(self, role: Role, feeds: Mapping[str, T]) -> dict[str, T]:
-        """Those that a graph takes."""
+        """The feeds that a graph takes."""
         return {name: value for name, value in feeds.items() if name in self.variant.graphs[role].inputs}
 
     def _seen(self, role: Role, feeds: Mapping[str, Array]) -> list[SeenProduct]:
-        """Runs a copy of a graph that also tells what its products read and give."""
+        """Runs a copy of a graph that also returns the inputs and outputs of its products."""
         model = onnx.load(self.directory / self.variant.graphs[role].file)
         values = product_values(model)
         names = list(dict.fromkeys(name for _, *pair in values for name in pair))
@@ -112,7 +112,7 @@ class OrtGraphs:
         return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
 
     def _encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
-        """places: of each source those that are to be told, where the graph tells any."""
+        """places: positions of each source to predict, if the graph has a masked head."""
         length = round_up(max(map(len, sources)), PAD_MULTIPLE)
         feeds: Arrays = {"source": padded(sources, length), "source_lengths": lengths(sources)}
         if "places" in self.variant.graphs["encode"].inputs:
@@ -151,7 +151,7 @@ class OrtGraphs:
         top_k: int = 1,
         asked: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Callable[[], None], Prediction]:
-        """`decode` and `logprobs`, bound but not run yet, and the arrays that they will fill. Running is repeatable."""
+        """`decode` and `logprobs`, bound but not run yet, and the arrays that they will fill. Runs are repeatable."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
         capacity = _capacity_of(buffers)
@@ -185,9 +185,9 @@ class OrtGraphs:
             for name in graph.inputs:
                 binding.bind_ortvalue_input(name, inputs[name])
             for name in graph.outputs:
-                # present.X and whatever else hands the state X through are its memory.
+                # present.X and other outputs that pass the state X through share its memory.
                 binding.bind_ortvalue_output(name, told[name] if name in told else states[name.partition(".")[2]])
-        bound = inputs, told, states  # values that lend the bindings memory of arrays
+        bound = inputs, told, states  # values whose arrays the bindings point into
 
         def run(_bound: Any = bound) -> None:
             for role, binding in bindings.items():
@@ -196,7 +196,7 @@ class OrtGraphs:
         return run, prediction
 
     def _asked(self, positions: Sequence[tuple[int, int]]) -> Arrays:
-        """What `decode` is told of them: nothing where it reads one token of each row, and tells of all."""
+        """The input of `decode` that selects positions; empty where it reads one token per row and predicts for all."""
         if "asked" in self.variant.graphs["decode"].inputs:
             return {"asked": np.array([row for row, _ in positions], np.int64)}
         if self.limits.max_block == 1:
@@ -256,19 +256,20 @@ class OrtGraphs:
 
 
 def _dirty(state: StateSpec, sizes: Mapping[str, int]) -> Array:
-    """A state full of garbage. sizes: of its symbolic axes."""
+    """A state full of garbage. sizes: of the symbolic axes."""
     return garbage([sizes[axis] if isinstance(axis, str) else axis for axis in state.shape], state.dtype)
 
 
 def _capacity_of(buffers: Arrays) -> int:
-    """Positions that caches have room for; 0 where there are none."""
+    """The capacity of caches in positions; 0 if there are none."""
     return next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
 
 
 @cache
 def is_batch_invariant(scheme: QuantizationScheme) -> bool:
-    """Whether a product in blocks gives a row the same bits alone and among others on this processor; tried, because
-    processors without AVX-512 have kernels of their own. The other schemes compute exact sums everywhere."""
+    """Whether a row has the same bits in a batch of one and in a larger batch on this processor. For products in blocks
+    this is measured, because processors without AVX-512 use other kernels. The other schemes compute exact sums
+    everywhere."""
     if not scheme.block_size:
         return True
     tensor = onnx.helper.make_tensor_value_info

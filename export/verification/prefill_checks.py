@@ -1,4 +1,4 @@
-"""Checks of `decode` where it reads blocks: prompts in a batch and alone, blocks after a prefill, several positions."""
+"""Checks of `decode` with blocks of tokens: prompts in a batch and alone, blocks after a prefill, several positions."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class PrefillChecks:
         return [self.case.served.decode(block, [0], buffers, {}, top_k=self.case.top_k[1]) for block, buffers in alone]
 
     def predictions(self) -> list[Prediction]:
-        """Predictions after whole prompts, in a batch and alone; none where blocks are not read."""
+        """Predictions after whole prompts, in a batch and alone; none if the model does not read blocks."""
         return [self.prefilled[0], *self.prefilled_alone] if self.case.config.supports_chunked_prefill else []
 
     def prefill(self) -> ErrorTracker:
-        """A ragged, right-padded batch of prompts; and the longest prompt."""
+        """A ragged, right-padded batch of prompts, and the longest prompt."""
         tracker = self.case.tracker()
         longest = [self.case.samples.longest_target]
         buffers = self.case.served.buffers(1, capacity_of(longest))
@@ -66,7 +66,7 @@ class PrefillChecks:
         )
 
     def prefill_unasked(self) -> Measured:
-        """Prompts of which no logits are wanted: the same caches."""
+        """Prompts without requested logits leave the same caches."""
         differ = 0
         for target in self.case.targets:
             asked, unasked = (self.case.served.buffers(1, capacity_of([target])) for _ in range(2))
@@ -76,7 +76,7 @@ class PrefillChecks:
         return float(differ), "values of the caches that differ in any bit"
 
     def later_block(self) -> ErrorTracker:
-        """One row in two blocks: the second finds the first in the cache."""
+        """One row in two blocks: the second attends to the first in the cache."""
         tracker = self.case.tracker()
         for target in self.case.targets:
             cut = max(1, len(target) // 3)
@@ -88,8 +88,8 @@ class PrefillChecks:
         return tracker
 
     def several_positions(self) -> ErrorTracker:
-        """Behind every token of a ragged batch, the last row first; behind every token of a block with a past, as when
-        a draft is verified, where the block before it was asked for a token in its midst."""
+        """Predictions after every token of a ragged batch, the last row first; and after every token of a block with a
+        past, as in the verification of a draft, whose preceding block returned a prediction in its middle."""
         tracker = self.case.tracker()
         asked = [(row, place) for row, target in enumerate(self.case.targets) for place in range(len(target))][::-1]
         buffers = self.case.served.buffers(len(self.case.targets), capacity_of(self.case.targets))

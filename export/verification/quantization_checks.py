@@ -1,5 +1,5 @@
-"""Checks of what a quantized variant rounds: its integers against the checkpoint, each product against its inputs, and
-its logits against the model without rounding, which shows less and assumes nothing."""
+"""Checks of a quantized variant: its integers against the checkpoint, each product against its inputs, and its logits
+against the unquantized model; the last check is less sensitive, but makes no assumptions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class QuantizationChecks:
         ]
 
     def weights(self) -> Measured:
-        """Of every graph, `align` among them."""
+        """The weights of every graph, `align` included."""
         found = [weights_off(self.case.plain_model, self.case.roundings)]
         if "align" in self.case.served.roles:
             found.append(weights_off(self.case.plain_model, self.case.aligning, is_whole=False))
         return max(found)
 
     def products(self) -> Measured:
-        """Of all sources, and of a step at the end of each target."""
+        """The products of `encode` for all sources, and of a step at the end of each target."""
         rows, ends = range(len(self.case.targets)), [len(target) - 1 for target in self.case.targets]
         buffers = self.case.served.buffers(len(rows), capacity_of(self.case.targets))
         for row, (source, target) in enumerate(zip(self.case.sources, self.case.targets, strict=True)):
@@ -45,8 +45,8 @@ class QuantizationChecks:
         return products_off(self.case.plain_model, self.case.roundings, seen)
 
     def plain(self) -> Measured:
-        """Cached steps against the full sequence of a model that rounds nothing. The median, because in a random model
-        some rows are decided by what is rounded away."""
+        """Cached steps against the full sequence of the unquantized model. The median, because in a random model
+        rounding removes what determines some rows."""
         errors, expected = list[float](), TorchReference(self.case.plain_model)
         for row, (source, target) in enumerate(zip(self.case.sources, self.case.targets, strict=True)):
             logits = expected.logits(source, target)

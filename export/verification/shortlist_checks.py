@@ -1,4 +1,4 @@
-"""Checks of `project_shortlist` and `shortlist_logprobs`: rows that choose among tokens of their own."""
+"""Checks of `project_shortlist` and `shortlist_logprobs`: predictions over per-row shortlists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from export.verification.graph_calls import Array, ShortlistPrediction, differin
 from export.verification.inputs import Ids
 from export.verification.measure import ErrorTracker, Measured, NamedCheck
 
-# Of logits of a row's shortlist, against the same states times the checkpoint's weights: seven bits show 0.02.
+# Error of a shortlist's logits against the same states times the checkpoint's weights: seven bits reach 0.02.
 SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
 FEWEST_WORDS = 16
 
@@ -34,7 +34,7 @@ class ShortlistChecks:
 
     @cached_property
     def words(self) -> list[Ids]:
-        """Words for each row, some more and some fewer, in ascending order; of very few an error says little."""
+        """Shortlists of various lengths, one per row, in ascending order; an error over few tokens means little."""
         draw, all_words = np.random.default_rng(1), self.case.config.vocab_size
         least = min(FEWEST_WORDS, all_words)
         sizes = [
@@ -44,7 +44,7 @@ class ShortlistChecks:
         return [tuple(sorted(draw.choice(all_words, size, replace=False).tolist())) for size in sizes]
 
     def _ranked(self, rows: Sequence[int], width: int) -> ShortlistPrediction:
-        """A step at the end of some targets."""
+        """Predictions of a step at the end of some targets."""
         targets = [self.case.targets[row] for row in rows]
         buffers = self.case.served.buffers(len(rows), capacity_of(self.case.targets))
         for place, row in enumerate(rows):
@@ -58,7 +58,7 @@ class ShortlistChecks:
         return self._ranked(range(len(self.case.targets)), round_up(max(map(len, self.words)), WORD_MULTIPLE))
 
     def own_words(self) -> Measured | ErrorTracker:
-        """Logits against the product of the same states and the checkpoint's weight, and the best words against a
+        """Logits against the product of the same states and the checkpoint's weight, and the best tokens against a
         sort."""
         tracker, yardstick = self.case.tracker(), self.case.yardstick(self.case.plain_model)
         for row, own in enumerate(self.words):
@@ -75,7 +75,7 @@ class ShortlistChecks:
         return tracker
 
     def own_words_alone(self) -> Measured:
-        """With room for more words, too."""
+        """Rows in batches of one, also with a larger shortlist capacity."""
         pairs, width = list[tuple[Array, Array]](), self.ranked.logprobs.shape[1] + WORD_MULTIPLE
         for row, own in enumerate(self.words):
             alone = self._ranked([row], width)

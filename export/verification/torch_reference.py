@@ -1,6 +1,6 @@
-"""PyTorch's outputs, one row at a time, without padding and without a batch: what graphs are compared with.
+"""PyTorch's outputs, one row at a time, without padding and without a batch: the reference for graphs.
 
-`TorchReference` computes them with one model; `Yardstick` in float64, with those of float32 beside them.
+`TorchReference` computes them with one model; `Yardstick` computes them in float64 and in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Expectation:
-    """One output of PyTorch: exact, in float64 or as a quantized model gives it, and in float32."""
+    """One output of PyTorch: the exact one, in float64 or of an emulated quantized model, and the one in float32."""
 
     exact: NDArray[Any]
     float32: NDArray[Any]
@@ -38,16 +38,16 @@ class Expectation:
 
 
 class TorchReference:
-    """Outputs of a model on the CPU, by the names that the graphs give them."""
+    """Outputs of a model on the CPU, by their names in the graphs."""
 
     def __init__(self, model: Model) -> None:
         self.model: Any = model
-        self.largest_score = 0.0  # of all attention that was asked for
+        self.largest_score = 0.0  # of all attention requested so far
 
     @torch.inference_mode()
     def source(self, source: Ids) -> Arrays:
-        """encoder_states (1, S, M), cross_key.i and cross_value.i (1, K, S, D); of recurrent models what attention
-        reads, and first_NAME (1, M)."""
+        """encoder_states (1, S, M), cross_key.i and cross_value.i (1, K, S, D); for recurrent models the inputs of
+        attention, and first_NAME (1, M)."""
         if isinstance(self.model, Recurrent):
             return self._recurrent_source(self.model, source)
         assert isinstance(self.model, EncoderDecoder)
@@ -59,7 +59,7 @@ class TorchReference:
 
     @torch.inference_mode()
     def logits(self, source: Ids, target: Ids) -> NDArray[Any]:
-        """Behind every position of the target, (T, V): the training view, without a cache."""
+        """Logits after every position of the target, (T, V), computed as in training, without a cache."""
         tokens = torch.tensor([target])
         if isinstance(self.model, SourceModel):
             states = self.model(*self._encoder_inputs(source), tokens)
@@ -69,7 +69,7 @@ class TorchReference:
         return logits
 
     def logprobs(self, source: Ids, target: Ids) -> NDArray[Any]:
-        """Log-softmax of the same, (T, V)."""
+        """Log-softmax of the logits, (T, V)."""
         logprobs: NDArray[Any] = torch.from_numpy(self.logits(source, target)).log_softmax(-1).numpy()
         return logprobs
 
@@ -82,10 +82,10 @@ class TorchReference:
 
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
-        """self_key.i and self_value.i of every position of the target, (K, T, D). Of layers that compress those of
-        every window, the last of which may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
-        `export.graphs.group_query_attention.GraphCompressedAttention`. Of recurrent models what is carried after the
-        last, (M,)."""
+        """self_key.i and self_value.i of every position of the target, (K, T, D). Layers with compressed attention have
+        those of every window, of which the last may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
+        `export.graphs.group_query_attention.GraphCompressedAttention`. Recurrent models have the states after the last
+        position, (M,)."""
         if isinstance(self.model, Recurrent):
             return self._carried(self.model, source, target)
         caches = self.model.decoder.empty_caches(1, len(target))
@@ -105,15 +105,15 @@ class TorchReference:
 
     @torch.inference_mode()
     def attention(self, source: Ids, target: Ids) -> NDArray[Any]:
-        """How every layer and head attends to the source, (L, H, T, S)."""
+        """Attention weights of every layer and head over the source, (L, H, T, S)."""
         if isinstance(self.model, Recurrent):
             return self._recurrent_attention(self.model, source, target)
         return self.every_attention(source, target)["cross_attention"]
 
     @torch.inference_mode()
     def every_attention(self, source: Ids, target: Ids) -> Arrays:
-        """How every layer and head attends, (L, H, queries, keys), by the names of the outputs of `attend`: a softmax
-        of our own, in float64, over what the projections of an ordinary forward pass were seen to return."""
+        """Attention weights of every layer and head, (L, H, queries, keys), by the names of the outputs of `attend`: a
+        separate softmax in float64 over the recorded projections of an ordinary forward pass."""
         model, config, seen = self.model, self.model.config, dict[nn.Module, Tensor]()
 
         def keep(module: nn.Module, _inputs: Any, output: Tensor) -> None:
@@ -140,7 +140,7 @@ class TorchReference:
     def _self_attention(
         self, stack: EncoderStack | DecoderStack, seen: Mapping[nn.Module, Tensor], tokens: Ids, *, is_causal: bool
     ) -> NDArray[Any]:
-        """(L, H, T, T), every pair of a query and a key by itself: what keeps them apart is added as -inf."""
+        """(L, H, T, T), from every pair of a query and a key; masked pairs have -inf added."""
         config, count = stack.config, len(tokens)
         positions = stack.position_encoding(torch.tensor([tokens]))
         places = torch.arange(count)
@@ -184,8 +184,8 @@ class TorchReference:
         return {name: state[0].numpy() for name, state in zip(state_names(model.config), carried, strict=True)}
 
     def _recurrent_attention(self, model: Recurrent, source: Ids, target: Ids) -> NDArray[Any]:
-        """(1, 1, T, S): scores by their definitions from the decoder states that an ordinary forward pass was seen to
-        compare with the source."""
+        """(1, 1, T, S): scores by definition, from the decoder states with which an ordinary forward pass attended to
+        the source."""
         score, seen = model.decoder.score, list[Tensor]()
         assert score is not None, "there is no attention without a score"
         handle = score.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
@@ -231,11 +231,11 @@ class TorchReference:
 
 
 class Yardstick:
-    """The outputs of a float32 model as `Expectation`s: see `TorchReference` for names and shapes."""
+    """The outputs of a float32 model as `Expectation`s; `TorchReference` has the names and shapes."""
 
     def __init__(self, model: Model, *, in_float64: bool) -> None:
-        """in_float64: also compute them exactly; otherwise, and for recurrent models, whose cells run in float32 alone,
-        the model's own outputs are exact by definition."""
+        """in_float64: also compute them exactly. Otherwise, and for recurrent models, whose cells run only in float32,
+        the model's own outputs count as exact."""
         in_float64 = in_float64 and not isinstance(model, Recurrent)
         self.float32 = TorchReference(model)
         self.exact = TorchReference(copy.deepcopy(model).double()) if in_float64 else self.float32
@@ -280,7 +280,7 @@ def _scores(query_THD: NDArray[Any], key_SKD: NDArray[Any], factor: float) -> ND
 
 
 def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
-    """Rotary positions as what they are: dimensions i and i + R/2 are a complex number, which is turned."""
+    """Rotary positions by definition: dimensions i and i + R/2 form a complex number, which is rotated."""
     half = cos_BTR.shape[-1] // 2
     turn_TR = torch.complex(cos_BTR[0, :, :half], sin_BTR[0, :, :half])
     numbers_THR = torch.complex(x_THD[..., :half], x_THD[..., half : 2 * half]) * turn_TR[:, None]
@@ -288,7 +288,7 @@ def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
 
 
 def _compressed(compression: KeyValueCompression, cache: LayerCache, layer: int) -> Arrays:
-    """What a layer that compresses keeps, from the keys and values of all positions."""
+    """The states that a layer with compressed attention keeps, from the keys and values of all positions."""
     arrays: Arrays = {}
     stride, whole = compression.stride, [merge_heads(tensor) for tensor in cache]
     for part, plain_1TE, told_1TE in zip(("key", "value"), whole, compression.compress(*whole), strict=True):

@@ -1,8 +1,8 @@
-"""Proof that the exported graphs, run as they will be served, compute what the PyTorch model does.
+"""Verification that the exported graphs, run as they will be served, compute the same as the PyTorch model.
 
-`export.verification.ort_graphs` runs the graphs; what is compared is in the modules of checks, and how it is judged in
-`export.verification.measure`. This module makes the report. It decides nothing about bundles: `export.to_onnx` refuses
-to write one whose report has a failed check.
+`export.verification.ort_graphs` runs the graphs; the modules of checks define the comparisons, and
+`export.verification.measure` the criteria. This module makes the report. It decides nothing about bundles:
+`export.to_onnx` refuses to write one whose report has a failed check.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def verify_graphs(
 ) -> Verification:
     """The checks of one variant, whose files are below `directory`, against the model they were exported from.
 
-    only: names of checks; none: all checks.
+    only: names of checks; empty: all checks.
     """
     served = OrtGraphs(directory, variant, limits_of(model.config))
     arguments = variant.precision, model, samples, variant.quantization
@@ -66,7 +66,7 @@ def verify_graphs(
 def verify_variants(
     directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
 ) -> tuple[list[Check], Golden | None]:
-    """Every check of several variants, and a golden answer that all of them give; None where there is none."""
+    """Every check of several variants, and a golden answer that all of them give; None if there is none."""
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
     limits, ends = limits_of(model.config), model.config.eos_ids
@@ -80,7 +80,7 @@ def verify_variants(
 
 
 def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits, samples: Samples) -> Golden:
-    """What each variant makes of one text: the longest that is no extreme."""
+    """The vectors of each variant for one text: the longest except for extreme inputs."""
     source = max(samples.sources, key=len)
     vectors = {
         variant.precision: golden_vector(OrtGraphs(directory, variant, limits), source, variant.precision)
@@ -90,9 +90,9 @@ def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits
 
 
 def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any]:
-    """The report on a finished bundle: its golden answer, and with its checkpoint everything that an export checks.
+    """The report on a finished bundle: its golden answer and, given its checkpoint, all checks of an export.
 
-    Raises BundleError when a file is not what the manifest says, CheckpointError for the checkpoint.
+    Raises BundleError if a file does not match the manifest, CheckpointError for the checkpoint.
     """
     manifest = load_bundle(bundle)
     size = sum(file.bytes for file in manifest.files.values())
@@ -115,7 +115,7 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
 
 
 def checkpoint_digest(checkpoint: Path) -> str:
-    """SHA-256 of the digests of everything in a checkpoint."""
+    """SHA-256 of the digests of all parts of a checkpoint."""
     return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
 
 
@@ -134,7 +134,7 @@ def _check_golden(served: OrtGraphs, golden: Golden, ends: Sequence[int]) -> Che
 
 
 def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
-    """A check that passes when there is no difference to tell of."""
+    """A check that passes if `difference` is empty."""
     return Check(
         name=name,
         precision=precision,
@@ -147,7 +147,7 @@ def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
 
 
 def limits_of(config: ModelConfig) -> Limits:
-    """What a model can take."""
+    """The limits of a model's inputs."""
     return Limits(
         vocab_size=config.vocab_size,
         max_source_len=config.max_source_len if config.has_encoder else 0,

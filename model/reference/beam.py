@@ -1,9 +1,9 @@
-"""Beam search, slow and obviously right: every candidate of a step is written down and sorted.
+"""Beam search, slow and obviously correct: every candidate of a step is listed and sorted.
 
 Semantics of transformers 5.23 (`GenerationMixin._beam_search`) for one request, with the finished pool of N =
 beam_size * patience places (Kasai et al. 2022), the two length normalisations and the coverage term of GNMT (Wu et al.
-2016, eq. 14) and diverse groups (Vijayakumar et al. 2016). Lexical constraints are not here: they are checked by what
-they promise.
+2016, eq. 14) and diverse groups (Vijayakumar et al. 2016). Lexical constraints have no oracle: tests check their
+guarantees directly.
 
 Shapes: R live hypotheses, V vocabulary.
 """
@@ -22,15 +22,15 @@ from model.reference.greedy import ModelPredictor, Predictor, Process, Stop
 
 
 class Hypothesis(NamedTuple):
-    """One answer. `score` is what it was ranked by, the log-probabilities are the model's own."""
+    """One answer. `score` is its ranking score; the log-probabilities are the unmodified model's."""
 
-    tokens: tuple[int, ...]  # new ones, with eos where it was produced
+    tokens: tuple[int, ...]  # new tokens, including eos if it was produced
     score: float
     token_logprobs: tuple[float, ...]
 
 
 class BeamOptions(TypedDict, total=False):
-    """The keyword arguments of `search`; meanings and defaults are there."""
+    """The keyword arguments of `search`, which documents their meanings and defaults."""
 
     beam_size: int
     num_hypotheses: int
@@ -76,10 +76,10 @@ def search(
     process: Process | None = None,
     stop: Stop | None = None,
 ) -> list[Hypothesis]:
-    """The best finished hypotheses, best first; fewer than `num_hypotheses` where no more were found.
+    """The best finished hypotheses, best first; fewer than `num_hypotheses` if no more were found.
 
-    beam_size: of all groups together. prefix: the first new tokens of every hypothesis, whatever else scores better.
-    process: makes the scores that are ranked out of the model's log-probabilities. stop: ends a hypothesis as eos does.
+    beam_size: of all groups together. prefix: forced first new tokens of every hypothesis, regardless of scores.
+    process: computes ranking scores from the model's log-probabilities. stop: ends a hypothesis as eos does.
     """
 
     def is_finished(group: _Group, length: int) -> bool:
@@ -96,7 +96,7 @@ def search(
     places = max(1, max(1, round(beam_size * patience)) // num_beam_groups)
     groups = [_Group() for _ in range(num_beam_groups)]
     for length in range(1, max_tokens + 1):
-        taken: Counter[int] = Counter()  # tokens that the groups before have just appended
+        taken: Counter[int] = Counter()  # tokens that earlier groups have just appended
         for group in groups:
             if group.is_finished:
                 continue
@@ -121,7 +121,7 @@ def search(
 
 
 class _Live(NamedTuple):
-    """A hypothesis that goes on, or a candidate to; `score` is the sum of what it was ranked by."""
+    """An unfinished hypothesis, or a candidate for one; `score` is the sum of its tokens' ranking scores."""
 
     tokens: tuple[int, ...] = ()
     score: float = 0.0
@@ -157,7 +157,7 @@ class _Group:
 
 
 def _totals(live: list[_Live], logprobs_RV: np.ndarray, process: Process | None) -> np.ndarray:
-    """float64 (R, V): what each hypothesis would have scored after each token."""
+    """float64 (R, V): the score of each hypothesis extended by each token."""
     rows = []
     for hypothesis, logprobs_V in zip(live, logprobs_RV, strict=True):
         scores_V = logprobs_V if process is None else process(logprobs_V, hypothesis.tokens)
@@ -177,8 +177,8 @@ def _only(totals_RV: np.ndarray, token: int) -> np.ndarray:
 
 
 def _best(live: list[_Live], logprobs_RV: np.ndarray, totals_RV: np.ndarray, count: int) -> list[_Live]:
-    """The best continuations that are possible at all; of equal ones the better hypothesis, then the lower token."""
-    order = np.argsort(-totals_RV, axis=None, kind="stable")[:count]  # of equal ones the lower index: rank, then token
+    """The best continuations with finite scores; ties go to the better hypothesis, then to the lower token."""
+    order = np.argsort(-totals_RV, axis=None, kind="stable")[:count]  # ties go to the lower index: rank, then token
     ranks, tokens = np.unravel_index(order, totals_RV.shape)
     return [
         _Live(

@@ -1,9 +1,9 @@
 """Reference decoding, slow and obviously correct: the oracle for the fast decoders.
 
-One request, no cache: every step runs the whole decoder over the whole of every hypothesis. Here is what needs one
-sequence only (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, by which a strategy reads a model;
-the strategies are in `model.reference.beam` and `model.reference.sampling`. Nothing here is meant for serving, and
-nothing here may share code with the cached path that it is there to check.
+One request, no cache: every step runs the whole decoder over every complete hypothesis. This module has the functions
+of a single sequence (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, through which a strategy
+reads a model; the strategies are in `model.reference.beam` and `model.reference.sampling`. This code is not meant for
+serving, and it must not share code with the cached path that it checks.
 
 Shapes: R hypotheses, V vocabulary, L decoder layers, H heads, T target positions, S source positions.
 """
@@ -29,16 +29,16 @@ Process = Callable[[np.ndarray, Sequence[int]], np.ndarray]
 """Log-probabilities float32 (V,), not to be modified, and the new tokens so far → scores float32 (V,)."""
 
 Stop = Callable[[Sequence[int]], bool]
-"""Whether these new tokens end the answer, though the last of them is not eos."""
+"""Whether these new tokens end the answer even though the last of them is not eos."""
 
 
 class Predictor(Protocol):
-    """A model with its prompt, and its source if it is an encoder-decoder, as a decoding strategy uses it."""
+    """The view of a decoding strategy on a model with its prompt and, for an encoder-decoder, its source."""
 
     eos_ids: tuple[int, ...]
 
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
-        """float32 (R, V): of the token that follows each of R lists of new tokens, all of one length."""
+        """Log-probabilities float32 (R, V) of the token after each of R lists of new tokens, all of one length."""
         ...
 
     def coverage(self, tokens: Sequence[int]) -> np.ndarray:
@@ -47,18 +47,18 @@ class Predictor(Protocol):
 
 
 def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
-    """The most likely token, again and again; of equal ones the lowest id. Arguments, result and errors of `extend`."""
+    """Appends the most likely token repeatedly; ties go to the lowest id. Arguments and errors as in `extend`."""
     return extend(model, prompt, source=source, max_tokens=max_tokens, choose=lambda logits_V: int(logits_V.argmax()))
 
 
 def extend(
     model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int, choose: Choose
 ) -> list[int]:
-    """Appends one chosen token after another to `prompt`, until the end of the sentence or `max_tokens` of them.
+    """Appends chosen tokens to `prompt` one by one, until eos or until there are `max_tokens` of them.
 
     prompt: at least one id, bos for an encoder-decoder. source: the source's ids with its eos, for an encoder-decoder
-    only. The model must be in evaluation mode; it is not changed. Returns the new ids, with eos where it was produced.
-    Raises ValueError when these do not fit the model or its longest sequence.
+    only. The model must be in evaluation mode; it is not changed. Returns the new ids, including eos if it was
+    produced. Raises ValueError if the arguments do not fit the model or exceed its longest sequence.
     """
     _check(model, prompt, source, max_tokens)
     new: list[int] = []
@@ -75,7 +75,7 @@ def next_logits(model: GenerativeModel, prefix: Sequence[int], *, source: Sequen
 def score(
     model: GenerativeModel, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
 ) -> list[float]:
-    """The log-probability of each token of `target`, one at least, behind `prompt`. Arguments and errors: `extend`."""
+    """The log-probability of each token of `target`, at least one, after `prompt`. Arguments, errors: see `extend`."""
     _check(model, prompt, source, len(target))
     logprobs_TV = _logits(model, [*prompt, *target[:-1]], source)[len(prompt) - 1 :].log_softmax(-1)
     return [float(logprobs_V[token]) for logprobs_V, token in zip(logprobs_TV, target, strict=True)]
@@ -83,8 +83,8 @@ def score(
 
 @torch.inference_mode()
 def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequence[int]) -> Tensor:
-    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, looks at each source position. A
-    recurrent model has one layer and one head of them; ValueError if it has none."""
+    """Weights float32 (L, H, T, S) with which each of T decoder inputs, bos first, attends to each source position. A
+    recurrent model has one layer and one head of attention; raises ValueError if it has none."""
     lengths_1 = _row([len(source)], model)[0]
     if isinstance(model, Recurrent):
         return _alphas(model, inputs, model.encode(_row(source, model), lengths_1), lengths_1)[None, None]
@@ -96,7 +96,7 @@ def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequen
 
 
 def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, lengths_1: Tensor) -> Tensor:
-    """Weights float32 (T, S), token by token."""
+    """Weights float32 (T, S), computed token by token."""
     attend = model.attention(source, lengths_1)
     if attend is None:
         raise ValueError("score: a model without a score has no attention, got none")
@@ -108,7 +108,7 @@ def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, leng
 
 
 class _Watched(SourceAttention):
-    """Attention to the source that keeps its weights."""
+    """Cross-attention that records its weights."""
 
     weights_BHTS: Tensor
 
@@ -120,13 +120,13 @@ class _Watched(SourceAttention):
 
 
 class ModelPredictor:
-    """A model with its prompt and source. The encoder runs once, the decoder over everything at every call."""
+    """A model with its prompt and source. The encoder runs once, the decoder over the whole sequence in every call."""
 
     @torch.inference_mode()
     def __init__(
         self, model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
     ) -> None:
-        """Arguments and errors of `extend`."""
+        """Arguments and errors as in `extend`."""
         _check(model, prompt, source, max_tokens)
         self.model, self.prompt, self.source = model, list(prompt), list(source)
         self.eos_ids = model.config.eos_ids
@@ -180,7 +180,7 @@ class ModelPredictor:
 
 @torch.inference_mode()
 def _logits(model: GenerativeModel, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
-    """float32 (T, V): what follows each of the inputs."""
+    """Logits float32 (T, V) of the token after each input."""
     if isinstance(model, SourceModel):
         states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
     else:

@@ -1,8 +1,8 @@
-"""Sampling, slow and obviously right: whole distributions, full sorts, one sequence.
+"""Sampling, slow and obviously correct: full distributions, full sorts, one sequence.
 
 The filters come in this order: temperature, top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024), locally
-typical (Meister et al. 2022). Each sees what the one before has left, as probabilities that sum to 1 again. Of equal
-tokens at a cut the lower ids stay.
+typical (Meister et al. 2022). Each filter receives the remaining tokens of the previous one, renormalised to sum to 1.
+Of tokens with equal probability at a cut, those with the lower ids stay.
 
 Shapes: V vocabulary.
 """
@@ -19,7 +19,7 @@ from model.reference.greedy import ModelPredictor, Predictor, Process, Stop
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The keyword arguments of `sampling_distribution`; meanings and defaults are there."""
+    """The keyword arguments of `sampling_distribution`, which documents their meanings and defaults."""
 
     temperature: float
     top_k: int
@@ -37,10 +37,11 @@ def sampling_distribution(
     min_p: float = 0.0,
     typical_p: float = 1.0,
 ) -> np.ndarray:
-    """Probabilities float64 (V,) to draw from, 0 where a filter or a score of -inf takes a token away.
+    """Probabilities float64 (V,) to draw from, 0 where a filter or a score of -inf excludes a token.
 
-    scores_V: floating (V,), log-probabilities plus any constant. temperature 0: all on the best token. top_k 0: off.
-    top_p, typical_p: the smallest set whose probability reaches this, 1: off. min_p: of the best token's probability.
+    scores_V: floating (V,), log-probabilities plus any constant. temperature 0: only the best token. top_k 0: off.
+    top_p, typical_p: keeps the smallest set whose probability reaches this; 1: off. min_p: a share of the best token's
+    probability.
     """
     scores_V = scores_V.astype(np.float64)
     if temperature == 0:
@@ -63,11 +64,11 @@ def sampling_distribution(
 
 
 def draw(probabilities_V: np.ndarray, uniform: float) -> int:
-    """The token whose share of [0, 1) holds `uniform`, when the most probable tokens come first, then the lower ids."""
+    """The token whose share of [0, 1) holds `uniform`; tokens are ordered by falling probability, then by id."""
     order = _descending(probabilities_V)
     order = order[probabilities_V[order] > 0]
     place = int(np.searchsorted(probabilities_V[order].cumsum(), uniform, side="right"))
-    return int(order[min(place, len(order) - 1)])  # min: the sum may be a hair below 1
+    return int(order[min(place, len(order) - 1)])  # min: the sum may be slightly below 1
 
 
 def sample(
@@ -81,10 +82,10 @@ def sample(
     stop: Stop | None = None,
     **options: Unpack[SamplingOptions],
 ) -> list[int]:
-    """New tokens, at most as many as there are `uniforms` in [0, 1), each drawn with the uniform of its own position.
+    """New tokens, at most as many as there are `uniforms` in [0, 1), each drawn with the uniform of its position.
 
-    prefix: the first new tokens, which are not drawn. process, stop: as in `model.reference.beam.search`. The rest, and
-    the errors, as in `model.reference.greedy.extend`.
+    prefix: the first new tokens, which are not drawn. process, stop: as in `model.reference.beam.search`. The other
+    arguments and the errors are those of `model.reference.greedy.extend`.
     """
     predictor = ModelPredictor(model, prompt, source=source, max_tokens=len(uniforms))
 
@@ -148,7 +149,7 @@ def _scores(predictor: Predictor, tokens: Sequence[int], process: Process | None
 
 
 def _descending(values_V: np.ndarray) -> np.ndarray:
-    """Ids by falling value; of equal ones the lower id first."""
+    """Ids by falling value; ties are in order of ids."""
     return np.argsort(-values_V, kind="stable")
 
 
@@ -159,7 +160,7 @@ def _reaching(mass: float, probabilities_V: np.ndarray, order: np.ndarray) -> np
 
 
 def _only(probabilities_V: np.ndarray, kept: np.ndarray | np.intp) -> np.ndarray:
-    """The same without the other tokens, summing to 1 again."""
+    """The probabilities of the kept tokens, renormalised to sum to 1; 0 for all others."""
     kept_V: np.ndarray = np.zeros_like(probabilities_V)
     kept_V[kept] = probabilities_V[kept]
     kept_V /= kept_V.sum()

@@ -34,7 +34,7 @@ from model.tokenizers.sentencepiece_normalizer import BLANK
 CONFIG = "tokenizer_config.json"
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
 SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-EXTRA_IDS = 100  # of T5: <extra_id_0> is its last token
+EXTRA_IDS = 100  # sentinel tokens of T5, whose last token is <extra_id_0>
 # Families whose byte-level vocabularies split words as GPT-2 does; others need their tokenizer.json for the pattern.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
 
@@ -71,7 +71,7 @@ def _converted(
     """The values of a tokenizer.json.
 
     ids: of the model's pieces; a piece without an id is unknown. others: all entries of vocab.json, including those
-    that the model never produces but whose text an unknown part of the input can match.
+    that the model never produces but whose text can match an unknown part of the input.
     """
     unknown = next(ids[piece.text] for piece in model.pieces if piece.type == UNKNOWN)
     extra = {item.text: item for item in added}
@@ -161,8 +161,8 @@ def _unigram(model: SentencePieceModel, names: Mapping[int, str], unknown: int) 
 
 
 def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> dict[str, Any]:
-    """A BPE model. SentencePiece merges the neighbours with the best-scoring result; here the merges list every split
-    of each piece, best pieces first."""
+    """A BPE model. SentencePiece merges the neighbours with the best-scoring result; the merges here list every
+    split of each piece, best pieces first."""
     if any(piece.type == UNUSED for piece in model.pieces):
         raise TokenizerError("a BPE model with unused pieces is not covered")
     joined = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
@@ -196,7 +196,7 @@ def _bpe_values(
 
 
 def _plain(path: Path, name: str) -> Tokenizer:
-    """T5, Llama, Mistral, Gemma: the ids of the SentencePiece model, then added tokens."""
+    """T5, Llama, Mistral, Gemma: ids of the SentencePiece model, then added tokens."""
     model = read_sentencepiece(path / name)
     ids = {piece.text: token for token, piece in enumerate(model.pieces)}
     config, added = _json(path / CONFIG), _added(path)
@@ -363,7 +363,7 @@ def _listed(path: Path) -> dict[str, int]:
 
 
 def _kind(path: Path) -> str:
-    """The family in lower case, from tokenizer_class or else model_type; "" if both are missing."""
+    """The family in lower case, from tokenizer_class or, if it is missing, model_type; "" if both are missing."""
     named = _json(path / CONFIG).get("tokenizer_class") or ""
     family = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
     return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(_json(path / "config.json").get("model_type") or "")

@@ -1,4 +1,4 @@
-"""The language codes of mBART, mBART-50 and M2M-100 in the order of their token ids. Only data."""
+"""The language codes of mBART, mBART-50 and M2M-100 in the order of their token ids. Data only."""
 
 MBART = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP "

@@ -1,9 +1,9 @@
-"""Reads SentencePiece models (Kudo & Richardson 2018) from protobuf's wire format, as sentencepiece_model.proto lays it
-out. Refuses what a tokenizer.json of ours cannot express. Standard library only.
+"""Reads SentencePiece models (Kudo & Richardson 2018) in protobuf's wire format (sentencepiece_model.proto).
+Rejects features that Glossa's tokenizer.json cannot express. Standard library only.
 
-The `sentencepiece` library was tried in its place, and for `sentencepiece_unigram` and `sentencepiece_normalizer`: its
-generated protobuf code (0.2.3, gencode 7.36.1) refuses to load beside the protobuf runtime that a server has (6.33.6),
-and without it no processor can be made from the tokenizer.json of a checkpoint.
+The `sentencepiece` library cannot replace this module, `sentencepiece_unigram` or `sentencepiece_normalizer`: its
+generated protobuf code (0.2.3, gencode 7.36.1) refuses to load with the protobuf runtime of a server (6.33.6), and
+without that code no processor can be made from the tokenizer.json of a checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNIGRAM, BPE = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePieceModel:
-    """The parts of a model that its segmentation depends on. charsmap: b"" if it replaces nothing."""
+    """The parts of a model that determine its segmentation. charsmap: b"" if there are no replacements."""
 
     pieces: tuple[Piece, ...]
     kind: int

@@ -1,9 +1,9 @@
-"""SentencePiece's normalisation: characters are replaced and spaces are marked (`Normalizer`).
+"""SentencePiece's normalisation: replaces characters and marks spaces (`Normalizer`).
 
-The replacements are those that a SentencePiece model carries, its "precompiled charsmap": a trie of sequences of
-characters, of which the longest that begins at a place is replaced, from left to right (Kudo & Richardson 2018, section
-3.3). The `Precompiled` normaliser of Hugging Face `tokenizers` looks at user-perceived characters instead and finds
-other ones where a letter has several marks. Standard library only: the service normalises with this module.
+The replacements are the "precompiled charsmap" of a SentencePiece model: a trie of character sequences. From left to
+right, the longest sequence that begins at a position is replaced (Kudo & Richardson 2018, section 3.3). The
+`Precompiled` normaliser of Hugging Face `tokenizers` works on user-perceived characters instead and finds other
+replacements where a letter has several marks. Standard library only: the service normalises with this module.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Sequence
 
 BLANK = "▁"  # stands for a blank
 REMOVABLE = " "
-KEPT_STEPS = 100_000  # ways from node to node by a character: those of all common scripts; strangers may send more
+KEPT_STEPS = 100_000  # cached transitions by a character: enough for all common scripts; clients may send more
 
 Span = tuple[int, int]
 
 
 class Normalizer:
-    """Text → text as a SentencePiece model cuts it. Remembers what it has looked up; threads may share one.
+    """Normalises text for the segmentation of a SentencePiece model. Caches lookups; threads may share an instance.
 
-    charsmap: as the model carries it; b"": no replacements. add_dummy_prefix: a blank stands before every text.
-    remove_extra_whitespaces: of blanks in a row one stays, and none at either end. symbols: texts that are never
-    changed. Raises ValueError for a charsmap that is none.
+    charsmap: as stored in the model; b"": no replacements. add_dummy_prefix: adds a blank before every text.
+    remove_extra_whitespaces: keeps one of several consecutive blanks, and none at either end. symbols: texts that are
+    never changed. Raises ValueError for an invalid charsmap.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Normalizer:
         return self.traced(text)[0]
 
     def traced(self, text: str) -> tuple[str, list[Span]]:
-        """The normalised text, and which characters [start, end) of the text as it was typed each of its characters
-        comes from: none, for a blank that was added."""
+        """The normalised text and, for each of its characters, the characters [start, end) of the original text that it
+        comes from: an empty range for an added blank."""
         parts, spans = list[str](), list[Span]()
         place = self._leading(text) if self._removes else 0
         if place == len(text):
@@ -72,7 +72,7 @@ class Normalizer:
         return result, spans
 
     def _leading(self, text: str) -> int:
-        """How many characters at the beginning are blanks."""
+        """The number of leading blanks, in characters."""
         place = 0
         while place < len(text):
             part, used = self._next(text, place)
@@ -82,7 +82,7 @@ class Normalizer:
         return place
 
     def _next(self, text: str, place: int) -> tuple[str, int]:
-        """The replacement of the characters at a position, and their number."""
+        """The replacement of the characters at a position, and the number of characters replaced."""
         for symbol in self._symbols.get(text[place], ()):
             if text.startswith(symbol, place):
                 return symbol, len(symbol)
@@ -91,7 +91,7 @@ class Normalizer:
 
 
 class _Trie:
-    """A double array (Aoe 1989) as darts-clone writes it, over bytes of UTF-8, and the texts its values point to."""
+    """A double array (Aoe 1989) over UTF-8 bytes, as darts-clone writes it, and the texts that its values refer to."""
 
     def __init__(self, charsmap: bytes) -> None:
         if len(charsmap) < 4:
@@ -106,7 +106,7 @@ class _Trie:
         self._steps: dict[tuple[int, str], tuple[int, str | None] | None] = {}
 
     def longest(self, text: str, place: int) -> tuple[str, int] | None:
-        """What the longest sequence that begins at a place is replaced by, and its length."""
+        """The replacement of the longest sequence that begins at a position, and the length of that sequence."""
         node, best = 0, None
         for end in range(place, len(text)):
             key = node, text[end]

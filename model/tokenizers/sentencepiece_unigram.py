@@ -1,8 +1,8 @@
 """Segments a text into the most likely pieces of a unigram model (Kudo 2018), exactly as SentencePiece (`Unigram`).
 
-`tokenizers` finds the same pieces, except where two ways are as good as equal, such as in a run of one letter: it adds
-scores in double precision, SentencePiece in single precision, and then the last bit decides. A model was trained on one
-of them. Standard library only, and slower than the library.
+`tokenizers` finds the same pieces, except where two segmentations have nearly equal scores, such as in a run of one
+letter: it adds scores in double precision, SentencePiece in single precision, and then the last bit decides. A model
+was trained on one of the two results. Standard library only, and slower than the library.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-UNKNOWN_PENALTY = 10.0  # below the worst piece
+UNKNOWN_PENALTY = 10.0  # below the score of the worst piece
 
 
 class Cut(NamedTuple):
-    """A piece's id, and where in the text it stands: [start, end)."""
+    """A piece's id and its range in the text, [start, end)."""
 
     token: int
     start: int
@@ -23,11 +23,11 @@ class Cut(NamedTuple):
 
 
 class Unigram:
-    """Never changed after construction, so threads may share one.
+    """The segmenter of a unigram model. Immutable after construction, so threads may share an instance.
 
-    scores: of each piece, by its text. symbols: pieces that are taken whole wherever they stand. ids: of all of them.
-    unknown: the id of what no piece has. by_byte: the ids of the 256 bytes that an unknown part is cut into instead;
-    none: it stays whole.
+    scores: of each piece, by its text. symbols: pieces that are never split. ids: of all pieces and symbols. unknown:
+    the id of text that no piece covers. by_byte: the ids of the 256 bytes into which unknown text is split instead;
+    empty: it is not split.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Unigram:
         self._unknown, self._bytes = unknown, tuple(by_byte)
         rounded = array("f", scores.values())
         self._unknown_score = _single(min(rounded, default=0.0) - UNKNOWN_PENALTY)
-        # Every beginning of a piece, and the piece that ends there, if one does: a dictionary costs less than a trie.
+        # Every prefix of a piece, with the piece if the prefix is one: a dictionary costs less than a trie.
         self._begun: dict[str, tuple[float, int] | None] = {}
         for text in (*scores, *symbols):
             for end in range(1, len(text)):
@@ -51,7 +51,7 @@ class Unigram:
         self._begun |= {text: (SYMBOL_SCORE, ids[text]) for text in symbols}
 
     def cut(self, text: str) -> list[Cut]:
-        """The pieces from left to right. What is unknown in a row is one piece, or a piece for each byte."""
+        """The pieces from left to right. Consecutive unknown characters form one piece, or one piece per byte."""
         cuts: list[Cut] = []
         for cut in self._best(text):
             if cut.token != self._unknown:
@@ -66,9 +66,9 @@ class Unigram:
         return cuts
 
     def _best(self, text: str) -> list[Cut]:
-        """The segmentation with the highest score (Viterbi 1967); of equal ones that with the longest last piece."""
+        """The segmentation with the highest score (Viterbi 1967); ties go to the longest last piece."""
         size, begun = len(text), self._begun
-        sums, one = array("f", bytes(4 * (size + 1))), array("f", [0.0])  # what is stored in them is rounded
+        sums, one = array("f", bytes(4 * (size + 1))), array("f", [0.0])  # stored values are rounded to float32
         starts, tokens = [-1] * (size + 1), [self._unknown] * (size + 1)
         for start in range(size):
             here, has_one = sums[start], False
@@ -97,14 +97,14 @@ SYMBOL_SCORE = -0.1  # SentencePiece's: better than any piece, whose scores are 
 
 
 def _single(value: float) -> float:
-    """In single precision."""
+    """Rounds to single precision."""
     return array("f", [value])[0]
 
 
 def unigram_of(
     model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
 ) -> Unigram:
-    """The segmenter of a tokenizer.json that was converted from SentencePiece. unmatched: ids that no text has."""
+    """The segmenter of a tokenizer.json that was converted from SentencePiece. unmatched: ids that no text matches."""
     symbols = [item["content"] for item in added if not item["special"]]
     by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
     left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}

@@ -1,7 +1,7 @@
 """The bytes of each token, read from the `decoder` of a tokenizer.json. Standard library only.
 
-Covered are byte-level vocabularies (GPT-2), vocabularies that mark a preceding space (SentencePiece, "▁") and those
-that mark a continued word (WordPiece, "##").
+Supports byte-level vocabularies (GPT-2), vocabularies that mark a preceding space (SentencePiece, "▁") and those that
+mark a continued word (WordPiece, "##").
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def token_pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str], bytes], size: int) -> list[bytes]:
-    """The UTF-8 bytes of each id; none for special tokens and unused ids."""
+    """The UTF-8 bytes of each id; b"" for special tokens and unused ids."""
     pieces = [b""] * size
     for token, place in ids.items():
         if place < size and place not in special:
@@ -24,7 +24,7 @@ def token_pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[
 def bytes_reader(decoder: Any) -> tuple[Callable[[str], bytes], bool]:
     """The function from a token's text to its bytes, and whether the first space of a text is dropped.
 
-    decoder: of a tokenizer.json. Raises ValueError for one that is not covered.
+    decoder: of a tokenizer.json. Raises ValueError for an unsupported one.
     """
     steps = _flattened(decoder)
     kinds = [step["type"] for step in steps]
@@ -62,14 +62,14 @@ def _flattened(decoder: Any) -> list[dict[str, Any]]:
 
 
 def bytes_of_characters(token: str) -> bytes:
-    """The bytes of a token of a byte-level vocabulary: a character stands for each; added tokens are literal."""
+    """The bytes of a token of a byte-level vocabulary: one character stands for each byte; added tokens are literal."""
     if all(character in _BYTE_OF for character in token):
         return bytes(_BYTE_OF[character] for character in token)
     return token.encode("utf-8", "replace")
 
 
 def _marked(marks: Mapping[str, str], *, has_bytes: bool) -> Callable[[str], bytes]:
-    """For a vocabulary that marks spaces. has_bytes: <0x0A> is a byte."""
+    """The reader for a vocabulary that marks spaces. has_bytes: <0x0A> is a byte."""
 
     def piece(token: str) -> bytes:
         if has_bytes and _BYTE.fullmatch(token):
@@ -85,7 +85,8 @@ _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 def _continued(prefix: str, *, is_clean: bool) -> Callable[[str], bytes]:
-    """For a vocabulary that marks continued words. is_clean: no space before punctuation and in contractions."""
+    """The reader for a vocabulary that marks continued words. is_clean: no space before punctuation and in
+    contractions."""
 
     def piece(token: str) -> bytes:
         if prefix and token.startswith(prefix):

@@ -1,10 +1,10 @@
-"""Text files → examples → token ids → batches. Strict about its input: a broken line is an error that names it.
+"""Text files → examples → token ids → batches. Input is checked strictly: an error names the malformed line.
 
-`Examples` are text: pairs of source and target, or targets alone for a language model. `PairBatches` and
-`StreamBatches` turn them into tensors. The order of batches depends on (seed, epoch) and nothing else, so a position in
-it can be saved as two numbers.
+`Examples` are text: pairs of source and target, or only targets for a language model. `PairBatches` and
+`StreamBatches` turn them into tensors. The order of batches depends only on (seed, epoch), so a position in it can be
+saved as two numbers.
 
-    DataError (ValueError)    file:line: what is wrong with it
+    DataError (ValueError)    file:line: the fault
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from model.corpus import corpus
 from model.presets import Embedded
 from model.tokenizer import Tokenizer
 
-POOL_BATCHES = 512  # sentences are sorted by length within this many batches' worth of shuffled text
+POOL_BATCHES = 512  # sentences are sorted by length within this many batches of shuffled text
 EMBEDDED_PAIRS, EMBEDDED_SCENES, EMBEDDED_COPIES, EMBEDDED_KINDS = 60_000, 40_000, 5_000, 20_000
 EMBEDDED_NAMES = {
     "pairs": "embedded scene grammar",
@@ -44,14 +44,14 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sources and targets; for a language model every source is "". `name` says where they come from."""
+    """Sources and targets; for a language model every source is "". `name` states their origin."""
 
     pairs: Sequence[tuple[str, str]]
     name: str
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text as one TSV, whatever files and compression it came in."""
+        """SHA-256 of the text as one TSV, independent of its files and their compression."""
         sha256 = hashlib.sha256()
         for source, target in self.pairs:
             sha256.update(f"{source}\t{target}\n".encode())
@@ -85,8 +85,8 @@ def read_parallel(source: Path, target: Path) -> Examples:
 
 
 def read_text(paths: Sequence[Path], *, documents: str) -> Examples:
-    """Text for a language model. documents: "lines", every line that is not blank is one; "stream", a whole file is
-    one text with its line breaks."""
+    """Text for a language model. documents: "lines", every line that is not blank is a text; "stream", a whole file
+    is one text with its line breaks."""
     if documents == "lines":
         texts = [line.strip() for path in paths for _, line in _lines(path) if line.strip()]
     else:
@@ -95,14 +95,14 @@ def read_text(paths: Sequence[Path], *, documents: str) -> Examples:
 
 
 def copy_examples(count: int, *, seed: int) -> Examples:
-    """The toy task of copying 2 to 8 random letters: a first sign of life in seconds, with a known right answer."""
+    """The toy task of copying 2 to 8 random letters: a smoke test of training in seconds, with a known answer."""
     rng = random.Random(seed)
     texts = (" ".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8))) for _ in range(count))
     return Examples([(text, text) for text in texts], f"copy task, seed {seed}")
 
 
 def embedded_examples(kind: Embedded) -> Examples:
-    """The training text that comes with the code, for presets that train on no file."""
+    """The training text that comes with the code, for presets that train without files."""
     if kind == "pairs":
         return Examples(corpus.pairs(1, EMBEDDED_PAIRS, "train"), EMBEDDED_NAMES[kind])
     if kind == "scenes":
@@ -115,7 +115,7 @@ def embedded_examples(kind: Embedded) -> Examples:
 
 
 def unseen_examples(name: str, count: int) -> Examples | None:
-    """Text like the embedded text of this name that was kept from training, or None if there is none of that name."""
+    """Held-out text of the same kind as the embedded text of this name, or None if there is none of that name."""
     if name == EMBEDDED_NAMES["pairs"]:
         return Examples(corpus.pairs(2, count, "test"), f"{name}, unseen")
     if name == EMBEDDED_NAMES["scenes"]:
@@ -128,9 +128,9 @@ def unseen_examples(name: str, count: int) -> Examples | None:
 
 
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
-    """Training and validation parts. All pairs with one source go to the same side, so no validation source was seen.
+    """Training and validation parts. All pairs with one source go to the same part, so no validation source is seen.
 
-    At most a tenth is held out; one single text is cut at a line break before its last tenth.
+    At most a tenth is held out; a single text is cut at a line break before its last tenth.
     """
     if len(examples.pairs) == 1:
         return _split_text(examples)
@@ -163,9 +163,9 @@ def _split_text(examples: Examples) -> tuple[Examples, Examples]:
 
 
 class Batch(NamedTuple):
-    """Right-padded int64 ids: framed source (B, S) and its lengths (B,), decoder input (B, T) from what begins targets
-    on, target (B, T) to eos, padding where what comes next is given. `tokens` counts target tokens without padding. A
-    language model's source is (B, 0)."""
+    """Right-padded int64 ids: source with special tokens (B, S) and its lengths (B,), decoder input (B, T) including
+    the target prefix, target (B, T) to eos, with padding where the next token is given. `tokens` counts target tokens
+    without padding. A language model's source is (B, 0)."""
 
     source_BS: Tensor
     lengths_B: Tensor
@@ -181,11 +181,11 @@ class Batch(NamedTuple):
 class Batches(Protocol):
     """A data set in token ids."""
 
-    dropped: int  # examples that are longer than the model allows
-    tokens: int  # target tokens of one pass
+    dropped: int  # examples longer than the model allows
+    tokens: int  # target tokens per epoch
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """The batches of one pass, in order: keys for `load`. Depends on the seed and the epoch alone."""
+        """The batches of one epoch, in order: keys for `load`. Depends only on the seed and the epoch."""
         ...
 
     def load(self, keys: Sequence[int]) -> Batch: ...
@@ -250,7 +250,7 @@ class PairBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         sources, targets = [self._sources[key] for key in keys], [self._targets[key] for key in keys]
-        given = [self._pad_id] * (len(self._start) - 1)  # what follows a token that is always there is no prediction
+        given = [self._pad_id] * (len(self._start) - 1)  # a fixed prefix token is not predicted
         return Batch(
             pad(sources, self._pad_id),
             torch.tensor([len(source) for source in sources]),
@@ -299,13 +299,13 @@ def batches_of(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, tra
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Right-padded int64 (rows, longest)."""
+    """Token ids, right-padded: int64 (rows, longest)."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows], dtype=torch.int64)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number, from 1, and text without the line break, of every line."""
+    """The number, from 1, and the text without the line break, of every line."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -313,7 +313,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
                     raise DataError(f"{path}:{number}: invalid UTF-8 at byte {error.start} of the line") from error
-    except (OSError, EOFError, zlib.error) as error:  # a gzip file that was cut short, or is damaged inside
+    except (OSError, EOFError, zlib.error) as error:  # a truncated or damaged gzip file
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""Texts → batches for encoders alone: masked-language modelling or classification.
+"""Texts → batches for encoder-only models: masked-language modelling or classification.
 
-Masks are drawn anew in every epoch, from (seed, epoch, text) and nothing else, so that a run that is resumed draws the
-same ones; validation always has those of epoch 0.
+Masks are drawn anew in every epoch and depend only on (seed, epoch, text), so that a resumed run draws the same masks;
+validation always uses those of epoch 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model.config import ConfigError, ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import POOL_BATCHES, Batch, Batches, DataError, Examples, pad
 
-MASKED, REPLACED = 0.8, 0.1  # of the tokens that are to be told: hidden by the mask, replaced by a random one
+MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
 
 class Masked(NamedTuple):
@@ -31,8 +31,9 @@ def mask_tokens(
 ) -> Masked:
     """Selects tokens to predict and hides most of them: the rule of Devlin et al. 2019, section 3.1.
 
-    Of `places` the given share is chosen, rounded, and at least one. A chosen token becomes the mask with probability
-    MASKED, with REPLACED a random one of `others`, and else stays, so that the model cannot rely on what it reads.
+    The given share of `places` is chosen, rounded, and at least one. A chosen token becomes the mask with probability
+    MASKED, a random one of `others` with probability REPLACED, and stays unchanged otherwise, so that the model cannot
+    rely on its input.
     """
     count = max(1, round(share * len(places)))
     chosen = sorted(rng.sample(list(places), count))
@@ -47,14 +48,14 @@ def mask_tokens(
 
 
 def encoder_batches(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
-    """For a masked head the texts of all examples; for others sources, each with its label as target."""
+    """For a masked head, batches of the texts of all examples; otherwise of sources, each with its label as target."""
     make: Callable[..., Batches] = MaskedBatches if model.head == "masked" else LabelBatches
     return make(examples, tokenizer, model, train)
 
 
 class _TextBatches:
-    """Batches of texts of similar length, each at most `batch_tokens` tokens with padding. Keys count on from epoch to
-    epoch, so that a key says which epoch it is of."""
+    """Batches of texts of similar length, each at most `batch_tokens` tokens with padding. Keys are numbered across
+    epochs, so that a key identifies its epoch."""
 
     def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         before, after = model.template.source_prefix, model.template.source_suffix
@@ -86,7 +87,7 @@ class _TextBatches:
 
     def _cut(self, keys: Sequence[int]) -> Iterator[list[int]]:
         batch: list[int] = []
-        for key in keys:  # the longest last
+        for key in keys:  # the longest text comes last
             if batch and len(self._sources[key]) * (len(batch) + 1) > self._budget:
                 yield batch
                 batch = []
@@ -100,7 +101,7 @@ class _TextBatches:
 
 
 class MaskedBatches(_TextBatches):
-    """source (B, S) with masks in it; target (B, S), padding elsewhere. tokens: the number of predicted ones."""
+    """source (B, S) with masked tokens; target (B, S), padding elsewhere. tokens: the number of predicted tokens."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         super().__init__([source or target for source, target in examples.pairs], tokenizer, model, train)
@@ -129,7 +130,7 @@ class MaskedBatches(_TextBatches):
 
 
 class LabelBatches(_TextBatches):
-    """source (B, S), target (B, 1): the index of the label. tokens: one for each text."""
+    """source (B, S), target (B, 1): the index of the label. tokens: one per text."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         super().__init__([source for source, _ in examples.pairs], tokenizer, model, train)

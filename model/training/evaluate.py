@@ -1,6 +1,6 @@
 """Scores of a model: loss per token, batched greedy decoding with the KV cache, BLEU by sacreBLEU.
 
-Decoding here is for scoring a model in PyTorch. Serving belongs to `service`; `model/reference/greedy.py` is the oracle
+This decoder scores a model in PyTorch. Serving belongs to `service`; `model/reference/greedy.py` is the oracle
 for both.
 
 Shapes: R rows still being decoded, T positions of a block, V vocabulary.
@@ -25,16 +25,16 @@ from model.training.loss import batch_loss, drop_padding
 from model.transformer import Decoder, EncoderDecoder, LayerCache
 
 ROWS = 128  # sentences decoded together
-CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so it follows the need
+CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so capacity follows demand
 
 
 class TooLongError(ValueError):
-    """A text has more tokens than the model can read."""
+    """A text has more tokens than the model accepts."""
 
 
 class Bleu(NamedTuple):
     score: float
-    signature: str  # how it was computed, as sacreBLEU writes it (Post 2018)
+    signature: str  # how the score was computed, in the notation of sacreBLEU (Post 2018)
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
@@ -64,7 +64,7 @@ def loss_per_token(model: Model, batches: Batches) -> float:
 
 @torch.no_grad()
 def accuracy(model: Encoder, batches: Batches) -> float:
-    """The share of masked tokens, or of labels, that are ranked first."""
+    """The share of masked tokens, or of labels, that the model ranks first."""
     was_training, right, tokens = model.training, 0, 0
     model.eval()
     device = next(model.parameters()).device
@@ -91,7 +91,7 @@ def translate(
     rows: int = ROWS,
     languages: LanguagePair = DEFAULT_LANGUAGES,
 ) -> list[str]:
-    """Greedy translations, in the order of the texts. max_tokens: new tokens each, the model's limit unless given."""
+    """Greedy translations, in the order of the texts. max_tokens: new tokens per text, by default the model's limit."""
     template = model.config.template
     limit = model.config.max_source_len - template.num_source_special
     encoded = tokenizer.encode_batch(texts)
@@ -113,7 +113,7 @@ def greedy_batch(
     max_tokens: int,
     rows: int = ROWS,
 ) -> list[list[int]]:
-    """New token ids of each prompt, eos included where it was produced; the model should be in evaluation mode.
+    """New token ids of each prompt, including eos if it was produced; the model should be in evaluation mode.
 
     prompts and sources: with their special tokens (`SpecialTokenTemplate`), at least one id each; a source for each
     prompt of an encoder-decoder. Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as
@@ -172,7 +172,7 @@ def _decode(
         if all(finished):
             break
         starts_R, ends_R, block_RT = ends_R, ends_R + 1, next_R[:, None]
-        if sum(finished) * 2 >= len(live):  # at half only: each removal copies the caches
+        if sum(finished) * 2 >= len(live):  # only when half have finished: each removal copies the caches
             kept = [row for row, done in enumerate(finished) if not done]
             kept_R = torch.tensor(kept, device=device)
             live = [live[row] for row in kept]
@@ -186,7 +186,7 @@ def _decode(
 def _decode_recurrent(
     model: Recurrent, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], max_tokens: int
 ) -> list[list[int]]:
-    """Token by token, prompts too: rows whose prompt has ended go on with what they said last."""
+    """Decodes token by token, prompts included: rows whose prompt has ended continue with their last prediction."""
     device = model.decoder.unembedding.weight.device
     lengths_R = torch.tensor([len(source) for source in sources], device=device)
     source = model.encode(pad(sources, model.config.pad_id).to(device), lengths_R)

@@ -1,9 +1,9 @@
-"""Label-smoothed cross-entropy fused with the output projection, so that logits of a whole batch never exist.
+"""Label-smoothed cross-entropy fused with the output projection, which never materialises the logits of a whole batch.
 
 With 8,000 entries and 4,096 positions the logits are 130 MB in float32, and reading and writing them several times
-costs more than the products themselves. Here the positions go through in chunks that fit the cache; the gradients of
-hidden states and weights are computed right away, in the forward pass, and only scaled in the backward pass. On two
-cores this made the whole training step 1.6 times as fast as `F.cross_entropy`, which stays the oracle of the tests.
+costs more than the products themselves. Therefore positions are processed in chunks that fit the cache; the forward
+pass computes the gradients of hidden states and weights, and the backward pass only scales them. On two cores this made
+the whole training step 1.6 times as fast as with `F.cross_entropy`, which remains the oracle of the tests.
 
 Shapes: N positions, M d_model, V vocabulary, C positions of one chunk.
 """
@@ -60,7 +60,7 @@ def batch_loss(
 ) -> Loss:
     """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16.
 
-    balance_weight: what the balance loss of each layer of experts counts, for each target.
+    balance_weight: the weight of the balance loss of each mixture-of-experts layer, per target.
     """
     if isinstance(model, Encoder):
         loss, targets = _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
@@ -86,8 +86,8 @@ def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf1
 
 
 def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
-    """Of the tokens that are to be told, or of each text's label, and how many. What is projected is a seventh of the
-    tokens, or one vector a text, so the logits may exist."""
+    """The loss and the number of targets: the masked tokens or the labels. Only a seventh of the tokens, or one vector
+    per text, is projected, so the logits may be materialised."""
     with torch.autocast(batch.source_BS.device.type, torch.bfloat16, enabled=bf16):
         states_BSM = model(batch.source_BS, batch.lengths_B)
         if model.masked is not None:
@@ -124,7 +124,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         hidden_sum_M = hidden_NM.sum(0, dtype=torch.float32)
         grad_hidden_NM = torch.empty_like(hidden_NM) if needs_gradient else None
         grad_weight_VM = torch.zeros_like(weight_VM) if needs_gradient else None
-        buffers_2CV = hidden_NM.new_empty(2, min(CHUNK, len(targets_N)), vocabulary)  # once, not once a chunk
+        buffers_2CV = hidden_NM.new_empty(2, min(CHUNK, len(targets_N)), vocabulary)  # allocated once, not per chunk
         plain = hidden_NM.new_zeros((), dtype=torch.float32)
         log_total = hidden_NM.new_zeros((), dtype=torch.float32)
         for start in range(0, len(targets_N), CHUNK):
@@ -132,9 +132,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             logits_CV, residual_CV = buffers_2CV[:, : len(hidden_CM)]
             torch.mm(hidden_CM, weight.T, out=logits_CV)
             target_logit_C1 = logits_CV.gather(1, targets_C1).float()
-            # Computed in float32 inside, rounded to the dtype of the products at the end: one pass over the chunk.
+            # Computed in float32 and rounded to the dtype of the products at the end: one pass over the chunk.
             torch.softmax(logits_CV, -1, out=residual_CV)
-            # log p of the target: exact enough in bfloat16 too, its relative error is 2^-9 at every size of p.
+            # log p of the target: precise enough in bfloat16 too, whose relative error is 2^-9 for every p.
             target_probability_C1 = residual_CV.gather(1, targets_C1).float()
             log_probability_C1 = target_probability_C1.clamp_min(torch.finfo(torch.float32).tiny).log()
             plain -= log_probability_C1.sum()

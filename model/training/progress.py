@@ -1,4 +1,4 @@
-"""The progress display of a training run: a bar on a terminal, plain lines elsewhere. Knows nothing of training."""
+"""The progress display of a training run: a bar on a terminal, plain lines elsewhere. Independent of training."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class StepMetrics:
 
 class Display(Protocol):
     def message(self, text: str) -> None:
-        """Something that happened once: data read, validation loss, a state saved."""
+        """Reports a single event: data read, validation loss, a state saved."""
         ...
 
     def update(self, figures: StepMetrics) -> None: ...
 
     def close(self) -> None:
-        """Leave the terminal as it was; may be called twice."""
+        """Restores the terminal; may be called twice."""
         ...
 
 
 class PlainDisplay:
-    """A line per message and per update."""
+    """One line per message and per update."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -58,7 +58,7 @@ class PlainDisplay:
 
 
 class BarDisplay:
-    """A `rich` progress bar; messages scroll by above it."""
+    """A `rich` progress bar; messages scroll above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
@@ -77,7 +77,7 @@ class BarDisplay:
 
 
 def display_for(stream: TextIO | None = None) -> Display:
-    """A bar when the stream, stderr unless given, is a terminal; plain lines otherwise."""
+    """A bar if the stream, by default stderr, is a terminal; plain lines otherwise."""
     console = Console(file=stream or sys.stderr)
     return BarDisplay(console) if console.is_terminal else PlainDisplay(stream)
 

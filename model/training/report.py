@@ -22,7 +22,7 @@ from model.tokenizer import Tokenizer
 from model.training.data import Batches, Examples
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
 
-SCORED = 500  # validation sentences that are translated at the end of a run
+SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
 PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
 COLUMNS = (
@@ -49,9 +49,9 @@ def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
 def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
     """Training and validation loss, learning rate and throughput over optimiser steps, as a PNG.
 
-    The loss has a logarithmic axis where it falls to less than a third, so that the end of the curve stays readable.
+    The axis of the loss is logarithmic if the loss falls to less than a third, so that its end is readable.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import, needed once a run
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # takes half a second and is needed once per run
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
@@ -95,7 +95,7 @@ def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
 def final_scores(
     model: GenerativeModel, tokenizer: Tokenizer, validation: Examples
 ) -> tuple[dict[str, Any], list[str]]:
-    """Scores on a sample of the validation examples, and a few outputs to look at. The model is in evaluation mode."""
+    """Scores on a sample of the validation examples, and a few sample outputs. The model is in evaluation mode."""
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
     longest = model.config.max_source_len - model.config.template.num_source_special
@@ -121,7 +121,7 @@ def final_scores(
 def encoder_scores(
     model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
 ) -> tuple[dict[str, Any], list[str]]:
-    """As `final_scores`, for an encoder alone. batches: of the validation examples."""
+    """As `final_scores`, for an encoder-only model. batches: of the validation examples."""
     name = "masked_accuracy" if model.masked is not None else "label_accuracy"
     texts = [source or target for source, target in validation.pairs]
     chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
@@ -140,7 +140,7 @@ def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
-    """A text whose middle token was masked, with the model's prediction."""
+    """A text with its middle token masked and replaced by the model's prediction."""
     ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
     place = len(ids) // 2
     assert model.config.mask_id is not None
@@ -177,7 +177,7 @@ def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Exa
 
 
 def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dict[str, Any]:
-    """The lineage of a model: everything needed to train it again."""
+    """The lineage of a model: all information needed to train it again."""
     return {
         "seed": config.seed,
         "git_commit": _git_commit(),
@@ -232,7 +232,7 @@ def table(title: str, values: Mapping[str, Any]) -> str:
 
 
 def _git_commit() -> str | None:
-    """Of the checkout this code lies in; None when it was installed without one."""
+    """The commit of the checkout that contains this code; None if it was installed without one."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -241,7 +241,7 @@ def _git_commit() -> str | None:
 
 
 def processor_name() -> str:
-    """The processor's name if the system reports it; timings mean nothing without it."""
+    """The processor's name if the system reports it; timings are meaningless without it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""The training run: examples in, a checkpoint directory out; interrupted anywhere, it resumes exactly.
+"""The training run: from examples to a checkpoint directory; after an interruption at any point it resumes exactly.
 
-    TrainError     a run cannot start, or cannot resume, as asked
+    TrainError     a run cannot start, or cannot resume, as requested
     Interrupted    a run was stopped on request; its state is saved
 
-The loop is plain: plan an epoch, load a batch, forward and backward, step, and now and then log, validate, save. Each
-of these is implemented in `data`, `loss`, `training_state`, `evaluate` and `report`.
+The loop plans an epoch, loads batches, runs forward and backward passes and optimiser steps, and periodically logs,
+validates and saves. `data`, `loss`, `training_state`, `evaluate` and `report` implement these parts.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from model.training.training_state import Progress, TrainError, average_states, 
 
 __all__ = ["Interrupted", "TrainError", "train"]
 
-KEPT_STATES = 2  # at least: the newest, and one to fall back to
+KEPT_STATES = 2  # at least: the newest and one to fall back to
 
 
 class Interrupted(Exception):
-    """The run was stopped on request, with its state saved; the message says how to go on."""
+    """The run was stopped on request and its state saved; the message states how to continue."""
 
 
 def train(
@@ -58,13 +58,13 @@ def train(
     should_stop: Callable[[], bool] | None = None,
     disk: Disk | None = None,
 ) -> Path:
-    """Train a model and write its checkpoint directory; returns `out`.
+    """Trains a model and writes its checkpoint directory; returns `out`.
 
-    validation: held out of `data` when not given. resume: go on from the newest state in `out`, or start when there is
-    none; both configurations and the data must be those of the first start. A run of `steps` that was interrupted
-    ends in the same weights, bit for bit, as one that was not. should_stop: asked after every step; besides it, Ctrl-C
-    and SIGTERM end the run after the current step with Interrupted.
-    Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError when saving fails.
+    validation: held out of `data` by default. resume: continue from the newest state in `out`, or start if there is
+    none; both configurations and the data must be those of the first start. An interrupted run of `steps` ends in
+    weights that are bit-identical to those of an uninterrupted run. should_stop: called after every step. Ctrl-C and
+    SIGTERM also end the run after the current step, with Interrupted.
+    Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError if saving fails.
     """
     started = time.monotonic()
     display = display or PlainDisplay()
@@ -110,7 +110,7 @@ def _start(
 
 
 def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
-    """What a model's shape takes from its data, beside the vocabulary."""
+    """The fields of a model's configuration that follow from its data, except the vocabulary."""
     if config.head == "masked":
         return {"mask_id": MASK_ID}
     if config.is_classifier and not config.labels:
@@ -122,7 +122,7 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
     path = out / "tokenizer.json"
     if path.exists():
         return Tokenizer.load(path)
-    sides = slice(0, 1) if model.is_classifier else slice(None)  # labels are no text
+    sides = slice(0, 1) if model.is_classifier else slice(None)  # labels are not text
     texts = (text for pair in data.pairs for text in pair[sides] if text)
     tokenizer = Tokenizer.train(
         texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
@@ -136,7 +136,7 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """While inside, the first Ctrl-C or SIGTERM asks for a stop at the next step; a second Ctrl-C stops at once."""
+    """In this context the first Ctrl-C or SIGTERM requests a stop after the step; a second Ctrl-C stops immediately."""
     asked = threading.Event()
 
     def ask(number: int, _: object) -> None:
@@ -164,7 +164,7 @@ class _Rate:
 
 
 class _Run:
-    """One training run in memory: model, optimiser, data and where it stands."""
+    """One training run in memory: model, optimiser, data and progress."""
 
     def __init__(
         self,
@@ -223,14 +223,14 @@ class _Run:
             self._save()
 
     def share(self) -> float:
-        """How much of the run is done, 0..1, by steps or by the clock."""
+        """The completed share of the run, 0..1, by steps or by elapsed time."""
         config = self.config
         if config.steps:
             return self.progress.step / config.steps
         return min(1.0, self.progress.elapsed_s / (60.0 * config.minutes))
 
     def _groups(self) -> Iterator[list[list[int]]]:
-        """The batches of each optimiser step, from the saved position on, for ever. Groups may cross epochs."""
+        """The batches of each optimiser step, from the saved position on, without end. Groups may cross epochs."""
         progress, group = self.progress, list[list[int]]()
         while True:
             plan = self.batches.plan(progress.epoch)
@@ -316,7 +316,7 @@ class _Run:
         prune(self.states, keep=keep, every=self.config.save_every_steps)
 
     def finish(self) -> None:
-        """Average, score, and write the checkpoint. Idempotent: a run killed in here does it again when resumed."""
+        """Averages, scores and writes the checkpoint. Idempotent: a run killed here repeats it when resumed."""
         config, progress = self.config, self.progress
         metrics: dict[str, Any] = {
             "steps": progress.step,
@@ -352,14 +352,14 @@ class _Run:
         self.display.message(f"checkpoint written to {self.out}")
 
     def _average(self) -> dict[str, Any]:
-        """Replace the last weights by the mean of the last states, unless that is worse; the losses of both."""
-        self._prune()  # again: a kill may have come between saving and pruning
+        """Replaces the last weights by the mean of the last states, unless that is worse. Returns both losses."""
+        self._prune()  # repeated: a run may have been killed between saving and pruning
         self.model.eval()
         last_loss = loss_per_token(self.model, self.validation)
         last = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
         averaged = average_states(self.states, self.config.average_checkpoints, self.model)
         loss = loss_per_token(self.model, self.validation)
-        if loss > last_loss:  # states too far apart, as in a short run
+        if loss > last_loss:  # the states are too far apart, as in a short run
             averaged, loss = 1, last_loss
             load_weights(self.model, last, self.states)
         self.display.message(f"validation loss {loss:.4f}, {averaged} states averaged; {last_loss:.4f} the last alone")

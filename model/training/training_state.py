@@ -1,8 +1,8 @@
-"""Resumable training states: `states/step-00000500/`, each written all or nothing, the newest few kept.
+"""Resumable training states: `states/step-00000500/`, each written atomically, of which the newest few are kept.
 
 A state holds everything the next step depends on: weights, optimiser moments, random generators, the position in the
-data, running sums. A run that is killed and resumed therefore ends in bit-identical weights. A damaged newest state is
-passed over for the one before, with a warning that says so. `states/run.json` says which run they belong to.
+data, running sums. A run that is killed and resumed therefore ends in bit-identical weights. If the newest state is
+damaged, the previous one is used, with a warning. `states/run.json` identifies the run.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "pr
 
 
 class TrainError(Exception):
-    """A run cannot start or resume as asked."""
+    """A run cannot start or resume as requested."""
 
 
 class DamagedStateWarning(UserWarning):
-    """A state could not be used and an older one is taken instead."""
+    """A state is unusable, and an older one is used instead."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands, apart from tensors. JSON keeps its floats exactly."""
+    """The progress of a run, without tensors. JSON preserves its floats exactly."""
 
-    step: int = 0  # optimiser steps done
+    step: int = 0  # completed optimiser steps
     epoch: int = 0
-    position: int = 0  # batches of this epoch that are used up
+    position: int = 0  # consumed batches of this epoch
     tokens: int = 0  # target tokens seen, padding not counted
     elapsed_s: float = 0.0
     loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
@@ -46,7 +46,7 @@ class Progress:
 
 
 def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
-    """Make `out` the directory of this run, or check that it already is; TrainError names what differs."""
+    """Makes `out` the directory of this run, or checks that it already is. TrainError names the difference."""
     marker = out / "states" / "run.json"
     if not resume:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -66,7 +66,7 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
     try:
         known = json.loads(marker.read_bytes())
         for part in ("model", "train"):
-            for name, value in json.loads(to_json(identity[part])).items():  # tuples are lists there
+            for name, value in json.loads(to_json(identity[part])).items():  # tuples become lists in JSON
                 if known[part].get(name) != value:
                     raise TrainError(
                         f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "
@@ -85,7 +85,7 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
 def save_state(
     states: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, disk: Disk | None = None
 ) -> Path:
-    """Write `states/step-…` atomically; CheckpointError on failure, with all earlier states intact."""
+    """Writes `states/step-…` atomically. Raises CheckpointError on failure, with all earlier states intact."""
     path = states / f"step-{progress.step:08d}"
     files = {
         WEIGHTS: tensors_to_bytes({name: parameter.detach() for name, parameter in model.named_parameters()}),
@@ -94,7 +94,7 @@ def save_state(
     }
     try:
         states.mkdir(parents=True, exist_ok=True)
-        if path.exists():  # this very step again, after a damaged state was passed over
+        if path.exists():  # the same step again, after a damaged state was skipped
             shutil.rmtree(path)
         write_directory(path, files, disk)
     except OSError as error:
@@ -103,7 +103,7 @@ def save_state(
 
 
 def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
-    """Restore the newest usable state into model, optimiser and torch's generators; None when there is none at all."""
+    """Restores the newest usable state into model, optimiser and torch's generators; None if there is no state."""
     damaged: list[str] = []
     for path in reversed(list_states(states)):
         try:
@@ -132,10 +132,10 @@ def list_states(states: Path) -> list[Path]:
 
 
 def prune(states: Path, *, keep: int, every: int) -> None:
-    """Delete all but the newest `keep` states, not counting those of an interruption.
+    """Deletes all but the newest `keep` states, not counting those of an interruption.
 
-    A state whose step is no multiple of `every` is kept only while it is the newest: the states that are averaged at
-    the end must not depend on when a run was interrupted.
+    A state whose step is not a multiple of `every` is kept only while it is the newest: the states averaged at the end
+    must not depend on the time of an interruption.
     """
     paths = list_states(states)
     scheduled = [path for path in paths if path == paths[-1] or int(path.name.removeprefix("step-")) % every == 0]
@@ -147,7 +147,7 @@ def prune(states: Path, *, keep: int, every: int) -> None:
 
 
 def average_states(states: Path, last: int, model: nn.Module) -> int:
-    """Put the mean of the last `last` states' weights into the model; how many there were. Damaged ones are left out.
+    """Loads the mean weights of the last `last` states into the model; returns their number. Skips damaged states.
 
     Vaswani et al. 2017, section 6.1. Summed in float64, so that the order of states does not matter.
     """

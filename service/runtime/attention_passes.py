@@ -1,4 +1,4 @@
-"""Separate passes that return attention weights: decoding itself computes none, so that only who asks pays for them."""
+"""Separate passes that return attention weights: decoding computes none, so only requests for them pay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from service.runtime.step_inputs import RowInputs
 
 
 class AttentionPasses:
-    """Attention over what rows hold, and of whole passes. See `service.step.DeferredOutputs`. One thread uses it."""
+    """Cross-attention over the sources of rows, and all attention of separate passes.
+
+    See `service.step.DeferredOutputs`. One thread uses it.
+    """
 
     def __init__(self, model: ModelSessions, scratch: Scratch, rows: RowInputs) -> None:
         self._model, self._scratch = model, scratch

@@ -2,7 +2,7 @@
 
 An IOBinding holds raw addresses: it keeps no memory alive and does not notice when a buffer moves. Hence bound memory
 has one owner, an `Arena`, which starts a new generation with every allocation. A buffer cannot move without one, so
-nobody has to invalidate anything: a `BindingCache` drops its bindings when the generation has changed. A binding to
+explicit invalidation is unnecessary: a `BindingCache` drops its bindings when the generation has changed. A binding to
 memory of another owner is refused.
 
 This module knows no graph, session or buffer.
@@ -19,7 +19,7 @@ import numpy as np
 from service.runtime.memory import Block, Memory
 
 MAX_BINDINGS = 256
-"""Of a cache. A binding of a decode step takes some 10 KB and is made in 0.3 ms."""
+"""Capacity of a cache. A binding of a decode step takes some 10 KB and is made in 0.3 ms."""
 
 Place = tuple[str, int, np.dtype[Any], tuple[int, ...], int]
 """Device, its number, dtype, shape and address: the arguments of IOBinding.bind_input and bind_output."""
@@ -77,8 +77,8 @@ B = TypeVar("B", bound=Binding)
 
 
 class BindingCache(Generic[B]):
-    """Bindings by key, at most MAX_BINDINGS. The key says all that shapes and offsets depend on; addresses are valid
-    for one generation of the arena."""
+    """Bindings by key, at most MAX_BINDINGS. The key contains everything that determines shapes and offsets; addresses
+    are valid for one generation of the arena."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena, self._generation = arena, arena.generation

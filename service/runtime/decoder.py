@@ -1,6 +1,6 @@
 """The decoder's passes over the rows of an engine: prefill chunks, decode steps, drafts.
 
-Which tokens go into which rows is decided by the plan (`service.step`).
+The plan (`service.step`) decides which tokens go into which rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from service.runtime.step_outputs import LogitsBlocks
 from service.step import Draft, PrefillChunk, Scored, StepPlan, padded
 
 STEPS_UNTIL_CAPTURE, MAX_GRAPHS = 8, 64
-"""A step is captured as a CUDA graph after so many runs with the same rows and capacities; a runner captures no more
-than MAX_GRAPHS, because ONNX Runtime frees none."""
+"""A step is captured as a CUDA graph after this many runs with the same rows and capacities; a runner captures at most
+MAX_GRAPHS, because ONNX Runtime frees none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBuffers:
-    """What the passes of an engine read and write, by row or line."""
+    """The buffers that the passes of an engine read and write, by row or line."""
 
     caches: CacheBuffers
     inputs: RowInputs
@@ -38,8 +38,8 @@ class RowBuffers:
 
 
 class StepBinding(Binding):
-    """A decode step of the first rows. runs: how many there were, where steps are captured; options: once this one is
-    captured."""
+    """A decode step of the first rows. runs: their number so far, where steps are captured. options: set once this step
+    is captured."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(session)
@@ -59,13 +59,13 @@ class Decoder:
         self._steps: BindingCache[StepBinding] = BindingCache(self._arena)
         self._total_length = np.zeros((), np.int32)
         self._uncaptured = run_options(None) if model.choice.captures else None
-        self._graphs = 0  # steps that were captured
+        self._graphs = 0  # number of captured steps
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
         """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
         padding is cached after the end of a row, where the next input overwrites it."""
         first, width = chunks[0], padded(len(chunks[0].tokens))
-        # The operator takes a chunk with a past to be as long as it is wide: its padding counts.
+        # For a chunk with a past the operator takes the width as the length: padding counts.
         ends = [len(chunk.tokens) if chunk.start == 0 else chunk.start + width for chunk in chunks]
         binding = self._bind(Binding(self._session), first.row, len(chunks), lines=(0, 0))
         self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
@@ -149,8 +149,8 @@ class Decoder:
         binding.run(binding.options or self._uncaptured)
 
     def _count(self, binding: StepBinding) -> None:
-        """Has a step captured that recurs: what it binds stays in place, and what it reads of main memory stays the
-        same, the capacity."""
+        """Captures a step that recurs: its bound memory stays in place, and its only input in main memory, the
+        capacity, stays the same."""
         binding.runs += 1
         if binding.runs == STEPS_UNTIL_CAPTURE and self._graphs < MAX_GRAPHS:
             self._graphs += 1

@@ -1,6 +1,6 @@
 """The encoder's passes: sources of new rows, in batches, into the cross-attention caches of their rows.
 
-Which sources share a batch is decided in `service.runtime.batching`.
+`service.runtime.batching` decides which sources share a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.step import NewRow
 
 class Scratch:
     """Memory for cross keys and values without padding between rows: the encoder writes there, because the caches of
-    rows have another pitch. It is kept, so that few runs allocate.
+    rows have another pitch. It is reused, so that few runs allocate.
 
     buffers: the cross-attention caches.
     """
@@ -32,7 +32,7 @@ class Scratch:
 
     @property
     def size(self) -> int:
-        """Bytes allocated. From any thread."""
+        """Bytes allocated. May be called from any thread."""
         return sum(block.size for block in list(self._blocks.values()))
 
     def block(self, buffer: CacheBuffer, rows: int, length: int) -> Block:
@@ -58,7 +58,7 @@ class Scratch:
 
 
 class EncoderBinding(Binding):
-    """A run over `count` sources of one width: arrays that are filled anew each time and bound once."""
+    """A run over `count` sources of one width: its arrays are bound once and refilled for each run."""
 
     def __init__(self, session: Any, count: int, width: int, positions: np.ndarray | None = None) -> None:
         """positions: the mask positions whose predictions are wanted; None: the graph has none."""
@@ -83,8 +83,8 @@ class Encoder:
         self._bindings: BindingCache[EncoderBinding] = BindingCache(scratch.arena)
 
     def encode(self, new_rows: Sequence[NewRow]) -> dict[int, EncoderOutput]:
-        """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the outputs that were
-        asked for, by row."""
+        """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the requested
+        outputs by row."""
         width, count = source_width(new_rows[-1]), len(new_rows)
         wanted = sorted({name for new in new_rows if new.encoder_request for name in new.encoder_request.outputs})
         positions = mask_positions(new_rows, width) if self._has_mask_positions else None
@@ -107,7 +107,7 @@ class Encoder:
         return found
 
     def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> EncoderBinding:
-        """A binding for `count` sources of one width; kept if no more than the caches is asked for."""
+        """A binding for `count` sources of one width; cached if only the caches are requested."""
         self._scratch.reserve(count, width)  # may allocate, and so comes first
         is_plain = not wanted and positions is None
         binding = self._bindings.get((count, width)) if is_plain else None

@@ -14,12 +14,12 @@ from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.malloc.hugetlb=1"
-SINCE = (2, 35)  # the first glibc that knows it
+SINCE = (2, 35)  # the first glibc that supports it
 SWITCH = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def take_huge_pages() -> None:
-    """Executes the running program again with huge pages; returns where that is impossible or has been done."""
+    """Executes the running program again with huge pages; returns if that is impossible or already done."""
     if obstacle_to_huge_pages(os.environ) is None:
         with contextlib.suppress(OSError):  # a server on small pages is better than none
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, VARIABLE: TUNABLE})
@@ -33,7 +33,7 @@ def has_huge_pages(environment: Mapping[str, str]) -> bool:
 def obstacle_to_huge_pages(
     environment: Mapping[str, str], root: Path = Path("/"), libc: str | None = None
 ) -> str | None:
-    """Why a process with this environment cannot get huge pages; None: it can. libc: as confstr names it."""
+    """Why a process with this environment cannot get huge pages; None if it can. libc: in the notation of confstr."""
     if VARIABLE in environment:  # a user's choice stands, and a second start would find it again
         return f"{VARIABLE} is set to {environment[VARIABLE]!r}"
     libc = _libc() if libc is None else libc

@@ -1,15 +1,15 @@
-"""The buffers that hold the caches of live rows: how they are laid out, grown, copied and bound.
+"""The buffers that hold the caches of live rows: their layout, growth, copies and bindings.
 
-What a row needs follows from the kinds of states in the manifest: `self_kv` grows with every token, `cross_kv` with the
-source, `shortlist` with the row's shortlist; what has no growing axis has a fixed size. This module knows no
-architecture, session or scheduler.
+The memory that a row needs follows from the kinds of states in the manifest: `self_kv` grows with every token,
+`cross_kv` with the source, `shortlist` with the row's shortlist; states without a growing axis have a fixed size. This
+module knows no architecture, session or scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
 does (at 64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
 
-Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being what stands
-before and after the growing axis; a line is what one (row, outer) holds.
+Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being the sizes
+before and after the growing axis; a line is the memory of one (row, outer).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from service.runtime.memory import Block
 from service.step import Copy, PrefixBlock
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
-"""A roomy cache costs so few rows nothing, but growing it does, as bindings are made anew: 3 ms in a sentence of 30
+"""Spare capacity costs so few rows nothing, but growing it does, as bindings are remade: 3 ms in a sentence of 30
 tokens at 1.4 ms a step."""
 
 
 class CacheBuffer:
-    """S states of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: an operation on a row is
-    done in all of them."""
+    """S states of one kind, type and shape, (S, R, outer, C, inner), in one block of memory: an operation on a row
+    applies to all of them."""
 
     def __init__(self, specs: Sequence[StateSpec], arena: Arena) -> None:
         self.names = [spec.name for spec in specs]
@@ -47,7 +47,7 @@ class CacheBuffer:
 
     @property
     def kind(self) -> StateKind:
-        """What the states grow with."""
+        """The kind of the states, which determines what they grow with."""
         return self.spec.kind
 
     @property
@@ -60,7 +60,7 @@ class CacheBuffer:
         return self.shape_for(rows, self.capacity)
 
     def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
-        """The same with room for `length` positions."""
+        """The shape of `rows` rows of one state with room for `length` positions."""
         places = self.spec.places(length)
         return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
@@ -107,9 +107,9 @@ class CacheBuffer:
 
     def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
         """Moves lines 0 .. `lines` of `width` bytes from a pitch of `old` bytes to one of `new` bytes. A copy moves as
-        many lines as do not overlap their targets; the first few, of which none do, go through another block."""
+        many lines as do not overlap their targets; the first few always overlap and go through another block."""
         few, own = min(lines, -(-max(old, new) // abs(new - old))), (self.block, self._stride)
-        if new > old:  # from the last one on, because each moves to where later ones were
+        if new > old:  # from the last line on, because each moves to the place of later ones
             stop = lines
             while stop > few:
                 start = max(few, -(-stop * old // new))
@@ -268,10 +268,10 @@ class CacheBuffers:
         """Makes room for `rows` rows of `lengths` positions and keeps the first `live`.
 
         With live rows, buffers grow when they must and shrink when half of them would do; idle ones take the shape that
-        is needed. Few rows get what they can come to need from the start, up to FEW_ROWS_CAPACITY. The shape changes
-        within the memory there is, unless that is too little or more than four times too much. New memory is allocated
-        for `most`, what rows can come to need, and never more than CacheLayout.bytes_for(most): what admission reserved
-        is enough. (While a buffer is resized, its old and its new block exist side by side.)
+        is needed. Few rows get their maximal need from the start, up to FEW_ROWS_CAPACITY. The shape changes within
+        the allocated memory, unless that is too small or more than four times too large. New memory is allocated
+        for `most`, the maximal need of the rows, and never more than CacheLayout.bytes_for(most): the reservation of
+        admission suffices. (While a buffer is resized, its old and its new block exist side by side.)
         """
         room = row_capacity_for(rows, self.max_rows)
         most = most or CacheShape()
@@ -303,7 +303,7 @@ class CacheBuffers:
                 buffer.resize(room, capacity, live=live, size=size)
 
     def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
-        """Large enough, and not twice as large as needed; the last eight rows are never given back."""
+        """Whether buffers are large enough, and less than twice as large as needed; eight rows are always kept."""
         held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
         rows_suit = room <= self.rows < max(9, 2 * room)
         return rows_suit and all(size <= have < 2 * size or size == have for have, size in held)
@@ -315,7 +315,7 @@ class CacheBuffers:
         shortlists = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
         by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": sources, "shortlist": shortlists}
         for buffer in self.buffers:
-            if wanted := by_kind.get(buffer.kind, own):  # in most turns there are none
+            if wanted := by_kind.get(buffer.kind, own):  # most turns have none
                 buffer.copy(wanted)
 
 

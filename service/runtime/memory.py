@@ -1,4 +1,4 @@
-"""Memory of a device, behind one small seam: allocate a block, copy rectangles of bytes, read and write values.
+"""Memory of a device, with a small interface: allocate a block, copy rectangles of bytes, read and write values.
 
 `HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. This
 module does not know what the bytes mean.
@@ -147,7 +147,7 @@ class HostMemory:
         row = lines * pitch
         if not row:
             return
-        # In units, few a copy: for many numpy releases the GIL, and waits for the thread that takes it.
+        # In units, few per copy: for many, numpy releases the GIL and then waits for the thread that takes it.
         shape, strides = (stride // row, count, lines, pitch // unit), (row, stride, pitch, unit)
         rows_RCLU = _view(block, 0, shape, strides, np.dtype((np.void, unit)))
         for source, target, start, stop in copies:
@@ -187,7 +187,7 @@ class CudaBlock:
 
 
 class CudaMemory:
-    """Device memory, through the CUDA runtime library that the process has loaded already."""
+    """Device memory, through the CUDA runtime library that the process has already loaded."""
 
     device = "cuda"
 
@@ -196,7 +196,7 @@ class CudaMemory:
 
     @classmethod
     def of_process(cls) -> CudaMemory:
-        """Memory on the CUDA library that ONNX Runtime has loaded: a second copy would have another context."""
+        """Memory through the CUDA library that ONNX Runtime has loaded: a second copy would have another context."""
         for name in CUDA_RUNTIMES:
             try:
                 return cls(ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD))
@@ -277,7 +277,7 @@ class CudaMemory:
         _check(status, f"cudaMemcpy of {size} bytes")
 
     def settle(self) -> None:
-        # Copies within a device return before they are done; ONNX Runtime's stream does not wait for the default one.
+        # Copies within a device return before they complete; ONNX Runtime's stream does not wait for the default one.
         _check(self._runtime.cudaDeviceSynchronize(), "cudaDeviceSynchronize")
 
 

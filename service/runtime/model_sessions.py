@@ -5,9 +5,9 @@ engines run:
 
 - `single_engine_sessions`, a second copy of the decoder for a single busy engine. Engines count their steps without a
   lock, so that the count is approximate. The first one to reach SINGLE_ENGINE_STEPS takes the opener under `_claim`,
-  which nobody holds for longer than that, and starts the thread `single-engine-sessions`. That thread opens the session
+  which is held only for that, and starts the thread `single-engine-sessions`. That thread opens the session
   and assigns the attribute; until then engines find it empty and use the shared sessions. None of them ever waits.
-- the attention session, opened on first use by the thread that asks, under `_attention`: whoever asks meanwhile waits.
+- the attention session, opened on first use by the requesting thread, under `_attention`; other such threads wait.
 
 `BusyEngines` has a lock of its own.
 """
@@ -41,7 +41,7 @@ from service.runtime.sessions import (
 )
 
 SINGLE_ENGINE_MIN_BYTES = 1 << 24
-"""Smallest decoder weights for which several threads pay, unless threads are asked for. A step of a smaller one waits
+"""Smallest decoder weights for which several threads pay, unless threads are configured. A smaller decoder's step waits
 longer for its threads than it computes: one sentence at a time, static int8 on two Zen 4 cores, two threads instead of
 one make 131 sentences/s of 159 with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
@@ -98,7 +98,7 @@ class ModelSessions:
 
         single_engine_threads: intra-op threads of a decode step, or of an encoder without decoder, while no other
             runner of `busy_engines` has rows; more than 1 load the weights of that graph a second time.
-        single_engine_min_bytes: smallest graph for which that is done. single_engine_eagerly: now, not on demand.
+        single_engine_min_bytes: smallest graph for which that is done. single_engine_eagerly: open now, not on demand.
         available, open_graph: the installed providers and how a graph becomes a session, for tests.
         """
         choice, sessions = open_sessions(
@@ -142,8 +142,8 @@ class ModelSessions:
             log.warning("decode steps stay on one thread each: %s", error)
 
     def open_attend(self) -> Any:
-        """The session that returns attention weights, opened on first use. That takes a while: call it first on a
-        thread that may block, neither the event loop nor, better, an engine's."""
+        """The session that returns attention weights, opened on first use. That is slow: make the first call on a
+        thread that may block, not on the event loop and preferably not on an engine's."""
         assert self._open_attention is not None, "the bundle was exported without attention"
         with self._attention:
             if self._attention_session is None:
@@ -162,7 +162,7 @@ class ModelSessions:
         return sum(
             digest.bytes
             for name, digest in self.manifest.files.items()
-            if name == file or name.startswith(file + ".")  # weights in a file of their own
+            if name == file or name.startswith(file + ".")  # external weights
         )
 
 

@@ -1,8 +1,8 @@
 """Per-row vocabulary shortlists: cached output-projection columns, and the log-probabilities over them.
 
 `project_shortlist` runs once for a row, when it starts. `shortlist_logprobs` replaces the last product of `decode` and
-`logprobs` in every step; each row is computed over its own shortlist, whatever the others are. This module does not
-know how a shortlist is chosen.
+`logprobs` in every step; each row is computed over its own shortlist, whatever the others are. This module is
+independent of the choice of shortlists.
 
 Shapes: R rows, L lines, W shortlist capacity, V vocabulary, K best tokens.
 """
@@ -67,7 +67,7 @@ class RowShortlist(OutputBlocks):
         self._counts[target] = self._counts[source]
 
     def ensure(self, lines: int, top_k: int) -> None:
-        """Makes room for so many lines, each with at least `top_k` best tokens of its shortlist."""
+        """Makes room for `lines` lines, each with at least `top_k` best tokens of its shortlist."""
         width = self.caches.capacities.get("shortlist", 0)
         top_k = min(top_k_for(max(top_k, 2)), width)
         widths = {**self._widths, "logprobs": width, "top_ids": top_k, "top_logprobs": top_k}
@@ -80,7 +80,7 @@ class RowShortlist(OutputBlocks):
             self._places = np.arange(width, dtype=np.int32)
         if top_k != self._top_k[0]:
             self._top_k = np.full(1, top_k, np.int64)
-        self._lines, self._widths = lines, widths  # not before there is room: the allocation may fail
+        self._lines, self._widths = lines, widths  # only once there is room: the allocation may fail
 
     def bind_states(self, binding: Binding, rows: int) -> None:
         """Lets `decode` write the states of the first rows."""

@@ -1,8 +1,8 @@
-"""One engine's turns on ONNX Runtime: the rows' caches, and the order of what a plan asks for.
+"""One engine's turns on ONNX Runtime: the rows' caches, and the order of a plan's operations.
 
 `OnnxModel` holds the sessions and is shared by engines; an `OnnxRunner` belongs to one engine, and only its thread uses
-it, except for `memory_bytes`, which any thread may read. Which rows there are and what they are for is the scheduler's
-business.
+it, except for `memory_bytes`, which any thread may read. The scheduler decides which rows exist and what they
+are for.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from service.step import Scored, StepOutput, StepPlan, TurnOutput
 NO_LINES: dict[int, range] = {}
 
 SINGLE_ENGINE_ROWS = 16
-"""Rows of a step that may use all cores. More are a load that other engines share as soon as it lasts, and such a step
-keeps their cores from them for long."""
+"""Rows of a step that may use all cores. A load of more rows is soon shared with other engines, and such a step would
+occupy their cores for long."""
 
 
 class OnnxModel(ModelSessions):
@@ -72,7 +72,7 @@ class OnnxRunner:
         self._scratch = Scratch(Arena(memory), self._caches.of_kind("cross_kv"))
         self._attention = AttentionPasses(model, self._scratch, self._inputs)
         self._deferred = RunnerOutputs(self._logits, self._attention, self._shortlist)
-        self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row, of the last run
+        self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
         self._single_engine = self._passes_of({**model.sessions, **single}) if single else None
@@ -98,12 +98,12 @@ class OnnxRunner:
         return self._passes is self._single_engine
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes this engine has allocated, by kind. From any thread."""
+        """Bytes this engine has allocated, by kind. May be called from any thread."""
         outputs = self._logits.size + (self._shortlist.size if self._shortlist else 0)
         return {"kv_cache": self._caches.size + self._prefixes.size, "outputs": outputs + self._scratch.size}
 
     def reset(self) -> None:
-        """Drops all rows. Nothing that a failed run may have left half written is used again."""
+        """Drops all rows. Data that a failed run may have left half written is not used again."""
         self._caches.clear()
         self.mark_idle()
 
@@ -139,7 +139,7 @@ class OnnxRunner:
         ).step()
 
     def _passes_for(self, plan: StepPlan) -> _Passes:
-        """The sessions of this turn. Decided anew for each: a step on cores that other engines need is soon over."""
+        """The sessions of this turn. Chosen anew for each: a step on cores that other engines need is short."""
         is_single = self.model.busy_engines.mark_busy(self)
         if not is_single or plan.rows > SINGLE_ENGINE_ROWS:
             return self._shared
@@ -149,8 +149,8 @@ class OnnxRunner:
         return self._single_engine or self._shared
 
     def _place_rows(self, plan: StepPlan) -> None:
-        """Copies rows and resizes the buffers; the one that needs less memory first, so that never more is used than
-        was reserved."""
+        """Copies rows and resizes the buffers; the operation that needs less memory comes first, so that usage never
+        exceeds the reservation."""
         live = plan.rows_after_copies
         if live <= plan.rows_before:
             self._copy(plan)
@@ -209,7 +209,7 @@ class OnnxRunner:
             logits.rank(0, lines)
         self._deferred.shortlist_rows = plan.shortlist_rows
         top_ids, top_scores = self._deferred.best(rows, lines)
-        if extra and not logits.is_ranked:  # all steps wrote to the same line, and the last one is left there
+        if extra and not logits.is_ranked:  # all steps wrote to the same line, which now holds the last one
             top_ids = [*[[token] for token, _ in extra], *top_ids]
             top_scores = [*[[score] for _, score in extra], *top_scores]
         return top_ids, top_scores

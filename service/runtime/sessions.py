@@ -1,6 +1,6 @@
 """ONNX Runtime sessions of a bundle: which graphs, on which provider, under which settings.
 
-The only module of the service that imports ONNX Runtime. What the sessions compute is up to `service.runtime.runner`.
+The only module of the service that imports ONNX Runtime. `service.runtime.runner` decides what the sessions compute.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
 
 SINGLE_ENGINE_ROLES = ("decode", "encode")
-"""The first of these graphs that a model has gets a second session. Not the encoder beside a decoder: it runs once, and
-its second copy costs 35 MB to save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two Zen 4
-cores)."""
+"""The first of these graphs that a model has gets a second session. The encoder of an encoder-decoder gets none: it
+runs once, and a second copy costs 35 MB to save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two
+Zen 4 cores)."""
 
 SPIN_US = 1000
-"""How long an intra-op thread spins before it sleeps. Without spinning every matrix product starts with a wake-up: a
+"""How long an intra-op thread spins before it sleeps. Without spinning, every matrix product starts with a wake-up: a
 step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
 2.7 with 20 to 5,000 microseconds. The gap between two steps must not be longer: on two Zen 3 cores 100 microseconds
 make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 instead of 12."""
@@ -84,7 +84,7 @@ def open_sessions(
     open_graph = open_graph or open_session
     available = available_providers() if available is None else available
     obstacle = ""
-    # With an onnxruntime built for the CPU only, `auto` means the CPU and is no fallback.
+    # With an onnxruntime built for the CPU only, `auto` means the CPU, which is not a fallback.
     if device == "cuda" and precision != "auto":
         raise StartupError(
             f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
@@ -139,7 +139,7 @@ def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
     """The providers argument of a session that runs on `provider`. captures: with CUDA graphs; see `run_options`."""
     if provider != CUDA:
         return [CPU]
-    # kSameAsRequested: the arena grows by what is asked for instead of doubling.
+    # kSameAsRequested: the arena grows by the requested size instead of doubling.
     options = {"arena_extend_strategy": "kSameAsRequested", **({"enable_cuda_graph": "1"} if captures else {})}
     return [(CUDA, options), CPU]
 
@@ -181,7 +181,7 @@ def _open_cuda(
             "fix: export it again with --precision fp32,fp16"
         )
     try:
-        ort.preload_dlls()  # CUDA and cuDNN may have come as wheels, where the dynamic linker does not look
+        ort.preload_dlls()  # CUDA and cuDNN may be installed as wheels, where the dynamic linker does not search
         sessions, obstacle = _open_capturing(path, manifest.variant(precision), open_graph)
         sessions |= _open_all(path, manifest.variant(precision), providers_of(CUDA), open_graph, opened=sessions)
     except Exception as error:
@@ -227,7 +227,7 @@ def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Ope
 
 
 def give_back_memory() -> None:
-    """Returns the memory that loading took, 40 % of the weights, to the system. Only glibc has to be asked."""
+    """Returns the memory that loading took, 40 % of the weights, to the system. Only glibc needs this call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

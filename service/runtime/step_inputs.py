@@ -1,4 +1,4 @@
-"""What a decode step reads of each row: its token, that token's position, the lengths of row, source and shortlist.
+"""The inputs of a decode step per row: its token, that token's position, the lengths of row, source and shortlist.
 
 The arrays are filled in main memory. A device has a block of its own, which is bound once and overwritten as a whole
 before each step: a captured CUDA graph always reads the same addresses.
@@ -13,7 +13,7 @@ import numpy as np
 
 from service.runtime.bindings import Arena, Binding
 
-FIELDS = (  # name, type, values a row; the widest types come first
+FIELDS = (  # name, type, values per row; the widest types come first
     ("tokens", np.int64, (1,)),
     ("starts", np.int64, ()),
     ("positions", np.int64, (2,)),  # (row, token) of each line of the outputs
@@ -44,12 +44,12 @@ class RowInputs:
         return self._arrays[name]
 
     def write(self) -> None:
-        """Copies what was filled in to the device."""
+        """Copies the filled arrays to the device."""
         if self._block is not None:
             self._arena.memory.write(self._block, self._host)
 
     def bind(self, binding: Binding, rows: int, wanted: Container[str], *, asked: int = 0) -> None:
-        """Binds those arrays that a graph wants, for the first rows. asked: rows of which `decode` returns logits."""
+        """Binds the arrays that a graph takes, for the first rows. asked: rows of which `decode` returns logits."""
         for name, array in self._arrays.items():
             if name in wanted:
                 part = array[: asked if name == "asked" else rows]

@@ -1,10 +1,10 @@
-"""Where `decode` writes logits and `logprobs` its results, and how a turn reads them.
+"""The outputs of `decode` and `logprobs`: where they are stored and how a turn reads them.
 
-All of it stays in the memory of the graphs, main memory or a device's. Where no row is scored and logits are in main
+They stay in the memory of the graphs, main memory or a device's. Where no row is scored and logits are in main
 memory, the most likely token of each row is found there. Otherwise the best tokens of each row come to the host in
 every step, and a distribution on demand.
 
-Outputs stand in lines: one for each row of the step, then one for each draft token or extra step.
+Outputs are stored in lines: one for each row of the step, then one for each draft token or extra step.
 
 Shapes: L lines, V vocabulary, K best tokens.
 """
@@ -22,8 +22,8 @@ from service.runtime.memory import Block
 from service.step import Scored
 
 FEW_LINES = 8
-"""So few lines are searched one by one. After a step that read many megabytes of weights no instruction is in a cache
-any more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
+"""At most this many lines are searched one by one. After a step that read many megabytes of weights no instruction is
+in a cache any more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
@@ -49,7 +49,7 @@ class OutputBlocks:
         return sum(block.size for block in list(self._blocks.values()))
 
     def _hold(self, name: str, lines: int, width: int) -> None:
-        """Makes a block large enough for so many lines."""
+        """Makes a block large enough for `lines` lines."""
         size = lines * width * DTYPES[name].itemsize
         if self._blocks[name].size < size:
             self._blocks[name] = self._arena.allocate(size)
@@ -102,11 +102,11 @@ class LogitsBlocks(OutputBlocks):
             self._grow(name, lines)
 
     def _grow(self, name: str, lines: int) -> bool:
-        """Makes room for so many lines of one output. True: there was too little."""
+        """Makes room for `lines` lines of one output. Returns whether there was too little."""
         if lines <= self._lines[name]:
             return False
         self._hold(name, lines, self._widths[name])
-        self._lines[name] = lines  # not before there is room: the allocation may fail
+        self._lines[name] = lines  # only once there is room: the allocation may fail
         return True
 
     def bind(self, binding: Binding, first: int, lines: int) -> None:
@@ -181,7 +181,7 @@ class AttentionPasses(Protocol):
 
 
 class RunnerOutputs:
-    """Reads what the last turn left in the memory of a runner. See `service.step.DeferredOutputs`.
+    """Reads the outputs of the last turn from the memory of a runner. See `service.step.DeferredOutputs`.
 
     shortlist_rows: rows of that turn whose predictions are over a shortlist.
     """
