@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import schedule, translations
 from lectures.lab import Training
+from model.architecture_config import model_config
 from model.checkpoint import Checkpoint
 from model.config import ModelConfig
 from model.corpus import corpus
@@ -43,7 +44,7 @@ def recurrent(**changes: object) -> ModelConfig:
         "max_source_len": 64,
         "max_target_len": 64,
     }
-    return ModelConfig.from_json({**shape, **changes})
+    return model_config({**shape, **changes})
 
 
 def by_length(checkpoint: Checkpoint, each: int) -> list[list[tuple[str, str]]]:

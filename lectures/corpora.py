@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from model.architecture_config import model_config
 from model.config import ModelConfig, TrainConfig
 from model.corpus import corpus
 from model.training.data import Examples
@@ -29,7 +30,7 @@ def small(**changes: object) -> ModelConfig:
         "max_source_len": 64,
         "max_target_len": 64,
     }
-    return ModelConfig.from_json({**shape, **changes})
+    return model_config({**shape, **changes})
 
 
 def translations(count: int) -> Examples:

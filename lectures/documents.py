@@ -13,6 +13,7 @@ from lectures.bottleneck import recurrent
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import schedule, small
 from lectures.lab import Training
+from model.architecture_config import model_config
 from model.checkpoint import Checkpoint
 from model.config import ModelConfig
 from model.training.data import Examples, PairBatches
@@ -109,7 +110,9 @@ def shape(name: str) -> ModelConfig:
     )
     if name == "experts":
         more |= {"num_experts": 8, "experts_per_token": 1}
-    return small(architecture="decoder", num_decoder_layers=4, max_target_len=READS[name] + 3 * TOLD + 8, **more)
+    sizes = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_decoder_layers": 4}
+    max_target_len = READS[name] + 3 * TOLD + 8
+    return model_config({"architecture": "decoder", **sizes, "max_target_len": max_target_len, **more})
 
 
 @torch.inference_mode()

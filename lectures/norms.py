@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import scenes, schedule
 from lectures.lab import Trained, Training
-from model.config import ModelConfig
+from model.architecture_config import model_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def measure(lab: Lab) -> Measured:
     data = scenes(lab.pick(5000, 300))
     trainings = {}
     for order, rate, warm_up, seed in runs:
-        model = ModelConfig.from_json(
+        model = model_config(
             {
                 "architecture": "decoder",
                 "d_model": 64,

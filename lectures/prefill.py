@@ -14,7 +14,7 @@ import numpy as np
 from bench.measure import interleaved
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.graphs import CachedRow, encode_ms, fresh_model, sessions
-from model.config import ModelConfig
+from model.architecture_config import model_config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,10 +31,8 @@ def measure(lab: Lab) -> Measured:
     """Milliseconds by graph and length, fastest of several interleaved rounds: other load only adds time."""
     lengths = lab.pick(LENGTHS, LENGTHS[:4])
     shape = {"vocab_size": WORDS, "d_model": 64, "num_heads": 2, "d_ff": 256, "num_decoder_layers": 2}
-    whole = ModelConfig.from_json(
-        {**shape, "num_encoder_layers": 2, "max_source_len": lengths[-1], "max_target_len": 64}
-    )
-    alone = ModelConfig.from_json({**shape, "architecture": "decoder", "max_target_len": lengths[-1]})
+    whole = model_config({**shape, "num_encoder_layers": 2, "max_source_len": lengths[-1], "max_target_len": 64})
+    alone = model_config({**shape, "architecture": "decoder", "max_target_len": lengths[-1]})
     rng = np.random.default_rng(1)
     jobs = {}
     with tempfile.TemporaryDirectory() as scratch:
