@@ -22,6 +22,19 @@ from service.step import NewRow, Scored
 STATES, IDS = "states", "word_ids"
 
 
+class ProjectionBinding(Binding):
+    """A run of `project_shortlist` for one row: its array of ids is bound once and refilled for each run."""
+
+    def __init__(self, session: Any, width: int) -> None:
+        super().__init__(session)
+        self.ids = np.zeros((1, width), np.int64)
+        self.bind_ids()
+
+    def bind_ids(self) -> None:
+        """Binds the ids; devices copy what they hold now."""
+        self.read_array("ids", self.ids)
+
+
 class RowShortlist(OutputBlocks):
     """One engine's shortlist sessions, and their outputs of a turn.
 
@@ -39,27 +52,25 @@ class RowShortlist(OutputBlocks):
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
         self._lines = 0
         self._places = np.zeros(0, np.int32)
-        self._inputs: dict[int, np.ndarray] = {}  # by width: cached bindings read these very arrays
         self._top_k = np.zeros(1, np.int64)
         self._rankings: BindingCache[Binding] = BindingCache(arena)
-        self._projections: BindingCache[Binding] = BindingCache(arena)
+        self._projections: BindingCache[ProjectionBinding] = BindingCache(arena)
 
     def fill(self, new: NewRow) -> None:
         """Computes the projection columns of a row into its caches; unused ones repeat token 0."""
         count = self._counts[new.row] = len(new.shortlist)
         if not count:
             return
-        width = len(self._places)
-        ids = self._inputs.setdefault(width, np.zeros((1, width), np.int64))
-        ids[0, :count], ids[0, count:] = new.shortlist, 0
-        key = new.row, width
+        key = new.row, len(self._places)
         binding = self._projections.get(key)
-        if binding is None or self._memory.device != "cpu":  # other devices copy an input when it is bound
-            binding = self._projections.add(key, Binding(self._project))
-            binding.read_array("ids", ids)
+        if binding is None:
+            binding = self._projections.add(key, ProjectionBinding(self._project, len(self._places)))
             for buffer in self._buffers:
                 for name, place in buffer.places(new.row, 1):
                     binding.write(name, place)
+        binding.ids[0, :count], binding.ids[0, count:] = new.shortlist, 0
+        if self._memory.device != "cpu":
+            binding.bind_ids()
         binding.run()
 
     def copy(self, source: int, target: int) -> None:
