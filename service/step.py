@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -142,24 +142,24 @@ T = TypeVar("T")
 ByRow = Sequence[T] | Mapping[int, T]
 
 
-class PlainOutput:
-    """The most likely token of each row, from a turn in which no row asked for log-probabilities.
+class _Unranked(dict[int, Any]):
+    """Takes the place of what a turn without log-probabilities lacks."""
 
-    top_ids: one token of each row; of equal ones the lowest id.
-    """
-
-    __slots__ = ("top_ids", "turn")
-
-    def __init__(self, top_ids: ByRow[list[int]], turn: TurnOutput) -> None:
-        self.top_ids, self.turn = top_ids, turn
+    def __missing__(self, row: int) -> NoReturn:
+        raise AssertionError("no row asked for log-probabilities in this turn")
 
 
-class RankedOutput:
-    """Next-token predictions by row, with log-probabilities: the unmodified model's, over the full vocabulary or the
-    row's shortlist.
+_UNRANKED = _Unranked()
 
-    top_ids, top_logprobs: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first;
-        fewer where a shortlist is shorter.
+
+class StepOutput:
+    """Next-token predictions by row: after the decode step of a turn, or after one draft token or one extra step of a
+    row. Log-probabilities are the unmodified model's, over the full vocabulary or the row's shortlist. Only a turn in
+    which a row is scored (`StepPlan.is_scored`) has them; elsewhere reading one raises AssertionError.
+
+    top_ids: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first; fewer where a
+        shortlist is shorter. Without log-probabilities the most likely token alone.
+    top_logprobs: those of `top_ids`.
     """
 
     __slots__ = ("_lines", "top_ids", "top_logprobs", "turn")
@@ -177,17 +177,6 @@ class RankedOutput:
     def logsumexp(self, row: int) -> float:
         """Log-sum-exp of the logits: log-probabilities plus this are logits."""
         return self.turn.deferred.logsumexp(row, self._lines[row])
-
-
-StepOutput = PlainOutput | RankedOutput
-"""Next-token predictions by row: after the decode step of a turn, or after one draft token or one extra step of a row.
-Every turn in which a row is scored (`StepPlan.is_scored`) is ranked."""
-
-
-def ranked(output: StepOutput) -> RankedOutput:
-    """The output of a turn in which log-probabilities were asked for."""
-    assert isinstance(output, RankedOutput), "no row asked for log-probabilities in this turn"
-    return output
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -218,17 +207,17 @@ class TurnOutput:
     def step(self) -> StepOutput:
         """Predictions after the decode step, by row."""
         if self.is_ranked:
-            return RankedOutput(self.top_ids, self.top_scores, range(self.rows), self)
-        return PlainOutput(self.top_ids, self)
+            return StepOutput(self.top_ids, self.top_scores, range(self.rows), self)
+        return StepOutput(self.top_ids, _UNRANKED, _UNRANKED, self)
 
     def after_each_token(self, row: int) -> Iterator[StepOutput]:
         """Predictions for a row after each token of its draft, or after each step of the turn, in order."""
         for line in self.token_lines[row]:
             ids = {row: self.top_ids[line]}
             if self.is_ranked:
-                yield RankedOutput(ids, {row: self.top_scores[line]}, {row: line}, self)
+                yield StepOutput(ids, {row: self.top_scores[line]}, {row: line}, self)
             else:
-                yield PlainOutput(ids, self)
+                yield StepOutput(ids, _UNRANKED, _UNRANKED, self)
 
     def non_finite_lines(self) -> list[int]:
         """Lines whose best score is NaN or infinite."""
@@ -239,7 +228,7 @@ class DeferredOutputs(Protocol):
     """What is computed, or copied out of the runner's memory, only on demand."""
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
-        """See RankedOutput.logprobs: of a row, in a line of the turn."""
+        """See StepOutput.logprobs: of a row, in a line of the turn."""
         ...
 
     def logsumexp(self, row: int, line: int) -> float: ...

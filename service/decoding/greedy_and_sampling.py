@@ -13,7 +13,7 @@ from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import StepOutput, ranked
+from service.step import StepOutput
 
 
 class GreedyAndSampling:
@@ -59,7 +59,7 @@ class GreedyAndSampling:
         token = output.top_ids[row][0]
         hypothesis.tokens.append(token)
         if self.is_scored:
-            hypothesis.logprobs.append(ranked(output).top_logprobs[row][0])
+            hypothesis.logprobs.append(output.top_logprobs[row][0])
         sequence.committed_tokens = hypothesis.tokens
         sequence.num_generated += 1
         if token in self._selector.eos_ids:
@@ -103,8 +103,7 @@ class GreedyAndSampling:
         else:
             row, scores_V = hypothesis.row, selector.scores(hypothesis, output)
             if scores_V is None:
-                scored = ranked(output)
-                token = sampler.draw(scored.logprobs(row), (scored.top_ids[row], scored.top_logprobs[row]))
+                token = sampler.draw(output.logprobs(row), (output.top_ids[row], output.top_logprobs[row]))
             else:
                 token = sampler.draw(scores_V)
         selector.extend(hypothesis, token, output)

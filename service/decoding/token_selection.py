@@ -17,7 +17,7 @@ from service.decoding.stop_strings import StopMatcher
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
-from service.step import Scored, StepOutput, ranked
+from service.step import Scored, StepOutput
 
 
 class NotFinite(ArithmeticError):
@@ -61,10 +61,9 @@ class TokenSelector:
         ]
         if not active:
             return None
-        row, scored = hypothesis.row, ranked(output)
-        scores_V = scored.logprobs(row).copy()
+        scores_V = output.logprobs(hypothesis.row).copy()
         if not active[0][0].is_mask:
-            scores_V += np.float32(scored.logsumexp(row))
+            scores_V += np.float32(output.logsumexp(hypothesis.row))
             for processor, state in active:
                 if not processor.is_mask:
                     processor.apply(scores_V, state, tokens)
@@ -90,15 +89,14 @@ class TokenSelector:
         if not self.is_plain:
             token = self.forced_token(hypothesis)
             if token is not None:
-                return [(token, float(ranked(output).logprobs(row)[token]) if self.is_scored else math.nan)]
+                return [(token, float(output.logprobs(row)[token]) if self.is_scored else math.nan)]
             scores_V = self.scores(hypothesis, output)
         if not self.is_scored:
             return [(output.top_ids[row][0], math.nan)]
-        scored = ranked(output)
         if scores_V is None and not also:
-            return list(zip(scored.top_ids[row][:count], scored.top_logprobs[row][:count], strict=True))
+            return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
         if scores_V is None:
-            scores_V = scored.logprobs(row)
+            scores_V = output.logprobs(row)
         found = top_tokens(scores_V, count)
         more = set(also).difference(token for token, _ in found)
         return found + [(token, float(scores_V[token])) for token in sorted(more) if scores_V[token] > -np.inf]
@@ -121,12 +119,11 @@ class TokenSelector:
         row = hypothesis.row
         if self.is_scored:
             if score is None or not self.is_plain:
-                score = float(ranked(output).logprobs(row)[token])
+                score = float(output.logprobs(row)[token])
             hypothesis.logprobs.append(score)
         if count := self._num_alternatives:
-            scored = ranked(output)
             hypothesis.alternatives.append(
-                tuple(zip(scored.top_ids[row][:count], scored.top_logprobs[row][:count], strict=True))
+                tuple(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
             )
         if token not in self.eos_ids:
             if self.processors:

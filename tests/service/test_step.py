@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.step import NewRow, PlainOutput, RankedOutput, StepPlan, ranked
+from service.step import NewRow, StepPlan
 from tests.fakes import certain, scripted_output
 
 WORDS = 12
@@ -15,16 +15,15 @@ def lines_of(*tokens):
 
 def test_a_turn_without_scores_has_best_tokens_and_nothing_else():
     output = scripted_output(lines_of(5, 6), [(), ()], is_scored=False)
-    assert isinstance(output, PlainOutput)
     assert output.top_ids == [[5], [6]]
-    assert not hasattr(output, "logprobs")
-    with pytest.raises(AssertionError, match="no row asked for log-probabilities"):
-        ranked(output)
+    for read in (output.logprobs, output.logsumexp, lambda row: output.top_logprobs[row]):
+        with pytest.raises(AssertionError, match="no row asked for log-probabilities"):
+            read(0)
 
 
 def test_a_turn_with_scores_has_distributions_by_row():
     logprobs_RV = lines_of(5, 6)
-    output = ranked(scripted_output(logprobs_RV, [(), ()], 3))
+    output = scripted_output(logprobs_RV, [(), ()], 3)
     assert [output.top_ids[row][0] for row in range(2)] == [5, 6]
     assert len(output.top_ids[0]) == 3
     assert np.array_equal(output.logprobs(1), logprobs_RV[1])
@@ -41,16 +40,18 @@ def test_extra_steps_of_a_row_are_outputs_of_that_row_one_after_another(is_score
     after = list(first.turn.after_each_token(0))
     assert [output.top_ids[0] for output in after] == [[5], [6], [7]]
     for output, expected_V in zip(after, logprobs_LV, strict=True):
-        assert isinstance(output, RankedOutput if is_scored else PlainOutput)
-        if isinstance(output, RankedOutput):
+        if is_scored:
             assert output.logprobs(0).tolist() == expected_V.tolist()
             assert output.top_logprobs[0] == [expected_V.max()]
+        else:
+            with pytest.raises(AssertionError, match="no row asked for log-probabilities"):
+                output.logprobs(0)
 
 
 def test_outputs_after_draft_tokens_are_those_of_the_drafts_row():
     logprobs_LV = lines_of(1, 2, 3, 5, 6)
     output = scripted_output(logprobs_LV, [(), (), ()], rows=3, token_lines={2: range(3, 5)})
-    after = [ranked(one) for one in output.turn.after_each_token(2)]
+    after = list(output.turn.after_each_token(2))
     assert [one.top_ids[2] for one in after] == [[5], [6]]
     assert np.array_equal(after[1].logprobs(2), logprobs_LV[4])
     with pytest.raises(KeyError):
@@ -58,7 +59,7 @@ def test_outputs_after_draft_tokens_are_those_of_the_drafts_row():
 
 
 def test_rows_that_are_not_there_are_a_broken_promise():
-    output = ranked(scripted_output(lines_of(1, 2, 3), [(), (), ()], rows=2))
+    output = scripted_output(lines_of(1, 2, 3), [(), (), ()], rows=2)
     with pytest.raises(IndexError):
         output.logprobs(2)
 

@@ -13,7 +13,6 @@ from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.runtime.runner import OnnxModel
-from service.step import RankedOutput
 from tests.runner_requests import SCORED, logprobs_of, requests_for, sequence_for
 
 
@@ -84,11 +83,11 @@ def test_shortlisted_row_reports_its_renormalized_distribution(tiny_attention_bu
             (left,) = whole[request.request_id][-1:, list(own)]
             best = [own[place] for place in np.argsort(-left, kind="stable")]
             assert output.top_ids[0] == best[: len(output.top_ids[0])]
-            if isinstance(output, RankedOutput):
+            if output.turn.is_ranked:
                 said = output.logprobs(0)
                 assert said[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
                 assert np.isneginf(np.delete(said, own)).all()
-            assert isinstance(output, RankedOutput) == plan.step.is_scored
+            assert output.turn.is_ranked == plan.step.is_scored
             advance(scheduler.commit(plan), output)
             fed.append((sequence.answers or sequence.hypotheses)[0].tokens[-1])
         assert len(fed) == 13
