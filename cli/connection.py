@@ -5,68 +5,53 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cli.flags import Flags, flag, with_flags
+import typer
+
+from cli.flags import with_fields
 from cli.local_server import process_at
 from cli.terminal import UsageError, report_errors
 
 if TYPE_CHECKING:
-    from glossa.client import AsyncClient, Client
-
-ADDRESS = "127.0.0.1:50051"
+    from glossa.client import Client
 
 
-def _connection(kind: Any, help: str, variable: str) -> Any:
-    return flag(kind, help, envvar=variable, rich_help_panel="Connection")
-
-
-CONNECTION: Flags = {
-    "address": _connection(str, f"HOST:PORT of the server [default: {ADDRESS}]", "GLOSSA_ADDRESS"),
-    "tls": _connection(bool, "connect with TLS", "GLOSSA_TLS"),
-    "tls_ca": _connection(Path, "PEM file of the certificate authorities to trust; implies --tls", "GLOSSA_TLS_CA"),
-    "token": _connection(str, "bearer token of every call; better given as the variable", "GLOSSA_TOKEN"),
-    "metadata": _connection(list[str], "NAME=VALUE sent with every call; may be repeated", "GLOSSA_METADATA"),
-}
+def _flag(help: str, variable: str) -> Any:
+    return typer.Option(help=help, envvar=variable, rich_help_panel="Connection")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Where a server is and how to call it."""
+    """Where a server is and how to call it; each field is a flag."""
 
-    address: str = ADDRESS
-    tls: bool = False
-    tls_ca: Path | None = None
-    token: str = ""
-    metadata: tuple[str, ...] = ()  # NAME=VALUE
+    address: Annotated[str, _flag("HOST:PORT of the server", "GLOSSA_ADDRESS")] = "127.0.0.1:50051"
+    tls: Annotated[bool, _flag("connect with TLS", "GLOSSA_TLS")] = False
+    tls_ca: Annotated[
+        Path | None, _flag("PEM file of the certificate authorities to trust; implies --tls", "GLOSSA_TLS_CA")
+    ] = None
+    token: Annotated[str, _flag("bearer token of every call; better given as the variable", "GLOSSA_TOKEN")] = ""
+    metadata: Annotated[
+        list[str] | None, _flag("NAME=VALUE sent with every call; may be repeated", "GLOSSA_METADATA")
+    ] = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of both clients. Raises UsageError."""
-        pairs = [text.partition("=") for text in self.metadata]
+        pairs = [text.partition("=") for text in self.metadata or ()]
         for name, separator, value in pairs:
             if not (name and separator):
                 raise UsageError(f"--metadata: must be NAME=VALUE, got {name + separator + value!r}")
         metadata = {name: value for name, _, value in pairs}
         return {"tls": self.tls_ca or self.tls, "token": self.token, "metadata": metadata}
 
-    def at(self, address: str) -> Connection:
-        """The same to another address."""
-        return replace(self, address=address)
-
-    def client(self, **settings: Any) -> Client:
+    def client(self) -> Client:
         """A client for blocking calls."""
         from glossa.client import Client
 
-        return Client(self.address, **self.settings, **settings)
-
-    def async_client(self, **settings: Any) -> AsyncClient:
-        """A client for asyncio."""
-        from glossa.client import AsyncClient
-
-        return AsyncClient(self.address, **self.settings, **settings)
+        return Client(self.address, **self.settings)
 
     def explain(self, error: Any) -> str:
         """The message of a ClientError; of a server that cannot be reached with the cause and the fix."""
@@ -85,15 +70,9 @@ class Connection:
         )
 
 
-def read_connection(flags: dict[str, Any]) -> Connection:
-    """The connection that the flags of CONNECTION describe."""
-    return Connection(**{name: value for name, value in flags.items() if value is not None})
-
-
 def with_connection(parameter: str, *, without: str = "") -> Callable[[Any], Any]:
     """Add the flags of the connection, but for one, to a verb, which gets a Connection as that keyword argument."""
-    flags = {name: kind for name, kind in CONNECTION.items() if name != without}
-    return with_flags(parameter, flags, read_connection)
+    return with_fields(parameter, Connection, lambda values: Connection(**values), without=without)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +71,8 @@ def translations(subject: str, texts: list[str], options: dict[str, Any], connec
                 raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and options")
             languages = LanguagePair(options.get("source_language", ""), options.get("target_language", ""))
             return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
-        reached = connection.at(stack.enter_context(serving(Path(subject)))[0]) if is_bundle else connection.at(subject)
+        address = stack.enter_context(serving(Path(subject)))[0] if is_bundle else subject
+        reached = dataclasses.replace(connection, address=address)
         stack.enter_context(report_call_errors(reached))
         client = stack.enter_context(reached.client())
         return [answer.text for answer in client.translate_batch(texts, **options)]

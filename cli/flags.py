@@ -7,12 +7,13 @@ protobuf field. A new option needs no change here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
@@ -30,11 +31,22 @@ def flag(kind: Any, help: str, *names: str, **settings: Any) -> Any:
     return annotated[kind | None, typer.Option(*names, help=help, **settings)]
 
 
-def with_flags(parameter: str, flags: Flags, read: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
+def with_fields(
+    parameter: str, settings: Any, read: Callable[[dict[str, Any]], Any], *, without: str = ""
+) -> Callable[[Any], Any]:
+    """`with_flags` for the fields of a dataclass that are annotated with a flag, but for one, with their defaults."""
+    annotations = get_type_hints(settings, include_extras=True)
+    flags = {name: kind for name, kind in annotations.items() if get_origin(kind) is Annotated and name != without}
+    return with_flags(parameter, flags, read, {field.name: field.default for field in dataclasses.fields(settings)})
+
+
+def with_flags(
+    parameter: str, flags: Flags, read: Callable[[dict[str, Any]], Any], defaults: Mapping[str, Any] | None = None
+) -> Callable[[Any], Any]:
     """Add flags to a verb and pass the result of `read` as its keyword argument `parameter`.
 
-    read: receives every added flag by name, None if it was omitted; may raise UsageError or OSError. A flag is not
-    added if the verb has a parameter of that name, such as a seed.
+    read: receives every added flag by name, None if it was omitted and `defaults` has no value for it; may raise
+    UsageError or OSError. A flag is not added if the verb has a parameter of that name, such as a seed.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +65,8 @@ def with_flags(parameter: str, flags: Flags, read: Callable[[dict[str, Any]], An
             command(**given, **{parameter: value})
 
         for name, kind in added.items():
-            parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            default = (defaults or {}).get(name)
+            parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
         run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
         return run

@@ -9,50 +9,69 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from cli.load_generator import UNFINISHED, Load, Outcome
+from cli.load_generator import OK, UNFINISHED, Load, Outcome
+from cli.terminal import UsageError
 
-LAG_LIMIT_S = 0.010  # a generator that is later than this …
+LAG_LIMIT_MS = 10.0  # a generator that is later than this …
 LAG_SHARE = 0.05  # … and than this share of the median latency distorts the measurement
 CPU_LIMIT = 0.9  # share of one core, which is all that the event loop can use
 STREAMS_PER_CONNECTION = 256  # default of the server's max_concurrent_streams
 PLOTS = (".png", ".svg")
 MS = 1000.0
 
+LATENCIES = {
+    "end_to_end_ms": "end-to-end",
+    "first_token_ms": "first token",
+    "inter_token_ms": "between tokens",
+    "per_token_ms": "per token",
+}
+"""Figures of latencies and their labels; all but the first exist for streamed answers only."""
 
-class ReportError(Exception):
-    """The requested report cannot be made."""
+
+def latencies_ms(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
+    """The values of each of LATENCIES in answered requests, milliseconds."""
+    answered = [outcome for outcome in outcomes if outcome.is_answered]
+    return {
+        "end_to_end_ms": [outcome.end_to_end_s * MS for outcome in answered],
+        "first_token_ms": [outcome.first_token_s * MS for outcome in answered if outcome.first_token_s is not None],
+        "inter_token_ms": [gap_s * MS for outcome in answered for gap_s in outcome.gaps_s],
+        "per_token_ms": [outcome.per_token_s * MS for outcome in answered if outcome.per_token_s is not None],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objectives:
-    """Service-level objectives: `percentile` percent of the requests within these limits, seconds; None: no limit."""
+    """Service-level objectives: `percentile` percent of the requests within these limits; None: no limit."""
 
-    end_to_end_s: float = 1.0
-    first_token_s: float | None = None
-    inter_token_s: float | None = None
+    end_to_end_ms: float = 1000.0
+    first_token_ms: float | None = None
+    inter_token_ms: float | None = None
     percentile: float = 99.0
 
-    @classmethod
-    def from_ms(
-        cls, end_to_end: float, first_token: float | None, inter_token: float | None, *, percentile: float
-    ) -> Objectives:
-        """From limits in milliseconds."""
-        first, between = (None if limit is None else limit / MS for limit in (first_token, inter_token))
-        return cls(end_to_end_s=end_to_end / MS, first_token_s=first, inter_token_s=between, percentile=percentile)
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """The latencies that have a limit."""
+        return {name: limit for name in LATENCIES if (limit := getattr(self, name, None)) is not None}
+
+    def reached_ms(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
+        """The percentile of each latency with a limit; a request without an answer or a token counts as infinite."""
+        values = latencies_ms(outcomes)
+        for name in ("end_to_end_ms", "first_token_ms"):
+            values[name] += [math.inf] * (len(outcomes) - len(values[name]))
+        return {name: percentile(values[name] or [0.0], self.percentile) for name in self.limits_ms if outcomes}
 
     def are_met_by(self, outcome: Outcome) -> bool:
         """Whether a request is within all limits; of its inter-token latencies, `percentile` percent."""
-        if not outcome.is_answered or outcome.end_to_end_s > self.end_to_end_s:
-            return False
-        if self.first_token_s is not None and _endless(outcome.first_token_s) > self.first_token_s:
-            return False
-        gaps = outcome.gaps_s
-        return self.inter_token_s is None or not gaps or percentile(gaps, self.percentile) <= self.inter_token_s
+        return outcome.is_answered and self.include(self.reached_ms([outcome]))
+
+    def include(self, reached_ms: Mapping[str, float]) -> bool:
+        """Whether these percentiles are within their limits."""
+        return all(value <= self.limits_ms[name] for name, value in reached_ms.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +114,7 @@ class Figures:
     lag_max_ms: float
     cpu_share: float  # processor time of the generator, in cores
     most_outstanding: int  # requests at once
-    warnings: tuple[str, ...]  # why the figures may not describe the server
+    warnings: tuple[str, ...] = ()  # why the figures may not describe the server
 
     @property
     def load(self) -> str:
@@ -111,13 +130,13 @@ def percentile(values: Iterable[float], q: float) -> float:
     return ordered[below] if not share else ordered[below] * (1 - share) + ordered[below + 1] * share
 
 
-def spread(seconds: Sequence[float]) -> Spread | None:
-    """The distribution of latencies in seconds; None without values."""
-    if not seconds:
+def spread(values_ms: Iterable[float]) -> Spread | None:
+    """The distribution of latencies; None without values."""
+    ordered = sorted(values_ms)
+    if not ordered:
         return None
-    ordered = sorted(seconds)
-    points = {f"p{q}": percentile(ordered, q) * MS for q in (50, 90, 95, 99)}
-    return Spread(mean=math.fsum(ordered) / len(ordered) * MS, max=ordered[-1] * MS, **points)
+    points = {f"p{q}": percentile(ordered, q) for q in (50, 90, 95, 99)}
+    return Spread(mean=math.fsum(ordered) / len(ordered), max=ordered[-1], **points)
 
 
 def figures(
@@ -131,17 +150,19 @@ def figures(
 ) -> Figures:
     """Figures of a load at a rate or with a number of clients; connections: how many the requests used."""
     counted = load.counted
-    answered = [outcome for outcome in counted if outcome.is_answered]
+    answered = sum(outcome.is_answered for outcome in counted)
     starts_s = load.window.warm_up_s
     # A load that is cut short in the warm-up measures nothing; the length must still not be 0.
     ends_s = min(load.window.ends_s, load.wall_s) if load.is_cut_short else load.window.ends_s
     measured_s = max(ends_s - starts_s, 1e-9)
     good = sum(objectives.are_met_by(outcome) for outcome in counted)
-    limited = _limited(counted, objectives)
-    lags = [outcome.lag_s for outcome in counted]
-    end_to_end = spread([outcome.end_to_end_s for outcome in answered])
-    streamed = answered if is_streamed else []
-    return Figures(
+    reached = objectives.reached_ms(counted)
+    lags_ms = [outcome.lag_s * MS for outcome in counted]
+    spreads: dict[str, Any] = {
+        name: spread(values) if is_streamed or name == "end_to_end_ms" else None
+        for name, values in latencies_ms(counted).items()
+    }
+    found = Figures(
         rate=rate,
         concurrency=concurrency,
         requests=len(counted),
@@ -150,62 +171,41 @@ def figures(
         offered_rps=len(counted) / measured_s,
         goodput_rps=good / measured_s,
         good_share=good / len(counted) if counted else 0.0,
-        answered=len(answered),
-        failed=len(counted) - len(answered),
+        answered=answered,
+        failed=len(counted) - answered,
         statuses=dict(Counter(outcome.status for outcome in counted).most_common()),
         failures={outcome.status: outcome.message for outcome in reversed(counted) if outcome.message},
-        tokens=sum(outcome.tokens for outcome in answered),
-        end_to_end_ms=end_to_end,
-        first_token_ms=spread([o.first_token_s for o in streamed if o.first_token_s is not None]),
-        inter_token_ms=spread([gap for outcome in streamed for gap in outcome.gaps_s]),
-        per_token_ms=spread([o.per_token_s for o in streamed if o.per_token_s is not None]),
-        objective_ms={name: _finite(value_s * MS) for name, (value_s, _) in limited.items()},
-        sustained=bool(counted) and not load.is_cut_short and all(value <= limit for value, limit in limited.values()),
+        tokens=sum(outcome.tokens for outcome in counted if outcome.is_answered),
+        **spreads,
+        objective_ms={name: finite(value) for name, value in reached.items()},
+        sustained=bool(counted) and not load.is_cut_short and objectives.include(reached),
         cut_short=load.is_cut_short,
-        lag_p99_ms=percentile(lags, 99) * MS if lags else 0.0,
-        lag_max_ms=max(lags, default=0.0) * MS,
+        lag_p99_ms=percentile(lags_ms, 99) if lags_ms else 0.0,
+        lag_max_ms=max(lags_ms, default=0.0),
         cpu_share=load.cpu_s / load.wall_s if load.wall_s else 0.0,
         most_outstanding=load.most_outstanding,
-        warnings=tuple(_warnings(load, counted, lags, end_to_end, objectives, connections)),
     )
+    return dataclasses.replace(found, warnings=tuple(_warnings(found, objectives, connections)))
 
 
-def _limited(counted: Sequence[Outcome], objectives: Objectives) -> dict[str, tuple[float, float]]:
-    """Each latency that has a limit: its percentile and the limit, seconds."""
-    if not counted:
-        return {}
-    q = objectives.percentile
-    ends = [outcome.end_to_end_s if outcome.is_answered else math.inf for outcome in counted]
-    limited = {"end_to_end_ms": (percentile(ends, q), objectives.end_to_end_s)}
-    if objectives.first_token_s is not None:
-        firsts = [_endless(outcome.first_token_s) if outcome.is_answered else math.inf for outcome in counted]
-        limited["first_token_ms"] = (percentile(firsts, q), objectives.first_token_s)
-    if objectives.inter_token_s is not None:
-        gaps = [gap for outcome in counted if outcome.is_answered for gap in outcome.gaps_s]
-        limited["inter_token_ms"] = (percentile(gaps or [0.0], q), objectives.inter_token_s)
-    return limited
+def finite(value: float) -> float | None:
+    """A number as JSON can represent it; None: infinite."""
+    return value if math.isfinite(value) else None
 
 
-def _warnings(
-    load: Load,
-    counted: Sequence[Outcome],
-    lags: Sequence[float],
-    end_to_end: Spread | None,
-    objectives: Objectives,
-    connections: int,
-) -> Iterable[str]:
-    if not counted:
+def _warnings(load: Figures, objectives: Objectives, connections: int) -> Iterable[str]:
+    if not load.requests:
         yield "no request was scheduled in the measured time; choose a longer duration or a higher rate"
         return
-    late_s = percentile(lags, 99)
-    if late_s > LAG_LIMIT_S and (end_to_end is None or late_s > LAG_SHARE * end_to_end.p50 / MS):
+    late_ms, answers = load.lag_p99_ms, load.end_to_end_ms
+    if late_ms > LAG_LIMIT_MS and (answers is None or late_ms > LAG_SHARE * answers.p50):
         yield (
-            f"the generator itself was {late_s * MS:.0f} ms late (p99), which is part of all latencies: the bottleneck "
+            f"the generator itself was {late_ms:.0f} ms late (p99), which is part of all latencies: the bottleneck "
             "may be the generator; use another machine, a higher priority (nice -n -10) or a lower rate"
         )
-    if load.wall_s and load.cpu_s > CPU_LIMIT * load.wall_s:
+    if load.cpu_share > CPU_LIMIT:
         yield (
-            f"the generator used {load.cpu_s / load.wall_s:.2f} of the one core that it can use: the bottleneck may be "
+            f"the generator used {load.cpu_share:.2f} of the one core that it can use: the bottleneck may be "
             "the generator; use --unary, a lower rate, or several generators"
         )
     if load.most_outstanding > connections * STREAMS_PER_CONNECTION:
@@ -213,11 +213,10 @@ def _warnings(
             f"{load.most_outstanding} concurrent requests on {connections} connections: a server accepts "
             f"{STREAMS_PER_CONNECTION} on each by default, the others waited in the generator; use more --connections"
         )
-    if len(counted) * (100 - objectives.percentile) < 100:
-        yield (
-            f"p{objectives.percentile:g} of {len(counted)} requests is close to the maximum; choose a longer duration"
-        )
-    if UNFINISHED in {outcome.status for outcome in counted} and not load.is_cut_short:
+    if load.requests * (100 - objectives.percentile) < 100:
+        share = f"p{objectives.percentile:g} of {load.requests} requests"
+        yield f"{share} is close to the maximum; choose a longer duration"
+    if UNFINISHED in load.statuses and not load.cut_short:
         yield "some requests were still running at the end of the wait; they count as failures"
 
 
@@ -249,23 +248,13 @@ def block(load: Figures) -> str:
         f"({load.good_share:.1%}), {load.tokens_per_s:.0f} tokens/s; {load.answered} answered, {load.failed} failed",
     ]
     for status, count in load.statuses.items():
-        if status != "OK":
+        if status != OK:
             lines.append(f"  {status}: {count}  {load.failures.get(status, '')}".rstrip())
-    names = [item.name for item in dataclasses.fields(Spread)]
-    rows = [
-        (label, value)
-        for label, value in (
-            ("end-to-end", load.end_to_end_ms),
-            ("first token", load.first_token_ms),
-            ("between tokens", load.inter_token_ms),
-            ("per token", load.per_token_ms),
-        )
-        if value is not None
-    ]
-    if rows:
-        lines.append(f"  {'ms':16}" + "".join(f"{name:>10}" for name in names))
-    for label, value in rows:
-        lines.append(f"  {label:16}" + "".join(f"{getattr(value, name):10.1f}" for name in names))
+    spreads = {label: getattr(load, name) for name, label in LATENCIES.items() if getattr(load, name) is not None}
+    if spreads:
+        lines.append(f"  {'ms':16}" + "".join(f"{item.name:>10}" for item in dataclasses.fields(Spread)))
+    for label, values in spreads.items():
+        lines.append(f"  {label:16}" + "".join(f"{value:10.1f}" for value in dataclasses.astuple(values)))
     lines.append(
         f"  generator: late by {load.lag_p99_ms:.1f} ms (p99), {load.lag_max_ms:.1f} ms (max), "
         f"{load.cpu_share:.2f} cores, at most {load.most_outstanding} concurrent requests"
@@ -276,32 +265,29 @@ def block(load: Figures) -> str:
 def summary(loads: Sequence[Figures]) -> str:
     """A table of several loads, a line each; latencies in milliseconds."""
     titles = ("load", "achieved", "goodput", "tokens/s", "failed", "e2e p50", "e2e p95", "e2e p99", "TTFT p99")
-    rows = [titles]
-    ordered = by_load(loads)
-    for load in ordered:
+    lines = ["".join(f"{title:>10}" for title in titles)]
+    for load in by_load(loads):
         end, first = load.end_to_end_ms, load.first_token_ms
-        rates = (f"{load.achieved_rps:.1f}", f"{load.goodput_rps:.1f}", f"{load.tokens_per_s:.0f}", f"{load.failed}")
-        ends = (f"{end.p50:.0f}", f"{end.p95:.0f}", f"{end.p99:.0f}") if end else ("-", "-", "-")
-        rows.append((load.load, *rates, *ends, f"{first.p99:.0f}" if first else "-"))
-    marks = ["", *("cut short" if load.cut_short else "sustained" if load.sustained else "" for load in ordered)]
-    return "\n".join(
-        "".join(f"{cell:>10}" for cell in row) + (f"  {mark}" if mark else "")
-        for row, mark in zip(rows, marks, strict=True)
-    )
+        cells = [load.load, f"{load.achieved_rps:.1f}", f"{load.goodput_rps:.1f}", f"{load.tokens_per_s:.0f}"]
+        cells += [f"{load.failed}", *((f"{end.p50:.0f}", f"{end.p95:.0f}", f"{end.p99:.0f}") if end else "---")]
+        cells.append(f"{first.p99:.0f}" if first else "-")
+        mark = "  cut short" if load.cut_short else "  sustained" if load.sustained else ""
+        lines.append("".join(f"{cell:>10}" for cell in cells) + mark)
+    return "\n".join(lines)
 
 
 def check_plot(path: Path | None) -> None:
-    """Raises ReportError if `draw` could not write there. Called before anything is measured."""
+    """Raises UsageError if `draw` could not write there. Called before anything is measured."""
     if path is None:
         return
     if path.suffix.lower() not in PLOTS:
-        raise ReportError(f"--plot {path}: must end in {' or '.join(PLOTS)}, got {path.suffix!r}")
+        raise UsageError(f"--plot {path}: must end in {' or '.join(PLOTS)}, got {path.suffix!r}")
     if not path.absolute().parent.is_dir():
-        raise ReportError(f"--plot {path}: {path.absolute().parent} is not a directory; make it first")
+        raise UsageError(f"--plot {path}: {path.absolute().parent} is not a directory; make it first")
     try:
         import matplotlib  # noqa: F401  # takes half a second to import, and only training requires it
     except ImportError:
-        raise ReportError(f"--plot {path}: needs matplotlib; fix: pip install matplotlib") from None
+        raise UsageError(f"--plot {path}: needs matplotlib; fix: pip install matplotlib") from None
 
 
 def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objectives) -> None:
@@ -316,27 +302,22 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     is_open = all(load.rate is not None for load in loads)
-    ordered = by_load(loads)
-    latencies: tuple[tuple[Literal["end_to_end_ms", "first_token_ms"], str, str], ...] = (
-        ("end_to_end_ms", "end-to-end", "-"),
-        ("first_token_ms", "first token", "--"),
-    )
-    for name, label, style in latencies:
-        for colour, point in zip(("C0", "C1", "C3"), ("p50", "p95", "p99"), strict=True):
-            whole = [load for load in ordered if not load.cut_short]
-            values = [(load.offered_rps if is_open else load.concurrency, getattr(load, name)) for load in whole]
-            points = [(x, getattr(value, point)) for x, value in values if value is not None]
-            if points:
-                xs, ys = zip(*points, strict=True)
-                axes.plot(xs, ys, style, color=colour, marker=".", label=f"{label} {point}")
+    whole = [load for load in by_load(loads) if not load.cut_short]
+    for name, style in (("end_to_end_ms", "-"), ("first_token_ms", "--")):
+        answered = [load for load in whole if getattr(load, name) is not None]
+        xs = [load.offered_rps if is_open else load.concurrency or 0 for load in answered]
+        for colour, quantile in zip(("C0", "C1", "C3"), ("p50", "p95", "p99"), strict=True):
+            if answered:
+                ys = [getattr(getattr(load, name), quantile) for load in answered]
+                axes.plot(xs, ys, style, color=colour, marker=".", label=f"{LATENCIES[name]} {quantile}")
     label = "cut short, not sustained"
-    for load in ordered:
+    for load in loads:
         if load.cut_short:
             axes.axvline(load.offered_rps, color="C3", linewidth=1, linestyle=":", label=label)
             label = "_"  # once in the legend
-    if math.isfinite(objectives.end_to_end_s):
+    if math.isfinite(objectives.end_to_end_ms):
         label = f"objective of end-to-end p{objectives.percentile:g}"
-        axes.axhline(objectives.end_to_end_s * MS, color="0.5", linewidth=1, linestyle=":", label=label)
+        axes.axhline(objectives.end_to_end_ms, color="0.5", linewidth=1, linestyle=":", label=label)
     axes.set_yscale("log")
     axes.set_xlabel("offered load, requests/s" if is_open else "concurrent clients (closed loop)")
     axes.set_ylabel("latency, ms")
@@ -344,11 +325,3 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=100)
-
-
-def _endless(seconds: float | None) -> float:
-    return math.inf if seconds is None else seconds
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -11,7 +11,6 @@ from cli.load_generator import OK, UNFINISHED, Load, Outcome, Window
 from cli.load_report import (
     Figures,
     Objectives,
-    ReportError,
     block,
     check_plot,
     draw,
@@ -22,6 +21,7 @@ from cli.load_report import (
     spread,
     summary,
 )
+from cli.terminal import UsageError
 
 WINDOW = Window(warm_up_s=10, duration_s=20)
 
@@ -62,7 +62,7 @@ def test_percentiles_with_infinite_values():
 
 
 def test_spread_is_in_milliseconds():
-    data = spread([0.001 * number for number in range(1, 102)])
+    data = spread(float(number) for number in range(1, 102))
     assert data is not None
     assert dataclasses.astuple(data) == pytest.approx((51.0, 51.0, 91.0, 96.0, 100.0, 101.0))
     assert spread([]) is None
@@ -125,18 +125,18 @@ def test_a_rate_is_sustained_when_every_percentile_is_within_its_limit():
     outcomes = [outcome(10 + 0.1 * number, first_s=0.2, gaps_s=(0.1, 0.3)) for number in range(100)]
     assert made(*outcomes).sustained
     for limits, expected in (
-        ({"end_to_end_s": 0.61}, True),
-        ({"end_to_end_s": 0.59}, False),
-        ({"first_token_s": 0.21}, True),
-        ({"first_token_s": 0.19}, False),
-        ({"inter_token_s": 0.31}, True),
-        ({"inter_token_s": 0.29}, False),
-        ({"inter_token_s": 0.29, "percentile": 50.0}, True),
+        ({"end_to_end_ms": 610}, True),
+        ({"end_to_end_ms": 590}, False),
+        ({"first_token_ms": 210}, True),
+        ({"first_token_ms": 190}, False),
+        ({"inter_token_ms": 310}, True),
+        ({"inter_token_ms": 290}, False),
+        ({"inter_token_ms": 290, "percentile": 50.0}, True),
     ):
         data = made(*outcomes, objectives=Objectives(**limits))
         assert data.sustained == expected, limits
         assert data.good_share == (1.0 if expected else 0.0), limits
-    both = Objectives(first_token_s=1.0, inter_token_s=1.0)
+    both = Objectives(first_token_ms=1000, inter_token_ms=1000)
     assert made(*outcomes, objectives=both).objective_ms == pytest.approx(
         {"end_to_end_ms": 600.0, "first_token_ms": 200.0, "inter_token_ms": 300.0}
     )
@@ -144,14 +144,14 @@ def test_a_rate_is_sustained_when_every_percentile_is_within_its_limit():
 
 def test_good_requests_meet_all_objectives_at_once():
     outcomes = [outcome(12.0, first_s=0.5), outcome(13.0, gaps_s=(0.9,)), outcome(14.0, gaps_s=(0.3,) * 4), outcome(15)]
-    limits = Objectives(end_to_end_s=1.1, first_token_s=0.4, inter_token_s=0.5)
+    limits = Objectives(end_to_end_ms=1100, first_token_ms=400, inter_token_ms=500)
     assert [limits.are_met_by(item) for item in outcomes] == [False, False, False, True]
 
 
 def test_an_answer_without_tokens_never_had_a_first_one():
     silent = Outcome(intended_s=12.0, sent_s=12.0, ended_s=12.5, status=OK)
     assert Objectives().are_met_by(silent)
-    limits = Objectives(first_token_s=0.5)
+    limits = Objectives(first_token_ms=500)
     assert not limits.are_met_by(silent)
     assert made(silent, objectives=limits).objective_ms["first_token_ms"] is None
 
@@ -272,10 +272,10 @@ def test_a_plot_is_drawn(tmp_path, suffix, is_open):
 
 
 def test_a_plot_that_cannot_be_drawn_is_rejected_before_the_load(tmp_path, monkeypatch):
-    with pytest.raises(ReportError, match=r"must end in \.png or \.svg, got '\.jpg'"):
+    with pytest.raises(UsageError, match=r"must end in \.png or \.svg, got '\.jpg'"):
         check_plot(tmp_path / "load.jpg")
-    with pytest.raises(ReportError, match="is not a directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         check_plot(tmp_path / "none" / "load.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ReportError, match="needs matplotlib; fix: pip install matplotlib"):
+    with pytest.raises(UsageError, match="needs matplotlib; fix: pip install matplotlib"):
         check_plot(tmp_path / "load.png")
