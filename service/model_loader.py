@@ -16,6 +16,7 @@ from typing import NamedTuple
 from export.bundle import MANIFEST, TOKENIZER, BundleError, Manifest, Shortlist, load_bundle, load_shortlist
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
+from service.decoding.vocabulary import Vocabulary
 from service.edge.metrics import Metrics, ModelInfo
 from service.edge.served_model import Provider, ServedModel
 from service.engine.engine import Engine, EngineConfig
@@ -134,9 +135,17 @@ def _start_engines(
     )
     report = metrics.model(name, info)
     report.memory(partial(_memory_bytes, opened.model, opened.runners))
+    vocabulary = Vocabulary.of(opened.tokenizer, eos_ids=opened.manifest.tokens.ends)
     pool = EnginePool(
         [
-            Engine(runner, opened.tokenizer, config, report.engine(), name=f"engine-{name}-{index}")
+            Engine(
+                runner,
+                opened.tokenizer,
+                config,
+                report.engine(),
+                vocabulary=vocabulary,
+                name=f"engine-{name}-{index}",
+            )
             for index, runner in enumerate(opened.runners)
         ]
     )

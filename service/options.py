@@ -105,6 +105,10 @@ class DecodingOptions:
         """Finished hypotheses that a beam keeps, all groups together."""
         return self.num_beam_groups * max(1, round(self.beam_size // self.num_beam_groups * self.patience))
 
+    def length_limit(self, max_tokens: int) -> str:
+        """The option that limits new tokens to `max_tokens`."""
+        return "max_length_ratio" if self.max_length_ratio and max_tokens != self.max_tokens else "max_tokens"
+
     @property
     def grammars(self) -> list[tuple[GrammarKind, str]]:
         """The given grammars; checked options have at most one."""

@@ -1,9 +1,8 @@
 """A client's request (`Request`) and the events it gets: any number of `TextDelta`, then one `Finished` or one error.
 
-These types are the border between the edge (clients, text) and the engine (tokens, rows). All of it is plain data, with
-one exception: `Request.logits_processors` are immutable objects, built at the edge, where errors in a request's texts
-can still be answered and where compiling a grammar delays no other request. A request asserts its own consistency; the
-edge checks it against the model's limits, the engine against its memory.
+These types are the border between the edge (clients, text) and the engine (tokens, rows), and all of it is plain data.
+A request asserts its own consistency; the edge checks it against the model's limits, the engine against its memory, and
+its texts and grammars against the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 from export.bundle import AttentionKind
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.errors import RequestError
-from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions
 
 
@@ -41,9 +39,10 @@ class Request:
     max_tokens: most new tokens, end token included; at least one, unless there is no decoder.
     stop: strings that end the answer and are not part of it.
     deadline_s: on the clock of time.monotonic(); None: no deadline.
-    options: how to decode. Its texts are token ids and logits processors here.
+    options: how to decode; its prefix and its stop strings stand in the fields of their own.
     prefix: the forced first tokens of the answer. A target to score is nothing but prefix.
-    logits_processors: what changes the model's distribution; masks run after the others. Immutable.
+    preferred_prefix: first tokens that options.prefix_bias prefers instead.
+    continued_text: the text before the answer that is part of the same text, where there is one.
     shortlist: the only tokens that may be chosen or forced, ascending; empty: the full vocabulary.
     seed: of the random numbers, when sampling.
     encoder_request: the encoder outputs that are wanted instead of text.
@@ -60,7 +59,8 @@ class Request:
     deadline_s: float | None = None
     options: DecodingOptions = field(default_factory=DecodingOptions)
     prefix: tuple[int, ...] = ()
-    logits_processors: tuple[LogitsProcessor, ...] = ()
+    preferred_prefix: tuple[int, ...] = ()
+    continued_text: str = ""
     shortlist: tuple[int, ...] = ()
     seed: int = 0
     encoder_request: EncoderRequest | None = None

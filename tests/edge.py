@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,11 +71,13 @@ def answered(*results):
 
 @dataclass
 class FakePool:
-    """Accepts requests and sends them `answer`, or nothing until a test does (`hold`)."""
+    """Accepts requests and sends them `answer`, or nothing until a test does (`hold`). gate: when set to an Event,
+    `submit` waits for it."""
 
     answer: tuple[Event, ...] = ANSWER
     hold: bool = False
     refuse: Exception | None = None
+    gate: threading.Event | None = None
     heartbeat_s: float = float("inf")
     is_healthy: bool = True
     closed: bool = False
@@ -86,11 +89,13 @@ class FakePool:
     def submit(self, request, loop, sink):
         if self.refuse:
             raise self.refuse
+        if self.gate:
+            assert self.gate.wait(5)
         self.requests.append(request)
         self.sinks.append(sink)
-        self.changed.set()
+        loop.call_soon_threadsafe(self.changed.set)
         if not self.hold:
-            loop.call_soon(self.send, sink, self.answer)
+            loop.call_soon_threadsafe(self.send, sink, self.answer)
         return FakeSubmission(self, request)
 
     @staticmethod

@@ -4,13 +4,14 @@ import asyncio
 import ctypes
 import random
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from export.bundle import Limits
 from service.cache_layout import CacheLayout
-from service.decoding.search import advance
+from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
 from service.engine.invariants import check_invariants
@@ -48,6 +49,7 @@ class LetterTokenizer:
         def flush(self):
             return ""
 
+    target: Any = None
     pieces = (b"", b"", b"", b"", *(bytes([ord("a") + place]) for place in range(26)))
     strips_leading_space = False
 
@@ -314,9 +316,21 @@ class ScriptedRunner:
         self.rows = rows[:kept]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessedRequest(Request):
+    """A request with logits processors that no option describes."""
+
+    logits_processors: Any = ()
+
+
+def search_of(request, eos_ids=(EOS,)):
+    """The strategy of a request with its logits processors."""
+    return search_for(request, eos_ids=eos_ids, processors=getattr(request, "logits_processors", ()))
+
+
 def decoding_request(name="r", source=(5, 6, 2), max_tokens=10, prefix=(), logits_processors=(), **options):
     """A request whose options are given as keywords."""
-    return Request(
+    return ProcessedRequest(
         request_id=name,
         source=source,
         prompt=(1,),

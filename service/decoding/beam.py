@@ -47,7 +47,7 @@ class BeamSearch:
     def __init__(self, selector: TokenSelector) -> None:
         options = selector.options
         self._selector, self._options = selector, options
-        self._constraints = constraints_of(selector.request)
+        self._constraints = constraints_of(selector.processors)
         self._state_index = selector.processors.index(self._constraints) if self._constraints is not None else -1
         self._width = options.beam_size // options.num_beam_groups
         self._pool_size = options.max_finished // options.num_beam_groups

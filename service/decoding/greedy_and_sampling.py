@@ -20,15 +20,13 @@ class GreedyAndSampling:
     """Greedy search or sampling of one or several hypotheses of one request."""
 
     def __init__(self, selector: TokenSelector) -> None:
-        request, options = selector.request, selector.request.options
+        options = selector.options
         self._selector = selector
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
         self._is_plain = selector.is_plain and not (options.is_sampling or options.top_logprobs or selector.stops)
-        self.is_greedy = self._count == 1 and not (
-            options.is_sampling or request.logits_processors or options.top_logprobs
-        )
+        self.is_greedy = self._count == 1 and not (options.is_sampling or selector.processors or options.top_logprobs)
         self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
 

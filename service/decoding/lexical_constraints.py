@@ -24,7 +24,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.aho_corasick import ROOT, AhoCorasick
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.request import Request
+from service.logits_processor import LogitsProcessor
 
 Variants = tuple[tuple[int, ...], ...]
 """The tokenizations of one phrase: token ids, none of them empty."""
@@ -270,9 +270,9 @@ def _context(text: bytes) -> int:
     return _CLOSED if _is_word(last) or last in _CLOSING else _OPEN
 
 
-def constraints_of(request: Request) -> LexicalConstraints | None:
+def constraints_of(processors: Iterable[LogitsProcessor]) -> LexicalConstraints | None:
     """The lexical constraints among a request's logits processors: at most one object, for all of its phrases."""
-    return next((one for one in request.logits_processors if isinstance(one, LexicalConstraints)), None)
+    return next((one for one in processors if isinstance(one, LexicalConstraints)), None)
 
 
 def allocate(candidates: Sequence[tuple[float, int]], beam_size: int) -> list[int]:

@@ -17,6 +17,7 @@ from service.decoding.lexical_constraints import constraints_of
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.token_selection import TokenSelector, check_finite
 from service.errors import InternalFailure, RequestError
+from service.logits_processor import LogitsProcessor
 from service.request import Request
 from service.sequence import Search, Sequence
 from service.step import StepOutput
@@ -24,15 +25,23 @@ from service.step import StepOutput
 log = logging.getLogger(__name__)
 
 
-def search_for(request: Request, *, eos_ids: tuple[int, ...], stops: StopMatcher | None = None) -> Search:
-    """The decoding strategy of a request. A new strategy is selected here and nowhere else."""
+def search_for(
+    request: Request,
+    *,
+    eos_ids: tuple[int, ...],
+    stops: StopMatcher | None = None,
+    processors: tuple[LogitsProcessor, ...] = (),
+) -> Search:
+    """The decoding strategy of a request. A new strategy is selected here and nowhere else.
+
+    processors: from `service.decoding.request_processors`.
+    """
     if request.encoder_request is not None:
         return EncodeOnly()
     if request.forced_target:
         return AttentionOnly()
-    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops)
-    options = request.options
-    if options.beam_size > 1 or constraints_of(request) is not None:
+    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors)
+    if request.options.beam_size > 1 or constraints_of(processors) is not None:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from service.decoding.stop_strings import StopMatcher
 from service.errors import Unsatisfiable
+from service.logits_processor import LogitsProcessor
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
 from service.step import Scored, StepOutput
@@ -37,14 +38,21 @@ class TokenSelector:
     is_plain: no processor and no forced prefix: scores are the model's log-probabilities.
     """
 
-    def __init__(self, request: Request, *, eos_ids: tuple[int, ...], stops: StopMatcher | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        *,
+        eos_ids: tuple[int, ...],
+        stops: StopMatcher | None,
+        processors: tuple[LogitsProcessor, ...] = (),
+    ) -> None:
         """eos_ids: the tokens that end an answer."""
         self.request, self.eos_ids, self.stops = request, eos_ids, stops
         self.options = request.options
-        self.processors = tuple(sorted(request.logits_processors, key=lambda processor: processor.is_mask))
+        self.processors = tuple(sorted(processors, key=lambda processor: processor.is_mask))
         self._num_alternatives = self.options.top_logprobs
         self.is_scored = True
-        self.is_plain = not (request.logits_processors or request.prefix)
+        self.is_plain = not (processors or request.prefix)
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""

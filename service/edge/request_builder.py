@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
-from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
-from service.decoding.logits_processors import AllowedTokens, BannedTexts, build_logits_processors
 from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES, LanguagePair, PromptEncoder
 from service.edge.request_limits import (
     TextLimits,
@@ -31,12 +25,10 @@ from service.edge.request_limits import (
 from service.edge.served_model import ServedModel
 from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, Unsupported
-from service.logits_processor import LogitsProcessor
 from service.option_checks import check, check_scoring
 from service.options import DecodingOptions
 from service.request import Request
 
-SLOW_OPTIONS = ("bad_words", "phrases", "allowed_tokens", "use_shortlist", "grammars")  # prepared in a thread
 MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
 MAX_MASK_CANDIDATES = 100  # per mask
 
@@ -56,7 +48,7 @@ async def build_off_loop(build: Callable[[], _Built], *, is_quick: bool) -> _Bui
 
 
 class RequestBuilder:
-    """Builds the requests of one model. Every method raises InvalidRequest, Unsupported or Unsatisfiable."""
+    """Builds the requests of one model. Every method raises InvalidRequest and Unsupported."""
 
     def __init__(self, model: ServedModel, limits: TextLimits) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
@@ -79,7 +71,7 @@ class RequestBuilder:
         is_short = len(text) + len(options.prefix) <= INLINE_BYTES
         return await build_off_loop(
             lambda: self._decoding(call, text, options, languages, is_streamed),
-            is_quick=is_short and not any(getattr(options, name) for name in SLOW_OPTIONS),
+            is_quick=is_short and not options.use_shortlist,
         )
 
     async def scoring(
@@ -176,16 +168,7 @@ class RequestBuilder:
         source, prompt = self._prompts.source_and_prompt(text, languages)
         max_tokens = self._max_tokens(options, source, prompt)
         prefix = self._prefix(options, max_tokens)
-        forced = () if options.prefix_bias else prefix
         check_response_size(model, options, max_tokens, len(source))
-        processors: list[LogitsProcessor] = [
-            *build_logits_processors(
-                options, vocabulary=model.vocabulary, prompt=prompt, max_tokens=max_tokens, prefix=prefix
-            ),
-            *(Grammar(kind, grammar, model.vocabulary, width=options.width) for kind, grammar in options.grammars),
-        ]
-        self._check_prefix(options, forced, processors)
-        constraints = _lexical_constraints(model, options, forced, max_tokens, before="" if model.has_source else text)
         return Request(
             request_id=call.request_id,
             source=source,
@@ -194,8 +177,9 @@ class RequestBuilder:
             stop=options.stop,
             deadline_s=call.deadline_s,
             options=options,
-            prefix=forced,
-            logits_processors=(*processors, *([constraints] if constraints else [])),
+            prefix=() if options.prefix_bias else prefix,
+            preferred_prefix=prefix if options.prefix_bias else (),
+            continued_text="" if model.has_source else text,
             shortlist=self._shortlist(options, source, prefix),
             seed=_seed(options),
             is_streamed=is_streamed,
@@ -205,7 +189,7 @@ class RequestBuilder:
         """The tokens that may be chosen; () for all. Prefix and end tokens are always among them."""
         if not options.use_shortlist or self._model.shortlist is None:
             return ()
-        given = (*prefix, *self._model.vocabulary.eos_ids)
+        given = (*prefix, *self._model.manifest.tokens.ends)
         return tuple(sorted(self._model.shortlist.allowed(source, given=given)))
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
@@ -230,7 +214,7 @@ class RequestBuilder:
         if options.prefix:
             name = "options.prefix"
             prefix = tuple(self._prompts.encode(options.prefix, "options.prefix", is_target=True))
-        bound = _bound(options, max_tokens)
+        bound = options.length_limit(max_tokens)
         if len(prefix) > max_tokens:
             raise InvalidRequest(name, f"must be at most {max_tokens} tokens, the limit by {bound}, got {len(prefix)}")
         count = max(options.num_hypotheses, options.num_sequences)
@@ -241,24 +225,6 @@ class RequestBuilder:
                 f"all {count} hypotheses would be the same",
             )
         return prefix
-
-    def _check_prefix(
-        self, options: DecodingOptions, prefix: Sequence[int], processors: Sequence[LogitsProcessor]
-    ) -> None:
-        """Rejects a forced prefix that the other constraints exclude."""
-        name = "options.prefix" if options.prefix else "options.prefix_tokens"
-        strict: list[LogitsProcessor] = [
-            processor for processor in processors if isinstance(processor, BannedTexts | AllowedTokens | Grammar)
-        ]
-        for processor in strict:
-            state = processor.initial_state()
-            for index, token in enumerate(prefix):
-                scores_V = np.zeros(len(self._model.vocabulary), np.float32)
-                if processor.applies(state, prefix[:index]):
-                    processor.apply(scores_V, state, prefix[:index])
-                if scores_V[token] == -np.inf:
-                    raise InvalidRequest(name, f"token {index} is excluded by another constraint")
-                state = processor.next_state(state, token)
 
     def _scoring(
         self,
@@ -282,40 +248,6 @@ class RequestBuilder:
             prefix=tokens,
             is_streamed=False,
         )
-
-
-def _lexical_constraints(
-    model: ServedModel, options: DecodingOptions, prefix: Sequence[int], max_tokens: int, *, before: str
-) -> LexicalConstraints | None:
-    """The required phrases. prefix: forced tokens, which may contain some. before: the text that is continued."""
-    if not options.phrases:
-        return None
-    variants = [
-        phrase_variants(model.tokenizer.target, text, field=f"options.phrases[{index}]")
-        for index, text in enumerate(options.phrases)
-    ]
-    constraints = LexicalConstraints(
-        variants,
-        eos_ids=model.manifest.tokens.ends,
-        ordered=options.ordered_phrases,
-        max_tokens=max_tokens,
-        vocabulary=model.vocabulary,
-        before=before,
-    )
-    state = functools.reduce(constraints.next_state, prefix, constraints.initial_state())
-    needed = len(prefix) + constraints.remaining(state) + 1
-    if needed > max_tokens:
-        raise InvalidRequest(
-            "options.phrases",
-            f"must need at most {max_tokens} tokens, the limit by {_bound(options, max_tokens)}, end token "
-            f"included, got {needed}",
-        )
-    return constraints
-
-
-def _bound(options: DecodingOptions, max_tokens: int) -> str:
-    """The option that limits new tokens to `max_tokens`."""
-    return "max_length_ratio" if options.max_length_ratio and max_tokens != options.max_tokens else "max_tokens"
 
 
 def _seed(options: DecodingOptions) -> int:

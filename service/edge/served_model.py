@@ -14,7 +14,6 @@ from typing import Protocol
 
 from export.bundle import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
 from model.tokenizer import Tokenizer
-from service.decoding.vocabulary import Vocabulary
 from service.options import MAX_WIDTH
 from service.request import EventSink, Request
 
@@ -31,7 +30,8 @@ class Pool(Protocol):
     """The engines of one model."""
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
-        """Queues the request; its events reach `sink` on the thread of `loop`."""
+        """Queues the request; its events reach `sink` on the thread of `loop`. From any thread; blocks for up to
+        seconds with one of `service.decoding.request_processors.SLOW_OPTIONS`."""
         ...
 
     def stop_accepting(self) -> None:
@@ -79,11 +79,6 @@ class ServedModel:
     open_attention: Callable[[], object] | None = None  # opens the attention graph; may take seconds
     draft_tokens: int = 0  # proposed per step; above 0, near-ties may be decided either way
     is_batch_invariant: bool = True  # on this machine
-
-    @functools.cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The bytes of every token. Computed on first use, in up to a second for large vocabularies."""
-        return Vocabulary.of(self.tokenizer, eos_ids=self.manifest.tokens.ends)
 
     @property
     def quantization(self) -> Quantization | None:

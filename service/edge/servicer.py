@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from export.bundle import Task
 from glossa.v1 import glossa_pb2 as pb
+from service.decoding.request_processors import SLOW_OPTIONS
 from service.edge.attention_builder import AttentionRequestBuilder
 from service.edge.calls import Call, Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
@@ -39,7 +40,7 @@ from service.edge.proto_conversion import (
 )
 from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import response_size
-from service.edge.served_model import ServedModel
+from service.edge.served_model import ServedModel, Submission
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
 from service.request import Finished, Request
@@ -76,11 +77,13 @@ class Servicer:
         """The builder of requests to `model`, with this server's limits."""
         return RequestBuilder(model, self.catalog.limits)
 
-    @contextlib.contextmanager
-    def submitted(self, model: ServedModel, request: Request, call: Call) -> Iterator[EventStream]:
+    @contextlib.asynccontextmanager
+    async def submitted(self, model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
         """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
         events = EventStream()
-        submission = model.pool.submit(request, asyncio.get_running_loop(), events)
+        submit = functools.partial(model.pool.submit, request, asyncio.get_running_loop(), events)
+        is_slow = any(getattr(request.options, name) for name in SLOW_OPTIONS)
+        submission = await _submitted_in_thread(submit) if is_slow else submit()
         try:
             yield events
         finally:
@@ -90,7 +93,7 @@ class Servicer:
     async def complete(self, model: ServedModel, request: Request, call: Call) -> tuple[str, list[int], Finished]:
         """The whole answer of an engine: its text, its token ids, and its end."""
         text, tokens = "", list[int]()
-        with self.submitted(model, request, call) as events:
+        async with self.submitted(model, request, call) as events:
             while call.finished is None:
                 new_text, new_tokens, call.finished = await events.piece()
                 text += new_text
@@ -150,7 +153,7 @@ class DecodingServicer(Servicer):
         """The messages of a stream, each built from its fields."""
         model, request = await self._build(task, message, call, is_streamed=True)
         prompt = message.text if request.options.echo else ""  # sent with the first text
-        with self.submitted(model, request, call) as events:
+        async with self.submitted(model, request, call) as events:
             while call.finished is None:
                 text, tokens, call.finished = await events.piece()
                 if self.log_text:
@@ -297,6 +300,21 @@ def _check_streamable(options: DecodingOptions) -> None:
         raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
     if options.return_alternatives:
         raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")
+
+
+async def _submitted_in_thread(submit: Callable[[], Submission]) -> Submission:
+    """`submit()` in a thread. A call that ends meanwhile cancels what is submitted after its end."""
+    submitting = asyncio.ensure_future(asyncio.to_thread(submit))
+    try:
+        return await asyncio.shield(submitting)
+    except asyncio.CancelledError:
+        submitting.add_done_callback(_cancel_submission)
+        raise
+
+
+def _cancel_submission(submitting: asyncio.Future[Submission]) -> None:
+    if submitting.exception() is None:
+        submitting.result().cancel()
 
 
 async def _details(finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from model.tokenizer import Tokenizer
+from service.decoding.request_processors import processors_of
 from service.decoding.search import search_for
 from service.decoding.stop_strings import StopMatcher
+from service.decoding.vocabulary import Vocabulary
 from service.engine.core import EngineCore, EventBatch, Snapshot
 from service.engine.detokenizer import Detokenizer, Incremental
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
@@ -47,6 +50,9 @@ class TextDecoder(Protocol):
     @property
     def strips_leading_space(self) -> bool: ...
 
+    @property
+    def target(self) -> Tokenizer: ...
+
     def incremental(self) -> Incremental: ...
 
 
@@ -73,13 +79,18 @@ class Engine:
         config: EngineConfig | None = None,
         metrics: EngineMetrics | None = None,
         *,
+        vocabulary: Vocabulary | None = None,
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
+        """vocabulary: of the tokenizer, if engines share one."""
         self.config = config or EngineConfig()
         rows = self.config.scheduler.max_rows
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
+        self._vocabulary = vocabulary or Vocabulary(
+            tokenizer.pieces, eos_ids=runner.eos_ids, strips_leading_space=tokenizer.strips_leading_space
+        )
         self._core = EngineCore(
             runner,
             self.config.scheduler,
@@ -121,7 +132,8 @@ class Engine:
     def submit(self, ticket: int, request: Request) -> None:
         """Accepts a request: events with this ticket follow, the last of them Finished or a RequestError.
 
-        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting.
+        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. Blocks for up to seconds with one of
+        `service.decoding.request_processors.SLOW_OPTIONS`.
         """
         self._core.scheduler.check(request)
         options = request.options
@@ -129,7 +141,9 @@ class Engine:
         tokenizer, stops = self._tokenizer, None
         if request.stop:
             stops = StopMatcher(tokenizer.pieces, request.stop, strips_leading_space=tokenizer.strips_leading_space)
-        sequence = Sequence(request, search_for(request, eos_ids=self._runner.eos_ids, stops=stops))
+        processors = processors_of(request, self._vocabulary, tokenizer.target)
+        search = search_for(request, eos_ids=self._runner.eos_ids, stops=stops, processors=processors)
+        sequence = Sequence(request, search)
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)
 

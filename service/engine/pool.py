@@ -2,9 +2,9 @@
 
 What crosses the seam is plain data: requests with a ticket and cancellations by ticket go in; batches of (ticket,
 event), one a turn, and snapshots come out; `drain` and `close` end it. Engines know no event loops and no sinks: those
-stay here, by ticket. So an engine could run in a process of its own with a queue in each direction. (Two things of it
-stay in this process today: a request carries logits processors, immutable objects built from its options; and an
-engine calls its `EngineMetrics`, with numbers alone.) Engines share the read-only sessions and nothing else.
+stay here, by ticket. So an engine could run in a process of its own with a queue in each direction. (One thing of it
+stays in this process today: an engine calls its `EngineMetrics`, with numbers alone.) Engines share the read-only
+sessions and nothing else.
 
 Threads: `submit` and `Submission.cancel` may be called from any thread. `_deliver` runs on the engines' threads; sinks
 are called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
@@ -74,7 +74,7 @@ class EnginePool:
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
         """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
 
-        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting.
+        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. May block: see `Engine.submit`.
         """
         engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
         submission = Submission(min(engines, key=lambda engine: engine.inbox.unfinished), next(self._tickets))

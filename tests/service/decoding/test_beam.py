@@ -10,12 +10,11 @@ import pytest
 
 from service.decoding.beam import extend_common_prefix
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.decoding.search import search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from tests.fakes import EOS, ScriptedRunner, doubtful, drain
+from tests.fakes import EOS, ScriptedRunner, doubtful, drain, search_of
 from tests.fakes import decoding_request as request
 
 VOCABULARY = 12
@@ -84,7 +83,7 @@ def run(*requests, max_rows=64, runner=None):
     turn."""
     runner = runner or ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
     scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout)
-    sequences = [Sequence(asked, search_for(asked, eos_ids=(EOS,))) for asked in requests]
+    sequences = [Sequence(asked, search_of(asked)) for asked in requests]
     for sequence in sequences:
         scheduler.check(sequence.request)
         scheduler.submit(sequence)

@@ -10,13 +10,13 @@ from service.decoding.beam import BeamSearch
 from service.decoding.encode_only import EncodeOnly
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.decoding.search import advance, search_for
+from service.decoding.search import advance
 from service.decoding.token_selection import NotFinite, log_softmax
 from service.encoder_request import EncoderRequest
 from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Sequence
-from tests.fakes import EOS, decoding_request, scripted_output
+from tests.fakes import EOS, decoding_request, scripted_output, search_of
 
 
 def lines(*tokens, vocab_size=8):
@@ -25,7 +25,7 @@ def lines(*tokens, vocab_size=8):
 
 
 def sequence_in(row, request):
-    sequence = Sequence(request, search_for(request, eos_ids=(EOS,)))
+    sequence = Sequence(request, search_of(request))
     sequence.rows = (row,)
     for hypothesis in sequence.hypotheses:
         hypothesis.row = row
@@ -48,7 +48,7 @@ PHRASE = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens
     ],
 )
 def test_options_select_the_strategy(request_, strategy):
-    assert type(search_for(request_, eos_ids=(EOS,))) is strategy
+    assert type(search_of(request_)) is strategy
 
 
 def test_every_sequence_is_extended_by_the_best_token_of_its_row():

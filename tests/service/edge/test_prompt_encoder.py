@@ -118,4 +118,3 @@ async def test_a_mark_that_is_known_only_after_words_is_not_reported_as_unknown(
             await decoding_request(model, "zwei rote", prefix=prefix)
     with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
         await decoding_request(model, "zwei rote", prefix=", green")
-    assert (await decoding_request(model, "zwei rote", phrases=(",",), beam_size=2)).logits_processors

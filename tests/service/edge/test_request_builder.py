@@ -1,11 +1,10 @@
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
 
 from export.bundle import Shortlist
-from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import LexicalConstraints
 from service.errors import InvalidRequest
 from tests.edge import GENERATION, TRANSLATION, decoding_request, scoring_request
 
@@ -18,51 +17,20 @@ async def test_options_and_a_prefix_become_part_of_the_request():
     assert (await decoding_request(TRANSLATION, "cat", prefix_tokens=(5,) * 16)).max_tokens == 16
 
 
-async def test_logits_processors_are_ordered_and_end_with_lexical_constraints():
-    request = await decoding_request(
-        TRANSLATION,
-        "cat",
-        bad_words=("black",),
-        ignore_eos=True,
-        repetition_penalty=1.5,
-        phrases=("red house",),
-        beam_size=4,
-    )
-    assert [type(rule).__name__ for rule in request.logits_processors] == [
-        "RepetitionPenalty",
-        "MinLength",
-        "BannedTexts",
-        "LexicalConstraints",
-    ]
-    assert isinstance(request.logits_processors[-1], LexicalConstraints)
-    assert (await decoding_request(TRANSLATION, "cat")).logits_processors == ()
-
-
-async def test_a_grammar_is_compiled_for_the_models_tokens():
-    for options in ({"regex": "(red|black) cat"}, {"lark": "start: /cat|house/"}):
-        (rule,) = (await decoding_request(TRANSLATION, "cat", **options)).logits_processors
-        assert isinstance(rule, Grammar)
-    for options, field in (({"regex": "("}, "regex"), ({"json_schema": "{"}, "json_schema"), ({"lark": "x"}, "lark")):
-        with pytest.raises(InvalidRequest) as caught:
-            await decoding_request(GENERATION, "cat", **options)
-        assert caught.value.field == f"options.{field}"
-
-
 async def test_a_preferred_prefix_is_not_forced():
     request = await decoding_request(TRANSLATION, "cat", prefix="zwei rote", prefix_bias=0.5)
-    assert (request.prefix, [type(rule).__name__ for rule in request.logits_processors]) == ((), ["PrefixBias"])
+    assert (request.prefix, request.preferred_prefix) == ((), tuple(TRANSLATION.tokenizer.encode("zwei rote")))
 
 
-async def test_phrases_must_fit_after_the_part_that_the_prefix_contains():
-    options: dict[str, Any] = {"phrases": ("red house", "black cat"), "beam_size": 2}
-    assert (await decoding_request(TRANSLATION, "cat", max_tokens=5, **options)).logits_processors
-    with pytest.raises(InvalidRequest, match=r"options\.phrases: must need at most 4 tokens, .* got 5"):
-        await decoding_request(TRANSLATION, "cat", max_tokens=4, **options)
-    assert (await decoding_request(TRANSLATION, "cat", max_tokens=5, prefix="red house", **options)).logits_processors
-    with pytest.raises(InvalidRequest, match=r"options\.phrases: .* got 6"):
-        await decoding_request(TRANSLATION, "cat", max_tokens=5, prefix="zwei", **options)
-    with pytest.raises(InvalidRequest, match=r"options\.phrases\[1\]: .* does not know unicorn"):
-        await decoding_request(TRANSLATION, "cat", phrases=("cat", "unicorn"), beam_size=2)
+async def test_only_a_generation_continues_its_text():
+    assert (await decoding_request(TRANSLATION, "a cat")).continued_text == ""
+    assert (await decoding_request(GENERATION, "a cat")).continued_text == "a cat"
+
+
+async def test_a_request_is_plain_data():
+    options: dict[str, Any] = {"phrases": ("cat",), "beam_size": 2, "regex": "(a |b )*", "logit_bias": {5: 1.0}}
+    request = await decoding_request(TRANSLATION, "a cat", **options)
+    assert pickle.loads(pickle.dumps(request)) == request
 
 
 async def test_a_shortlist_allows_what_it_lists_for_the_source():
@@ -70,7 +38,7 @@ async def test_a_shortlist_allows_what_it_lists_for_the_source():
     model = dataclasses.replace(TRANSLATION, shortlist=listed)
     request, plain = await decoding_request(model, "cat", use_shortlist=True), await decoding_request(model, "cat")
     assert request.shortlist == tuple(sorted({*listed.allowed(plain.source), 2}))
-    assert (request.logits_processors, plain.shortlist) == ((), ())
+    assert plain.shortlist == ()
 
 
 async def test_prefix_tokens_are_always_in_the_shortlist():

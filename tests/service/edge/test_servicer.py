@@ -1,3 +1,4 @@
+import asyncio
 import dataclasses
 import math
 import re
@@ -209,6 +210,17 @@ async def test_a_score_whose_client_leaves_is_cancelled(edge, channel):
     call = method(channel, "Score")(model="en-de", text=TEXT, target="zwei")
     await edge.pool.until(lambda: edge.pool.sinks)
     call.cancel()
+    await edge.pool.until(lambda: edge.pool.cancelled)
+
+
+async def test_a_call_that_ends_while_its_constraints_are_built_is_cancelled(edge, channel):
+    edge.pool.gate, edge.pool.hold = threading.Event(), True
+    call = method(channel, "Translate")(text=TEXT, options={"regex": "zwei"})
+    while edge.server.calls.is_idle:
+        await asyncio.sleep(0.001)
+    call.cancel()
+    await asyncio.wait_for(edge.server.calls.idle(), 5)
+    edge.pool.gate.set()
     await edge.pool.until(lambda: edge.pool.cancelled)
 
 

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.search import search_for
 from service.engine.prompt_lookup import LONGEST_PAUSE, MOST_ROWS, PAUSE, DraftProposer, NgramIndex
 from service.options import DecodingOptions
-from service.request import Request
 from service.sequence import Sequence
-from tests.fakes import EOS
+from tests.fakes import ProcessedRequest, search_of
 
 PROMPT = (1, 5, 6, 7, 8, 9, 10, 5, 6)  # what followed 5 6 last time was 7 8 9 10
 
@@ -70,7 +68,7 @@ def test_an_index_knows_all_places_however_its_tokens_came(tokens, most, cut):
 
 def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_processors=(), **options):
     """A sequence that has generated `tokens` so far."""
-    request = Request(
+    request = ProcessedRequest(
         request_id="r",
         prompt=prompt,
         max_tokens=max_tokens,
@@ -78,7 +76,7 @@ def sequence(prompt=PROMPT, max_tokens=100, tokens=(7,), prefix=(), logits_proce
         logits_processors=logits_processors,
         options=DecodingOptions(**options),
     )
-    made = Sequence(request, search_for(request, eos_ids=(EOS,)))
+    made = Sequence(request, search_of(request))
     made.hypotheses[0].tokens += tokens
     made.steps = len(tokens)
     return made

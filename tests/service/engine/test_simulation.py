@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.cache_layout import CacheLayout
-from service.decoding.search import advance, search_for
+from service.decoding.search import advance
 from service.encoder_request import EncoderRequest
 from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler, SchedulerConfig
@@ -16,7 +16,7 @@ from service.options import DecodingOptions
 from service.request import FinishReason, Request
 from service.sequence import Sequence
 from service.step import padded
-from tests.fakes import EOS, ScriptedRunner, drain
+from tests.fakes import EOS, ProcessedRequest, ScriptedRunner, drain, search_of
 
 VOCABULARY = 24
 TABLE = np.random.default_rng(5).normal(0.0, 2.0, (1009, VOCABULARY)).astype(np.float32)
@@ -84,7 +84,7 @@ def draw_request(rng, number, now_s, has_source):
     kind = rng.choice([name for name in KINDS if has_source or name != "embed"])
     max_tokens = rng.randrange(1, 24)
     length = max_tokens if kind == "score" else rng.choice([0, 0, 0, max_tokens // 3])
-    return Request(
+    return ProcessedRequest(
         request_id=f"{number} {kind}",
         source=tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 30))) if has_source else (),
         prompt=draw_prompt(rng, has_source) if kind != "embed" else (1,),
@@ -122,7 +122,7 @@ def runner_for(has_source):
 def alone(request):
     runner = runner_for(bool(request.source))
     scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
-    sequence = Sequence(request, search_for(request, eos_ids=(EOS,)))
+    sequence = Sequence(request, search_of(request))
     scheduler.submit(sequence)
     drain(scheduler, runner)
     return result(sequence)
@@ -139,7 +139,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
         while len(scheduler.waiting) < 30:
             request = draw_reading(rng, len(sequences), turn)
             scheduler.check(request)
-            sequences.append(Sequence(request, search_for(request, eos_ids=(EOS,))))
+            sequences.append(Sequence(request, search_of(request)))
             scheduler.submit(sequences[-1])
         if rng.random() < 0.05:
             scheduler.cancel(rng.choice(sequences[-20:]))
@@ -178,7 +178,7 @@ def test_every_invariant_holds_at_saturation(turns, has_source):
         while len(scheduler.waiting) < 6:
             request = draw_request(rng, number, turn, has_source)
             scheduler.check(request)
-            sequence = Sequence(request, search_for(request, eos_ids=(EOS,)))
+            sequence = Sequence(request, search_of(request))
             scheduler.submit(sequence)
             recent.append(sequence)
             number += 1
