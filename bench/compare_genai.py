@@ -29,7 +29,8 @@ from typing import Any, Protocol
 from bench.case import Flag, case
 from bench.engine_overhead import processor
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
-from export.bundle import TOKENIZER, load_bundle
+from export.bundle import load_bundle
+from export.manifest import TOKENIZER
 from model.tokenizer import SPECIAL, Tokenizer
 from service.config import effective_cpus
 from service.engine.engine import Engine, EngineConfig

@@ -22,7 +22,8 @@ from bench.measure import Verdict, interleaved, machine, report, seconds
 from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
 from bench.speed_models import SpeedModel, Workload
-from export.bundle import SHORTLIST, TOKENIZER, Shortlist, load_bundle, load_shortlist
+from export.bundle import load_bundle, load_shortlist
+from export.manifest import SHORTLIST, TOKENIZER, Shortlist
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine, EngineConfig

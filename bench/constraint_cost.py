@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bench.case import case
-from export.bundle import TOKENIZER
+from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints

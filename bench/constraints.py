@@ -20,7 +20,7 @@ from typing import Any
 from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
-from export.bundle import TOKENIZER
+from export.manifest import TOKENIZER
 from glossa.client import Client, ClientError
 from glossa.client.types import Answer
 from model.tokenizer import Tokenizer

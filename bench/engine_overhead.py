@@ -24,7 +24,8 @@ from typing import Any
 import grpc
 
 from bench.case import Flag, case
-from export.bundle import TOKENIZER, Golden, Manifest, load_bundle, write_bundle
+from export.bundle import load_bundle, write_bundle
+from export.manifest import TOKENIZER, Golden, Manifest
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings

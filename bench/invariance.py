@@ -15,7 +15,8 @@ from typing import Any
 
 from bench.case import Flag, case
 from bench.sentences import sentence_pairs
-from export.bundle import TOKENIZER, load_bundle, load_shortlist
+from export.bundle import load_bundle, load_shortlist
+from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.engine.invariants import check_invariants

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.local_server import free_port, is_ready
-from export.bundle import TOKENIZER, load_bundle
+from export.bundle import load_bundle
+from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
 from service.edge import logs

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 
 from bench.case import Flag, case
 from bench.peers import NotRepresentable, transformers_logits, verify
-from export.bundle import TOKENIZER, Golden, Manifest, VersionError, load_manifest, write_bundle
+from export.bundle import VersionError, load_manifest, write_bundle
+from export.manifest import TOKENIZER, Golden, Manifest
 from export.manifest_entries import special_token_template, tokens_of
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES, QuantizationScheme

@@ -25,7 +25,8 @@ from typing import Any
 from bench.case import Flag, case
 from bench.engine_overhead import processor
 from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
-from export.bundle import TOKENIZER, load_bundle
+from export.bundle import load_bundle
+from export.manifest import TOKENIZER
 from export.options import QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development

@@ -24,7 +24,8 @@ from bench.case import Flag, case
 from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
-from export.bundle import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist, write_bundle
+from export.bundle import write_bundle
+from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
 from export.manifest_entries import special_token_template, tokens_of
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES

@@ -113,7 +113,8 @@ class Worker:
 
 
 def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
-    from export.bundle import TOKENIZER, load_bundle
+    from export.bundle import load_bundle
+    from export.manifest import TOKENIZER
     from model.tokenizer import Tokenizer
     from service.config import effective_cpus
     from service.engine.engine import Engine, EngineConfig

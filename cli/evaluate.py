@@ -52,7 +52,7 @@ def evaluate(
 
 def translations(subject: str, texts: list[str], options: dict[str, Any], connection: Connection) -> list[str]:
     """Translate texts by a checkpoint in PyTorch, by a bundle in a temporary server, or by a running server."""
-    from export.bundle import MANIFEST
+    from export.manifest import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
     from model.config import LanguagePair
     from model.training.evaluate import TooLongError

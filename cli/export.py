@@ -17,7 +17,7 @@ from cli.terminal import AsJson, UsageError, print_json, report_errors
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from export.bundle import Manifest, SchemeMeasurement, Variant
+    from export.manifest import Manifest, SchemeMeasurement, Variant
     from export.select_scheme import Development
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")

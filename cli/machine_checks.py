@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from cli.local_server import process_at
-from export.bundle import BundleError, Manifest, load_bundle
+from export.bundle import BundleError, load_bundle
+from export.manifest import Manifest
 from service.runtime.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 
 Status = Literal["ok", "warn", "fail"]

@@ -30,108 +30,15 @@ import os
 import secrets
 import shutil
 import stat
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from export.manifest import (
-    FORMAT_VERSION,
-    MANIFEST,
-    SHORTLIST,
-    SOURCE_LANGUAGE,
-    TARGET_LANGUAGE,
-    TOKENIZER,
-    AlignmentSpec,
-    AttentionKind,
-    AttentionMaps,
-    Encoding,
-    FileDigest,
-    Golden,
-    GoldenVector,
-    GraphSpec,
-    Limits,
-    Manifest,
-    Quantization,
-    Role,
-    SchemeMeasurement,
-    Shortlist,
-    SpecialTokenTemplate,
-    StateKind,
-    StateSpec,
-    Task,
-    Tokens,
-    Variant,
-)
+from export.manifest import FORMAT_VERSION, MANIFEST, FileDigest, Manifest, Shortlist
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import SchemaError, parse_json, parse_manifest, parse_shortlist
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "PAD_MULTIPLE",
-    "SESSION_CONFIG",
-    "SESSION_MEM_PATTERN",
-    "SESSION_OPTIMIZATION",
-    "SESSION_THREADS",
-    "SHORTLIST",
-    "SOURCE_LANGUAGE",
-    "TARGET_LANGUAGE",
-    "TOKENIZER",
-    "WORD_MULTIPLE",
-    "AlignmentSpec",
-    "AttentionKind",
-    "AttentionMaps",
-    "BundleError",
-    "BundleExistsError",
-    "DamagedFileError",
-    "Encoding",
-    "FileDigest",
-    "Golden",
-    "GoldenVector",
-    "GraphSpec",
-    "Limits",
-    "Manifest",
-    "ManifestError",
-    "NotABundleError",
-    "NotVerifiedError",
-    "Quantization",
-    "Role",
-    "SchemeMeasurement",
-    "Shortlist",
-    "ShortlistError",
-    "SpecialTokenTemplate",
-    "StateKind",
-    "StateSpec",
-    "Task",
-    "Tokens",
-    "UnsafeFileError",
-    "Variant",
-    "VersionError",
-    "load_bundle",
-    "load_manifest",
-    "load_shortlist",
-    "verify_files",
-    "write_bundle",
-]
-
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
 MAX_SHORTLIST_BYTES = 64 << 20  # a typical shortlist has about 20 bytes per target token in a source token's list
-
-# Session settings. Verification covers graphs under exactly these settings, and servers use the same.
-SESSION_THREADS = 1  # intra-op; one engine per core is faster than several threads per step
-SESSION_OPTIMIZATION = "ORT_ENABLE_ALL"
-SESSION_MEM_PATTERN = False  # it plans memory for one shape, but shapes may differ between steps
-SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
-    {
-        # The fused kernel is a scalar loop on CPUs (84 against 14 microseconds at 32x512) and computes E[x²]-mean².
-        "optimization.disable_specified_optimizers": "SkipLayerNormFusion;BiasSkipLayerNormFusion",
-        "session.intra_op.allow_spinning": "0",
-    }
-)
-# Sources and first blocks are padded to a multiple of PAD_MULTIPLE, so that the bits of a row do not depend on the
-# other rows of its batch: kernels compute a single remaining row in a different order.
-PAD_MULTIPLE = 16
-WORD_MULTIPLE = 64  # shortlist capacities are a multiple of this; other sizes change the last bits of the softmax
 
 
 class BundleError(Exception):

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, TensorProto
 
-from export.bundle import (
-    Role,
-)
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
 from export.graphs.group_query_attention import attends_in_one_node
+from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
 from export.passes.optimize import makers_of
 from export.tracing import versions

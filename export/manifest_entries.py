@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from export.bundle import (
+from export.graphs.attention import seen_attention
+from export.manifest import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     AlignmentSpec,
@@ -13,7 +14,6 @@ from export.bundle import (
     Task,
     Tokens,
 )
-from export.graphs.attention import seen_attention
 from export.verification.verifier import limits_of
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID

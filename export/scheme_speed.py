@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from export.bundle import PAD_MULTIPLE
+from export.manifest import PAD_MULTIPLE
 from export.verification.golden import encode_for_decode
 from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, round_up
 from export.verification.inputs import Ids

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE, SchemeMeasurement
+from export.manifest import PAD_MULTIPLE, SchemeMeasurement
 from export.scheme_speed import ROWS, Steps, measure_speeds
 from export.verification.golden import answer_greedily
 from export.verification.graph_calls import Graphs, round_up

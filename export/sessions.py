@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from export.bundle import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS
+from export.manifest import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS
 
 PROVIDER = "CPUExecutionProvider"
 

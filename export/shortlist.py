@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.bundle import Shortlist
+from export.manifest import Shortlist
 from model.tokenizer import Tokenizer
 
 MAX_PAIRS = 50_000  # more pairs only sharpen known probabilities and add rare words

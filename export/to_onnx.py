@@ -13,13 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.bundle import (
-    SHORTLIST,
-    TOKENIZER,
-    Manifest,
-    write_bundle,
-)
+from export.bundle import write_bundle
 from export.export_errors import ExportError, ParityError
+from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
 from export.options import AUTOMATIC, QuantizationOptions, check_exportable, check_options, check_quantization
 from export.passes.quantization_scheme import Precision

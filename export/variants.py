@@ -16,19 +16,13 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from export.bundle import (
-    PAD_MULTIPLE,
-    GraphSpec,
-    Quantization,
-    Role,
-    Variant,
-)
 from export.export_errors import ExportError
 from export.graph_checks import check_encoder_graph, check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.attention import attend_signature, seen_attention
 from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.signature import Signature
+from export.manifest import PAD_MULTIPLE, GraphSpec, Quantization, Role, Variant
 from export.options import AUTOMATIC, QuantizationOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate

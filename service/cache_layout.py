@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.bundle import WORD_MULTIPLE, StateSpec
+from export.manifest import WORD_MULTIPLE, StateSpec
 
 CAPACITIES = (8, 16, 24, 32, 48, 64)
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from export.bundle import MANIFEST, TOKENIZER, BundleError, Manifest, Shortlist, load_bundle, load_shortlist
+from export.bundle import BundleError, load_bundle, load_shortlist
+from export.manifest import MANIFEST, TOKENIZER, Manifest, Shortlist
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
 from service.decoding.vocabulary import Vocabulary

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE, AttentionKind, Limits
+from export.manifest import PAD_MULTIPLE, AttentionKind, Limits
 from service.cache_layout import CacheLayout, CacheShape
 from service.encoder_request import EncoderOutput, EncoderRequest
 

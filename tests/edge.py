@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2_grpc
 from grpc_status import rpc_status
 
-from export.bundle import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
+from export.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import Limits
+from export.manifest import Limits
 from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderOutput

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.bundle import AttentionMaps
 from export.graphs.alignment import SeenSourceAttention
 from export.graphs.signature import Signature
+from export.manifest import AttentionMaps
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
 from model.attention import FullAttention, PositionBias, causal_mask, merge_heads, padding_mask

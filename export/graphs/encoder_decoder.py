@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.bundle import Role, StateSpec
 from export.graphs.alignment import AlignGraph
 from export.graphs.decoder import DecodeGraph, DecodeTokenGraph
 from export.graphs.encoder import EncodeGraph, encoder_signature
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.signature import Signature
+from export.manifest import Role, StateSpec
 from model.architectures import Model
 from model.config import ModelConfig
 from model.encoder import Encoder

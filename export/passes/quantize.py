@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from export.bundle import Role
+from export.manifest import Role
 from export.passes.calibrate import Ranges
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
 from export.passes.integer_weights import INT8_MAX, symmetric_columns

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from export.bundle import Quantization, Role
+from export.manifest import Quantization, Role
 from export.verification.emulated_quantization import Roundings, emulated_model, weights_off
 from export.verification.graph_calls import Arrays
 from export.verification.inputs import Ids, Samples

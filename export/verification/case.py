@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from export.bundle import PAD_MULTIPLE, Quantization
+from export.manifest import PAD_MULTIPLE, Quantization
 from export.verification.emulated_quantization import Roundings, emulated_model
 from export.verification.graph_calls import Array, Arrays, Graphs, garbage, lengths, round_up
 from export.verification.inputs import Ids, Samples

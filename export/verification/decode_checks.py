@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE
+from export.manifest import PAD_MULTIPLE
 from export.verification.case import Case, capacity_of, written_places
 from export.verification.graph_calls import (
     Arrays,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from export.bundle import Role
+from export.manifest import Role
 from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT
 from export.passes.optimize import makers_of, with_inner
 from export.passes.quantize_products import is_kept

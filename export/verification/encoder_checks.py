@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from export.bundle import GoldenVector, Quantization, Role
+from export.manifest import GoldenVector, Quantization, Role
 from export.verification.emulated_quantization import Roundings, SeenProduct, emulated_model, products_off, weights_off
 from export.verification.graph_calls import Array, Arrays
 from export.verification.inputs import Ids, Samples

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.bundle import PAD_MULTIPLE, Golden
+from export.manifest import PAD_MULTIPLE, Golden
 from export.verification.graph_calls import Arrays, Graphs, lengths, round_up
 from export.verification.inputs import Ids
 from export.verification.measure import Check

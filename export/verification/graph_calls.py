@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import Role
+from export.manifest import Role
 from export.verification.emulated_quantization import Roundings, SeenProduct
 from export.verification.inputs import Ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from export.bundle import Quantization
+from export.manifest import Quantization
 from export.verification.align_checks import AlignChecks
 from export.verification.answer_checks import AnswerChecks
 from export.verification.case import Case

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.bundle import Quantization
+from export.manifest import Quantization
 from export.verification.inputs import Samples
 from export.verification.torch_reference import Expectation
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from export.bundle import PAD_MULTIPLE, Limits, Role, StateSpec, Variant
+from export.manifest import PAD_MULTIPLE, Limits, Role, StateSpec, Variant
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from export.bundle import WORD_MULTIPLE
+from export.manifest import WORD_MULTIPLE
 from export.verification.case import Case, capacity_of
 from export.verification.graph_calls import Array, ShortlistPrediction, differing, round_up
 from export.verification.inputs import Ids

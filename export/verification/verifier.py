@@ -13,16 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from export.bundle import (
-    SESSION_CONFIG,
-    SESSION_OPTIMIZATION,
-    SESSION_THREADS,
-    Golden,
-    Limits,
-    Variant,
-    load_bundle,
-    load_shortlist,
-)
+from export.bundle import load_bundle, load_shortlist
+from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
 from export.sessions import PROVIDER
 from export.verification.attention_checks import AttentionVerifier
 from export.verification.encoder_checks import EncoderVerifier, golden_vector, mean_state, vector_difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from export.bundle import Task
+from export.manifest import Task
 from service.edge.prompt_encoder import shorten
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel

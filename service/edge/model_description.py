@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from export.bundle import Quantization, SchemeMeasurement
+from export.manifest import Quantization, SchemeMeasurement
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.proto_conversion import ATTENTION_KINDS
 from service.edge.request_limits import TextLimits

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from export.bundle import SOURCE_LANGUAGE, TARGET_LANGUAGE
+from export.manifest import SOURCE_LANGUAGE, TARGET_LANGUAGE
 from model.tokenizer import Tokenizer
 from service.edge.request_limits import check_no_eos, check_token_ids
 from service.edge.served_model import ServedModel

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from export.bundle import AttentionKind
+from export.manifest import AttentionKind
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from export.bundle import Manifest
+from export.manifest import Manifest
 from service.attention_request import AttentionChoice, Lengths, computed_bytes
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest, Unsupported

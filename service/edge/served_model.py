@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from export.bundle import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
+from export.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
 from model.tokenizer import Tokenizer
 from service.options import MAX_WIDTH
 from service.request import EventSink, Request

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from export.bundle import Task
+from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
 from service.decoding.request_processors import SLOW_OPTIONS
 from service.edge.attention_builder import AttentionRequestBuilder

@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection
 
-from export.bundle import Limits
+from export.manifest import Limits
 from service.cache_layout import CacheLayout, CacheShape
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request

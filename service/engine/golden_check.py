@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from export.bundle import Golden, GoldenVector, Limits, Manifest
+from export.manifest import Golden, GoldenVector, Limits, Manifest
 from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from export.bundle import PAD_MULTIPLE, Limits
+from export.manifest import PAD_MULTIPLE, Limits
 from service.cache_layout import CacheLayout
 from service.engine.admission import Capacity, WaitingQueue
 from service.engine.prefill import Prefill, PrefillPlanner

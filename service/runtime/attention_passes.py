@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from export.bundle import AttentionKind
+from export.manifest import AttentionKind
 from service.runtime.bindings import Binding
 from service.runtime.encoder import Scratch
 from service.runtime.model_sessions import ModelSessions

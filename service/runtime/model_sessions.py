@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from export.bundle import BundleError, Manifest, Variant, verify_files
+from export.bundle import BundleError, verify_files
+from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout
 from service.errors import StartupError
 from service.runtime.busy_engines import BusyEngines

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from export.bundle import Limits, StateKind
+from export.manifest import Limits, StateKind
 from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import prefill_batches, source_batches

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import onnxruntime as ort
 
-from export.bundle import (
+from export.manifest import (
     SESSION_CONFIG,
     SESSION_MEM_PATTERN,
     SESSION_OPTIMIZATION,

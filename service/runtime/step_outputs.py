@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from export.bundle import AttentionKind
+from export.manifest import AttentionKind
 from service.runtime.bindings import Arena, Binding, BindingCache, Place
 from service.runtime.memory import Block
 from service.step import Scored

@@ -10,16 +10,8 @@ import pytest
 
 from cli import machine_checks
 from cli.machine_checks import Check, examine
-from export.bundle import (
-    BundleError,
-    FileDigest,
-    Golden,
-    Limits,
-    Manifest,
-    SpecialTokenTemplate,
-    Tokens,
-    Variant,
-)
+from export.bundle import BundleError
+from export.manifest import FileDigest, Golden, Limits, Manifest, SpecialTokenTemplate, Tokens, Variant
 from service.runtime import huge_pages, sessions
 
 GIB = 1 << 30

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from export.bundle import FORMAT_VERSION, MANIFEST, load_bundle
+from export.bundle import load_bundle
+from export.manifest import FORMAT_VERSION, MANIFEST
 from export.manifest_migration import MIGRATIONS
 from export.verification.verifier import verify_bundle
 from glossa.client import Client

@@ -11,32 +11,34 @@ import pytest
 
 from export import bundle
 from export.bundle import (
-    AlignmentSpec,
-    AttentionMaps,
     BundleExistsError,
     DamagedFileError,
-    FileDigest,
-    Golden,
-    GraphSpec,
-    Limits,
-    Manifest,
     ManifestError,
     NotABundleError,
     NotVerifiedError,
-    Quantization,
-    Shortlist,
     ShortlistError,
-    SpecialTokenTemplate,
-    StateSpec,
-    Tokens,
     UnsafeFileError,
-    Variant,
     VersionError,
     load_bundle,
     load_manifest,
     load_shortlist,
     verify_files,
     write_bundle,
+)
+from export.manifest import (
+    AlignmentSpec,
+    AttentionMaps,
+    FileDigest,
+    Golden,
+    GraphSpec,
+    Limits,
+    Manifest,
+    Quantization,
+    Shortlist,
+    SpecialTokenTemplate,
+    StateSpec,
+    Tokens,
+    Variant,
 )
 
 

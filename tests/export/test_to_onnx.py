@@ -11,18 +11,11 @@ import torch
 from onnx import numpy_helper
 
 from export import variants
-from export.bundle import (
-    SESSION_CONFIG,
-    SESSION_OPTIMIZATION,
-    AlignmentSpec,
-    AttentionMaps,
-    BundleExistsError,
-    load_bundle,
-    load_shortlist,
-)
+from export.bundle import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import ExportError, ParityError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder
+from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, AlignmentSpec, AttentionMaps
 from export.manifest_entries import alignment_of
 from export.options import AUTOMATIC, QuantizationOptions, scheme_names
 from export.passes.calibrate import calibrate

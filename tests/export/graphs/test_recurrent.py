@@ -5,10 +5,11 @@ import dataclasses
 import onnx
 import pytest
 
-from export.bundle import AlignmentSpec, load_bundle
+from export.bundle import load_bundle
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import recurrent
+from export.manifest import AlignmentSpec
 from export.manifest_parser import SchemaError, parse_json, parse_manifest
 from export.options import QuantizationOptions
 from export.passes.calibrate import calibrate

@@ -8,8 +8,8 @@ import pytest
 import torch
 from onnx import ModelProto, numpy_helper
 
-from export.bundle import PAD_MULTIPLE
 from export.graphs.encoder_decoder import signatures
+from export.manifest import PAD_MULTIPLE
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
 from export.tracing import trace

@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 import torch
 
-from export.bundle import SESSION_CONFIG, DamagedFileError, Golden, ShortlistError, load_bundle
+from export.bundle import DamagedFileError, ShortlistError, load_bundle
+from export.manifest import SESSION_CONFIG, Golden
 from export.variants import save_variant
 from export.verification import answer_checks, verifier
 from export.verification.answer_checks import AnswerChecks

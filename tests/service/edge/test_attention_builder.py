@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from export.bundle import AttentionMaps
+from export.manifest import AttentionMaps
 from service.attention_request import AttentionChoice
 from service.edge.attention_builder import AttentionRequestBuilder
 from service.errors import InvalidRequest, Unsupported

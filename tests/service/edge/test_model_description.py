@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from export.bundle import Quantization, SchemeMeasurement, Variant
+from export.manifest import Quantization, SchemeMeasurement, Variant
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.model_description import describe
 from service.edge.request_limits import TextLimits

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from export.bundle import SpecialTokenTemplate
+from export.manifest import SpecialTokenTemplate
 from model.tokenizer import Tokenizer
 from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.request_builder import RequestBuilder

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import AlignmentSpec
+from export.manifest import AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.proto_conversion import decoding_options, details, perplexity, score_response, token_texts
 from service.option_checks import CHOICES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from export.bundle import Shortlist
+from export.manifest import Shortlist
 from service.errors import InvalidRequest
 from tests.edge import GENERATION, TRANSLATION, decoding_request, scoring_request
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from export.bundle import AlignmentSpec
+from export.manifest import AlignmentSpec
 from service.edge.request_limits import response_size
 from service.errors import InvalidRequest, Unsupported
 from service.options import DecodingOptions

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from export.bundle import FORMAT_VERSION, AlignmentSpec
+from export.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.servicer import convert_off_loop
 from service.errors import Unsatisfiable

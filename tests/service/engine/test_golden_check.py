@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import Golden
+from export.manifest import Golden
 from service.decoding.search import search_for
 from service.encoder_request import EncoderRequest
 from service.engine.golden_check import (

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import StateKind, StateSpec
+from export.manifest import StateKind, StateSpec
 from service.cache_layout import CacheLayout, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from export.bundle import StateSpec
+from export.manifest import StateSpec
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffers
 from service.runtime.memory import HostMemory
