@@ -1,10 +1,8 @@
 import json
-from typing import get_type_hints
 
 import pytest
 
 from codegen import options as generator
-from glossa.client import options as client
 from service.option_metadata import OPTIONS, Option, Range
 
 
@@ -26,11 +24,6 @@ def test_a_stale_file_is_named(tmp_path, monkeypatch):
     generator.main(["--check"])
     docs = (tmp_path / generator.DOCS).read_text(encoding="utf-8")
     assert docs.startswith(f"old\n<!-- {generator.BEGIN} -->\n\n### ")
-
-
-def test_the_client_takes_every_option():
-    assert set(get_type_hints(client.DecodingOptions)) == set(OPTIONS)
-    assert set(get_type_hints(client.ScoringOptions)) == {name for name, option in OPTIONS.items() if option.scores}
 
 
 def test_the_command_line_knows_every_option():

@@ -1,34 +1,219 @@
-"""The blocking client."""
+"""The clients: `Client` for blocking calls, `AsyncClient` for asyncio.
+
+`_Calls` defines each call once: a method builds a `Call`, a request and the function from its response to the result.
+`unary` and `streaming` turn it into a method of both clients: of `Client` with the result, of `AsyncClient` with a
+coroutine or an asynchronous generator. Every asyncio call is cancelled when its caller leaves it: grpc never collects
+an abandoned one, and the server would continue it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import itertools
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, Unpack
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import grpc
 
-from glossa.client import calls
-from glossa.client.calls import (
-    CANDIDATES,
-    CONCURRENCY,
+from glossa.client.channel import NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Endpoint, Tls
+from glossa.client.errors import ClientError
+from glossa.client.requests import (
     AttendOptions,
-    Call,
     CallOptions,
     Options,
     Pooling,
-    Reply,
     ScoreOptions,
-    Stubs,
+    enum_number,
+    model_fields,
+    text_fields,
 )
-from glossa.client.channel import OPTIONS, TIMEOUT_S, Tls, endpoint
-from glossa.client.errors import ClientError
-from glossa.client.types import Answer, Attended, Classification, Piece, Score, Stream, TokenCandidate
+from glossa.client.types import (
+    Answer,
+    Attended,
+    Classification,
+    Piece,
+    Score,
+    Stream,
+    TokenCandidate,
+    attended_of,
+    mask_candidates_of,
+    read,
+)
 from glossa.v1 import glossa_pb2 as pb
+from glossa.v1 import glossa_pb2_grpc as stubs
+
+CANDIDATES = 5  # for a mask
+CONCURRENCY = 32
+P = ParamSpec("P")
+Reply = TypeVar("Reply")
+ReplyOut = TypeVar("ReplyOut", covariant=True)
 
 
-class Client:
+class Call(NamedTuple, Generic[Reply]):
+    """A request, its keyword arguments, and the function from the response to the result."""
+
+    request: Any
+    options: CallOptions
+    reply: Callable[[Any], Reply]
+
+
+class _Unary(Protocol[P, ReplyOut]):
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, ReplyOut]: ...
+    @overload
+    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Coroutine[Any, Any, ReplyOut]]: ...
+
+
+class _Streaming(Protocol[P]):
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Generator[Piece, None, None]]: ...
+    @overload
+    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, AsyncGenerator[Piece, None]]: ...
+
+
+def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Unary[P, Reply]:
+    """A method that returns the result of a call, in an AsyncClient as a coroutine."""
+
+    @functools.wraps(build)
+    def method(self: Any, *arguments: P.args, **options: P.kwargs) -> Any:
+        return self._run(build(self, *arguments, **options))
+
+    return cast(_Unary[P, Reply], method)
+
+
+def streaming(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Streaming[P]:
+    """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
+
+    @functools.wraps(build)
+    def method(self: Any, *arguments: P.args, **options: P.kwargs) -> Any:
+        return self._pieces(build(self, *arguments, **options))
+
+    return cast(_Streaming[P], method)
+
+
+class _Calls:
+    """Every call of the service. All raise ClientError."""
+
+    def __init__(self, server: Endpoint, channels: Iterable[Any], timeout_s: float) -> None:
+        self._turns = itertools.cycle([_methods(channel) for channel in channels])
+        self._metadata, self._timeout_s = server.metadata, timeout_s
+
+    @unary
+    def translate(self, text: str, **options: Unpack[Options]) -> Call[Answer]:
+        """Translate a text."""
+        return _text_call(pb.TranslateRequest, text, options)
+
+    @streaming
+    def stream_translate(self, text: str, **options: Unpack[Options]) -> Call[Any]:
+        """Translate a text, in pieces as they become final; the last one has the whole answer."""
+        return _text_call(pb.StreamTranslateRequest, text, options)
+
+    @unary
+    def generate(self, text: str, **options: Unpack[Options]) -> Call[Answer]:
+        """Continue a prompt."""
+        return _text_call(pb.GenerateRequest, text, options)
+
+    @streaming
+    def stream_generate(self, text: str, **options: Unpack[Options]) -> Call[Any]:
+        """Continue a prompt, in pieces as they become final; the last one has the whole answer."""
+        return _text_call(pb.StreamGenerateRequest, text, options)
+
+    @unary
+    def score(
+        self,
+        text: str,
+        target: str = "",
+        *,
+        target_tokens: Sequence[int] = (),
+        omit_eos: bool = False,
+        **options: Unpack[ScoreOptions],
+    ) -> Call[Score]:
+        """Score `target`, or its tokens, as the translation or continuation of `text`.
+
+        omit_eos: the target continues after its last word, so no end token is scored.
+        """
+        fields: dict[str, Any] = {"target": target, "target_tokens": target_tokens, "omit_eos": omit_eos}
+        return Call(pb.ScoreRequest(**text_fields(text, options), **fields), options, functools.partial(read, Score))
+
+    @unary
+    def embed(
+        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
+    ) -> Call[list[float]]:
+        """Embed a text: the mean of the last hidden states, the first one, or that through the model's pooler.
+
+        normalize: scale to length 1. Raises ValueError for an unknown pooling.
+        """
+        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
+        request = pb.EmbedRequest(text=text, normalize=normalize, pooling=number, **model_fields(options))
+        return Call(request, options, lambda response: list(response.values))
+
+    @unary
+    def fill_mask(
+        self, text: str, *, top_k: int = CANDIDATES, **options: Unpack[CallOptions]
+    ) -> Call[list[tuple[TokenCandidate, ...]]]:
+        """Predict each masked token: the most likely ones, best first. `Model.mask_token` is the text of a mask."""
+        request = pb.FillMaskRequest(text=text, top_k=top_k, **model_fields(options))
+        return Call(request, options, mask_candidates_of)
+
+    @unary
+    def classify(
+        self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]
+    ) -> Call[Classification]:
+        """Probabilities of all labels; with token_weights also how much each token contributed."""
+        request = pb.ClassifyRequest(text=text, include_token_weights=token_weights, **model_fields(options))
+        return Call(request, options, functools.partial(read, Classification))
+
+    @unary
+    def attend(self, text: str, **options: Unpack[AttendOptions]) -> Call[Attended]:
+        """Attention weights of a text and its answer; the model generates the answer unless one is given.
+
+        Raises ValueError for an unknown kind of attention.
+        """
+        fields: dict[str, Any] = {name: value for name, value in options.items() if name != "timeout_s"}
+        choices = pb.AttentionKind.DESCRIPTOR
+        fields["kinds"] = [enum_number("kinds", choices, kind) for kind in options.get("kinds", ())]
+        return Call(pb.AttendRequest(text=text, **fields), options, attended_of)
+
+    @unary
+    def list_models(self) -> Call[list[pb.Model]]:
+        """All models of the server."""
+        return Call(pb.ListModelsRequest(), {}, lambda response: list(response.models))
+
+    @unary
+    def get_model(self, model: str = "") -> Call[pb.Model]:
+        """One model; without a name the only one."""
+        return Call(pb.GetModelRequest(model=model), {}, lambda response: response.model)
+
+    def _start(self, call: Call[Any]) -> Any:
+        method = next(self._turns)[call.request.DESCRIPTOR.name]
+        timeout_s = call.options.get("timeout_s")
+        return method(
+            call.request, timeout=self._timeout_s if timeout_s is None else timeout_s, metadata=self._metadata
+        )
+
+
+def _methods(channel: Any) -> dict[str, Any]:
+    """The generated methods of all services on a channel, by the name of their request."""
+    found: dict[str, Any] = {}
+    for name, service in pb.DESCRIPTOR.services_by_name.items():
+        stub = getattr(stubs, f"{name}Stub")(channel)
+        found |= {method.input_type.name: getattr(stub, method.name) for method in service.methods}
+    return found
+
+
+def _text_call(kind: Any, text: str, options: Options) -> Call[Answer]:
+    tokens = options.get("include_tokens", False)
+    return Call(kind(include_tokens=tokens, **text_fields(text, options)), options, functools.partial(read, Answer))
+
+
+class Client(_Calls):
     """Blocking calls; may be shared by threads. Close it, or use it in a `with`. All calls raise ClientError."""
 
     def __init__(
@@ -45,12 +230,9 @@ class Client:
 
         Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
         """
-        server = endpoint(address, tls=tls, token=token, metadata=metadata)
-        if server.credentials is None:
-            self._channel = grpc.insecure_channel(address, options=OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, server.credentials, options=OPTIONS)
-        self._stubs, self._timeout_s, self._metadata = Stubs(self._channel), timeout_s, server.metadata
+        server = Endpoint(address, tls=tls, token=token, metadata=metadata)
+        self._channel = server.connect(grpc, OPTIONS)
+        super().__init__(server, [self._channel], timeout_s)
 
     def close(self) -> None:
         """Close the connection; running calls are cancelled."""
@@ -62,26 +244,10 @@ class Client:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def translate(self, text: str, **options: Unpack[Options]) -> Answer:
-        """Translate a text."""
-        return self._run(calls.whole("translation", text, options))
-
-    def stream_translate(self, text: str, **options: Unpack[Options]) -> Generator[Piece, None, None]:
-        """Translate a text, in pieces as they are certain; the last one has the whole answer."""
-        return self._pieces(calls.streamed("translation", text, options))
-
-    def generate(self, text: str, **options: Unpack[Options]) -> Answer:
-        """Continue a prompt."""
-        return self._run(calls.whole("generation", text, options))
-
-    def stream_generate(self, text: str, **options: Unpack[Options]) -> Generator[Piece, None, None]:
-        """Continue a prompt, in pieces as they are certain; the last one has the whole answer."""
-        return self._pieces(calls.streamed("generation", text, options))
-
     def translate_batch(
         self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[Options]
     ) -> Generator[Answer, None, None]:
-        """Answers in the order of the texts, at most `concurrency` calls at once. The first failure ends it."""
+        """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
         with ThreadPoolExecutor(concurrency, thread_name_prefix="translate") as threads:
             running: deque[Future[Answer]] = deque()
             try:
@@ -95,56 +261,6 @@ class Client:
                 for future in running:
                     future.cancel()
 
-    def score(
-        self,
-        text: str,
-        target: str = "",
-        *,
-        target_tokens: Sequence[int] = (),
-        omit_eos: bool = False,
-        **options: Unpack[ScoreOptions],
-    ) -> Score:
-        """Score `target`, or its tokens, as the translation or continuation of `text`.
-
-        omit_eos: the target continues after its last word, so no end token is scored.
-        """
-        return self._run(calls.score(text, target, target_tokens, omit_eos, options))
-
-    def embed(
-        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
-    ) -> list[float]:
-        """Embed a text: the mean of the last hidden states, the first one, or that through the model's pooler.
-
-        normalize: scale to length 1.
-        """
-        return self._run(calls.embed(text, normalize, pooling, options))
-
-    def fill_mask(
-        self, text: str, *, top_k: int = CANDIDATES, **options: Unpack[CallOptions]
-    ) -> list[tuple[TokenCandidate, ...]]:
-        """Predict each masked token: the most likely ones, best first. `Model.mask` is how a mask is written."""
-        return self._run(calls.fill_mask(text, top_k, options))
-
-    def classify(self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]) -> Classification:
-        """Probabilities of all labels; with token_weights also how much each token contributed."""
-        return self._run(calls.classify(text, token_weights, options))
-
-    def attend(self, text: str, **options: Unpack[AttendOptions]) -> Attended:
-        """Attention weights of a text and its answer; the model generates the answer unless one is given."""
-        return self._run(calls.attend(text, options))
-
-    def list_models(self) -> list[pb.Model]:
-        """All models of the server."""
-        return self._run(calls.list_models())
-
-    def get_model(self, model: str = "") -> pb.Model:
-        """One model; without a name the only one."""
-        return self._run(calls.get_model(model))
-
-    def _start(self, call: Call[Any]) -> Any:
-        timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
-        return call.method(self._stubs)(call.request, timeout=timeout_s, metadata=self._metadata)
-
     def _run(self, call: Call[Reply]) -> Reply:
         try:
             return call.reply(self._start(call))
@@ -155,6 +271,76 @@ class Client:
         running, stream = self._start(call), Stream()
         try:
             for message in running:
+                yield stream.piece(message)
+        except grpc.RpcError as error:
+            raise ClientError(error) from None
+        finally:
+            running.cancel()
+
+
+class AsyncClient(_Calls):
+    """The calls of `Client` for asyncio. Leave a stream early with `contextlib.aclosing`, so that the server stops it.
+    All calls raise ClientError."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: Tls = False,
+        token: str = "",
+        metadata: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        connections: int = 1,
+        retries: bool = True,
+    ) -> None:
+        """As `Client`. connections: used in turn; one carries as many concurrent calls as the server's setting
+        `max_concurrent_streams`, further ones wait in this process. retries: False reports every refusal."""
+        server = Endpoint(address, tls=tls, token=token, metadata=metadata)
+        options = [*OPTIONS, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        self._channels = [server.connect(grpc.aio, options) for _ in range(connections)]
+        super().__init__(server, self._channels, timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections; running calls are cancelled."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def translate_batch(
+        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[Options]
+    ) -> AsyncGenerator[Answer, None]:
+        """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
+        running: deque[asyncio.Task[Answer]] = deque()
+        try:
+            for text in texts:
+                running.append(asyncio.create_task(self.translate(text, **options)))
+                if len(running) >= concurrency:
+                    yield await running.popleft()
+            while running:
+                yield await running.popleft()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _run(self, call: Call[Reply]) -> Reply:
+        running = self._start(call)
+        try:
+            return call.reply(await running)
+        except grpc.RpcError as error:
+            raise ClientError(error) from None
+        finally:
+            running.cancel()
+
+    async def _pieces(self, call: Call[Any]) -> AsyncGenerator[Piece, None]:
+        running, stream = self._start(call), Stream()
+        try:
+            async for message in running:
                 yield stream.piece(message)
         except grpc.RpcError as error:
             raise ClientError(error) from None

@@ -1,27 +1,15 @@
 import asyncio
 import contextlib
+import inspect
 
 import pytest
 
-from glossa.client import AsyncClient, Client, ClientError, Options, ScoreOptions
+from glossa.client import AsyncClient, Client, ClientError
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import Overloaded
 from service.request import Finished, FinishReason, TextDelta
-from tests.edge import TIMINGS, running
-
-TEXT = "the small red house"
-
-
-@pytest.fixture
-async def edge():
-    async with running() as edge:
-        yield edge
-
-
-@pytest.fixture
-async def client(edge):
-    async with AsyncClient(edge.address, timeout_s=5) as client:
-        yield client
+from tests.clients.python.client.conftest import TEXT
+from tests.edge import TIMINGS
 
 
 async def test_whole_answers(edge, client):
@@ -46,18 +34,6 @@ async def test_options_reach_the_server_by_their_names(edge, client):
     assert (sampled.options.temperature, sampled.options.logit_bias, sampled.seed) == (0.5, {5: -1.5}, 7)
 
 
-async def test_every_option_of_the_message_is_an_option_of_the_client():
-    assert {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields} < set(Options.__annotations__)
-    assert set(ScoreOptions.__annotations__) < set(Options.__annotations__)
-
-
-async def test_names_and_choices_that_are_none_are_refused_here(client):
-    with pytest.raises(TypeError, match="unknown option 'beem_size'; did you mean beam_size"):
-        await client.translate(TEXT, beem_size=4)
-    with pytest.raises(ValueError, match="early_stopping must be one of true, false, never, got 'maybe'"):
-        await client.translate(TEXT, early_stopping="maybe")
-
-
 async def test_streams_end_with_the_whole_answer(client):
     for stream in (client.stream_translate(TEXT), client.stream_generate("a cat")):
         pieces = [piece async for piece in stream]
@@ -65,30 +41,24 @@ async def test_streams_end_with_the_whole_answer(client):
         assert [piece.answer for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
 
 
+def test_both_clients_have_the_same_calls_with_signature_and_docstring():
+    calls = {name for name in vars(Client.__mro__[1]) if not name.startswith("_")} | {"translate_batch"}
+    rpcs = {method.name for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods}
+    assert {name.title().replace("_", "") for name in calls} == rpcs | {"TranslateBatch"}
+    for name in calls:
+        blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
+        assert blocking.__doc__, name
+        assert inspect.signature(blocking).parameters == inspect.signature(asynchronous).parameters, name
+    parameters = inspect.signature(Client.score).parameters
+    assert list(parameters) == ["self", "text", "target", "target_tokens", "omit_eos", "options"]
+
+
 async def test_models(client):
     assert [model.name for model in await client.list_models()] == ["en", "en-de"]
     assert (await client.get_model("en")).name == "en"
 
 
-async def test_errors_tell_code_reason_and_fields(client):
-    with pytest.raises(ClientError) as caught:
-        await client.translate("")
-    error = caught.value
-    assert (error.code, error.reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
-    assert error.field_violations == {"text": "must not be empty or blank"}
-    with pytest.raises(ClientError) as caught:
-        _ = [piece async for piece in client.stream_translate(TEXT, model="nobody")]
-    assert (caught.value.code, caught.value.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
-
-
-async def test_nobody_there_is_unavailable():
-    async with AsyncClient("127.0.0.1:1", timeout_s=5) as client:
-        with pytest.raises(ClientError) as caught:
-            await client.translate(TEXT)
-    assert (caught.value.code, caught.value.reason) == ("UNAVAILABLE", "")
-
-
-async def test_full_queue_is_tried_again_after_the_pause_the_server_names(edge, client):
+async def test_a_full_queue_is_retried_after_the_delay_that_the_server_names(edge, client):
     refusals = [Overloaded("full", retry_after_s=0.01, limit=1)] * 2
     submit = edge.pool.submit
 
@@ -120,14 +90,14 @@ async def test_retries_end(edge, client):
     assert len(tries) == 4
 
 
-async def test_what_was_answered_in_part_is_not_tried_again(edge, client):
+async def test_a_partly_answered_stream_is_not_retried(edge, client):
     edge.pool.answer = (TextDelta("zwei", (5,)), Overloaded("late", retry_after_s=0.01, limit=1))
     with pytest.raises(ClientError):
         _ = [piece async for piece in client.stream_translate(TEXT)]
     assert len(edge.pool.requests) == 1
 
 
-async def test_deadline_is_set_without_asking(edge):
+async def test_calls_have_a_deadline_by_default(edge):
     edge.pool.hold = True
     async with AsyncClient(edge.address, timeout_s=0.05) as client:
         with pytest.raises(ClientError) as caught:
@@ -176,7 +146,7 @@ async def test_batch_keeps_order_and_bounds_concurrency(edge, client):
     assert 2 <= most <= 3
 
 
-async def test_blocking_client_does_the_same(edge):
+async def test_the_blocking_client_returns_the_same(edge):
     def use():
         with Client(edge.address, timeout_s=5) as client:
             whole = client.translate(TEXT)

@@ -1,0 +1,112 @@
+"""Keyword arguments of calls, and the fields of requests that they become.
+
+The decoding options are documented in `options` and in docs/decoding.md; the server checks their values.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, TypedDict, cast
+
+from glossa.client.options import DecodingOptions, ScoringOptions
+from glossa.v1 import glossa_pb2 as pb
+
+AttentionKind = Literal["encoder", "decoder", "cross"]
+Pooling = Literal["mean", "cls", "pooler"]
+_LANGUAGES = ("source_language", "target_language")
+_OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
+_FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
+
+
+class CallOptions(TypedDict, total=False):
+    """Keyword arguments of every call. Each may be omitted."""
+
+    model: str
+    """Name on the server; may be omitted when the server has one model that fits."""
+
+    source_language: str
+    """Code of the text's language, for models that have languages."""
+
+    target_language: str
+    """Code of the answer's language, for models that have languages."""
+
+    timeout_s: float
+    """Deadline of this call, instead of the client's."""
+
+
+class Options(CallOptions, DecodingOptions, total=False):
+    """Keyword arguments of calls that produce text. Each may be omitted."""
+
+    include_tokens: bool
+    """Return the token ids of the answer. Default: false."""
+
+
+class ScoreOptions(CallOptions, ScoringOptions, total=False):
+    """Keyword arguments of `score`. Each may be omitted."""
+
+
+class AttendOptions(CallOptions, total=False):
+    """Keyword arguments of `attend`. Layers and heads count from 1. Each may be omitted."""
+
+    target: str
+    """The answer to analyse; without one the model generates it."""
+
+    target_tokens: Sequence[int]
+    """The same as token ids."""
+
+    text_only: bool
+    """Analyse the text alone, without an answer."""
+
+    max_tokens: int
+    """Most tokens of an answer that the model generates."""
+
+    kinds: Sequence[AttentionKind]
+    """Default: all that the model has."""
+
+    layers: Sequence[int]
+    """Default: all."""
+
+    heads: Sequence[int]
+    """Default: all."""
+
+    mean_layers: bool
+    """Return the mean over the layers."""
+
+    mean_heads: bool
+    """Return the mean over the heads."""
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """A hint for an unknown name: the most similar known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def model_fields(options: CallOptions) -> dict[str, Any]:
+    """The fields of a request that name its model and its languages; of the latter those that are not empty."""
+    return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
+
+
+def text_fields(text: str, options: Options | ScoreOptions) -> dict[str, Any]:
+    """The fields of a request with decoding options.
+
+    Raises TypeError for an unknown option, ValueError for an unknown choice.
+    """
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _FIELDS:
+            choices = _FIELDS[name].enum_type
+            given[name] = enum_number(name, choices, cast(str, value)) if choices else value
+        elif name not in _OWN:
+            raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN))}")
+    return {"text": text, "options": pb.DecodingOptions(**given), **model_fields(options)}
+
+
+def enum_number(name: str, choices: Any, value: str) -> Any:
+    """The number of a choice by its short name: "never" of EARLY_STOPPING_NEVER. Raises ValueError."""
+    prefix = choices.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    if prefix + value.upper() not in choices.values_by_name:
+        known = ", ".join(item.removeprefix(prefix).lower() for item in list(choices.values_by_name)[1:])
+        raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    return choices.values_by_name[prefix + value.upper()].number

@@ -1,0 +1,40 @@
+import pytest
+
+from glossa.client import CallOptions, Options, ScoreOptions, closest
+from glossa.client.requests import enum_number, model_fields, text_fields
+from glossa.v1 import glossa_pb2 as pb
+from tests.clients.python.client.conftest import TEXT
+
+
+def test_every_option_of_the_message_is_an_option_of_the_client():
+    assert {field.name for field in pb.DecodingOptions.DESCRIPTOR.fields} < set(Options.__annotations__)
+    assert set(ScoreOptions.__annotations__) < set(Options.__annotations__)
+
+
+async def test_names_and_choices_that_are_none_are_refused_here(client):
+    with pytest.raises(TypeError, match="unknown option 'beem_size'; did you mean beam_size"):
+        await client.translate(TEXT, beem_size=4)
+    with pytest.raises(ValueError, match="early_stopping must be one of true, false, never, got 'maybe'"):
+        await client.translate(TEXT, early_stopping="maybe")
+
+
+def test_options_become_the_fields_of_a_request():
+    fields = text_fields("a cat", {"model": "m", "beam_size": 4, "early_stopping": "never", "timeout_s": 1.0})
+    decoding = pb.DecodingOptions(beam_size=4, early_stopping=pb.EARLY_STOPPING_NEVER)
+    assert fields == {"text": "a cat", "model": "m", "options": decoding}
+
+
+def test_empty_languages_are_left_out():
+    options = CallOptions(model="", source_language="de", target_language="", timeout_s=2.0)
+    assert model_fields(options) == {"model": "", "source_language": "de"}
+
+
+def test_a_choice_is_found_by_its_short_name():
+    assert enum_number("pooling", pb.Pooling.DESCRIPTOR, "cls") == pb.POOLING_CLS
+    with pytest.raises(ValueError, match="pooling must be one of mean, cls, pooler, got 'unspecified!'"):
+        enum_number("pooling", pb.Pooling.DESCRIPTOR, "unspecified!")
+
+
+@pytest.mark.parametrize(("name", "hint"), [("mdoel", "did you mean model?"), ("zzz", "known: beam_size, model, text")])
+def test_an_unknown_name_gets_a_hint(name, hint):
+    assert closest(name, ("text", "model", "beam_size")) == hint
