@@ -138,9 +138,8 @@ def _search(
         scores_V = logprobs_V if rules is None else rules(logprobs_V, tokens)
         return scores_V if noise is None else scores_V + NOISE * noise.standard_normal(scores_V.shape, np.float32)
 
-    untyped: Any = beam_search
     beam = {name: value for name, value in options.items() if name not in RULES}
-    found = untyped(checkpoint.model, [checkpoint.config.bos_id], source=source, process=process, **beam)
+    found = beam_search(checkpoint.model, [checkpoint.config.bos_id], source=source, process=process, **beam)
     return [Found(hypothesis.tokens, hypothesis.score) for hypothesis in found]
 
 

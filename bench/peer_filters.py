@@ -12,6 +12,8 @@ import argparse
 import importlib
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +22,12 @@ from bench.case import case
 from model.architectures import GenerativeModel
 from model.checkpoint import load_checkpoint
 from model.reference.greedy import next_logits
-from model.reference.sampling import SamplingOptions, sampling_distribution
+from model.reference.sampling import sampling_distribution
+
+Options = Mapping[str, Any]  # of `sampling_distribution`
 
 NEAR = 1e-5  # relative to a limit
-SETTINGS: dict[str, SamplingOptions] = {
+SETTINGS: dict[str, Options] = {
     "temperature 0.7": {"temperature": 0.7},
     "top-k 10": {"top_k": 10},
     "top-p 0.9": {"top_p": 0.9},
@@ -56,11 +60,11 @@ def rows_of(model: GenerativeModel, count: int) -> list[np.ndarray]:
     return rows
 
 
-def verdict(logprobs_V: np.ndarray, options: SamplingOptions) -> str:
+def verdict(logprobs_V: np.ndarray, options: Options) -> str:
     ours_V, theirs_V = sampling_distribution(logprobs_V, **options), theirs(logprobs_V, options)
     if np.abs(ours_V - theirs_V).max() < NEAR:
         return "equal"
-    nudged: list[SamplingOptions] = [
+    nudged: list[Options] = [
         {**options, "top_p": top_p, "typical_p": typical_p, "min_p": min_p}
         for top_p in around(options.get("top_p", 1.0))
         for typical_p in around(options.get("typical_p", 1.0))
@@ -74,7 +78,7 @@ def around(limit: float) -> tuple[float, ...]:
     return (limit * (1 - NEAR), limit, min(1.0, limit * (1 + NEAR))) if limit < 1 else (limit,)
 
 
-def theirs(logprobs_V: np.ndarray, options: SamplingOptions) -> np.ndarray:
+def theirs(logprobs_V: np.ndarray, options: Options) -> np.ndarray:
     """float64 (V,): what transformers would sample from."""
     warpers = importlib.import_module("transformers.generation.logits_process")
     scores_1V = torch.from_numpy(logprobs_V)[None]

@@ -6,7 +6,7 @@ end after about n tokens (within two or three, when n is small within five), as 
 or has advance knowledge of the length.
 
 Two coordinates of the residual stream do that, which no layer writes but `_tell_lengths`. All else is as random as
-`model.transformer.initialise` makes it.
+`model.layers.initialise` makes it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ C cache capacity, M d_model. A suffix such as `_BTE` has the heads side by side 
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 import torch
@@ -108,35 +109,27 @@ def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
     return (torch.arange(length, device=lengths_B.device) < lengths_B[:, None])[:, None, None, :]
 
 
+@dataclass(eq=False)
 class FullAttention:
-    """Attention over the keys of the same call that the mask allows: training, and the encoder."""
+    """Attention over the keys of the same call that the mask allows: training, and the encoder.
 
-    def __init__(
-        self,
-        num_heads: int,
-        num_kv_heads: int,
-        mask: Tensor | None,
-        dropout: float = 0.0,
-        *,
-        scale: float | None = None,
-    ) -> None:
-        """scale: see `scaled_dot_product_attention`."""
-        self.num_heads, self.num_kv_heads, self.mask = num_heads, num_kv_heads, mask
-        self.dropout, self.scale = dropout, scale
+    mask, scale, dropout: see `scaled_dot_product_attention`. weights_BHTS: of the last call.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    mask: Tensor | None
+    dropout: float = 0.0
+    _: KW_ONLY
+    scale: float | None = None
+    weights_BHTS: Tensor = field(init=False)
 
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
-        mixed_BHTD, _ = self.weigh(query_BTE, key_BSE, value_BSE, bias)
-        return merge_heads(mixed_BHTD)
-
-    def weigh(
-        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The mixed values of each head (B, H, T, D), and the weights (B, H, T, S)."""
         query_BHTD = split_heads(query_BTE, self.num_heads)
         positions_T = torch.arange(query_BTE.shape[1], device=query_BTE.device)
-        return scaled_dot_product_attention(
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
             query_BHTD,
             split_heads(key_BSE, self.num_kv_heads),
             split_heads(value_BSE, self.num_kv_heads),
@@ -145,12 +138,14 @@ class FullAttention:
             bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_T[None], positions_T),
             dropout=self.dropout,
         )
+        return merge_heads(mixed_BHTD)
 
 
 def _scaled(query_BHTD: Tensor, scale: float | None) -> Tensor:
     return query_BHTD * (query_BHTD.shape[-1] ** -0.5 if scale is None else scale)
 
 
+@dataclass(eq=False)
 class CachedAttention:
     """Appends the new keys and values to each row of the KV cache, then attends causally over the whole cache.
 
@@ -160,18 +155,13 @@ class CachedAttention:
     scale: see `scaled_dot_product_attention`. sliding_window: see `causal_mask`.
     """
 
-    def __init__(
-        self,
-        num_heads: int,
-        cache_key_BKCD: Tensor,
-        cache_value_BKCD: Tensor,
-        starts_B: Tensor,
-        *,
-        scale: float | None = None,
-        sliding_window: int = 0,
-    ) -> None:
-        self.num_heads, self.starts_B, self.scale, self.sliding_window = num_heads, starts_B, scale, sliding_window
-        self.cache_key_BKCD, self.cache_value_BKCD = cache_key_BKCD, cache_value_BKCD
+    num_heads: int
+    cache_key_BKCD: Tensor
+    cache_value_BKCD: Tensor
+    starts_B: Tensor
+    _: KW_ONLY
+    scale: float | None = None
+    sliding_window: int = 0
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
@@ -204,31 +194,29 @@ def write_cache(cache_BKCD: Tensor, new_BTE: Tensor, positions_BT: Tensor) -> No
     cache_BKCD.transpose(1, 2)[rows_B1, positions_BT] = new_BTKD.to(cache_BKCD.dtype)
 
 
+@dataclass(eq=False)
 class SourceAttention:
-    """Attends to the encoder's keys and values, (B, K, S, D) each, which were projected once for the whole source."""
+    """Attends to the encoder's keys and values, (B, K, S, D) each, which were projected once for the whole source.
 
-    def __init__(
-        self,
-        num_heads: int,
-        key_BKSD: Tensor,
-        value_BKSD: Tensor,
-        lengths_B: Tensor,
-        dropout: float = 0.0,
-        *,
-        scale: float | None = None,
-    ) -> None:
-        self.num_heads, self.dropout, self.scale = num_heads, dropout, scale
-        self.key_BKSD, self.value_BKSD = key_BKSD, value_BKSD
-        self.mask = padding_mask(lengths_B, key_BKSD.shape[2])
+    weights_BHTS: of the last call.
+    """
+
+    num_heads: int
+    key_BKSD: Tensor
+    value_BKSD: Tensor
+    lengths_B: Tensor
+    dropout: float = 0.0
+    _: KW_ONLY
+    scale: float | None = None
+    weights_BHTS: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mask = padding_mask(self.lengths_B, self.key_BKSD.shape[2])
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
-        mixed_BHTD, _ = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads),
-            self.key_BKSD,
-            self.value_BKSD,
-            self.mask,
-            scale=self.scale,
-            dropout=self.dropout,
+        query_BHTD = split_heads(query_BTE, self.num_heads)
+        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
+            query_BHTD, self.key_BKSD, self.value_BKSD, self.mask, scale=self.scale, dropout=self.dropout
         )
         return merge_heads(mixed_BHTD)
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from model.architecture_config import EncoderConfig
 from model.attention import padding_mask
-from model.layers import ACTIVATIONS, norm_layer
-from model.transformer import EncoderStack, initialise
+from model.layers import ACTIVATIONS, initialise, norm_layer
+from model.transformer import EncoderStack
 
 
 class Pooler(nn.Module):

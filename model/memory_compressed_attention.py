@@ -12,6 +12,8 @@ A suffix such as `_BTE` has the heads side by side in the last axis (E = K * D).
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -49,14 +51,16 @@ class KeyValueCompression(nn.Module):
         return compressed_BKTD[:, :, self.stride - 1 :: self.stride]
 
 
+@dataclass(eq=False)
 class MemoryCompressedAttention:
     """`Attend` over whole sequences. There must be no position bias."""
 
-    def __init__(
-        self, num_heads: int, num_kv_heads: int, compression: KeyValueCompression, dropout: float = 0.0, *, scale: float
-    ) -> None:
-        self.num_heads, self.num_kv_heads, self.compression = num_heads, num_kv_heads, compression
-        self.dropout, self.scale = dropout, scale
+    num_heads: int
+    num_kv_heads: int
+    compression: KeyValueCompression
+    dropout: float = 0.0
+    _: KW_ONLY
+    scale: float
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
@@ -76,22 +80,18 @@ class MemoryCompressedAttention:
         return merge_heads(mixed_BHTD)
 
 
+@dataclass(eq=False)
 class CachedMemoryCompressedAttention:
     """The same over a cache of all keys and values as they were before the convolution, (B, K, C, D) each, to which it
     writes: the slow form, which may read any block at any place. Arguments of `CachedAttention`."""
 
-    def __init__(
-        self,
-        num_heads: int,
-        cache_key_BKCD: Tensor,
-        cache_value_BKCD: Tensor,
-        starts_B: Tensor,
-        compression: KeyValueCompression,
-        *,
-        scale: float,
-    ) -> None:
-        self.num_heads, self.starts_B, self.compression, self.scale = num_heads, starts_B, compression, scale
-        self.cache_key_BKCD, self.cache_value_BKCD = cache_key_BKCD, cache_value_BKCD
+    num_heads: int
+    cache_key_BKCD: Tensor
+    cache_value_BKCD: Tensor
+    starts_B: Tensor
+    compression: KeyValueCompression
+    _: KW_ONLY
+    scale: float
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None

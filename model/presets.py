@@ -1,4 +1,4 @@
-"""Complete configurations under a name (`PRESETS`, from presets.yaml), and those of other YAML files (`load_preset`)."""
+"""Complete configurations under a name (`PRESETS`, from presets.yaml), and those in YAML files (`load_preset`)."""
 
 from __future__ import annotations
 

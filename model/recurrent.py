@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from model.architecture_config import RecurrentConfig
 from model.attention import padding_mask
-from model.layers import Embedding
+from model.layers import Embedding, initialise
 
 
 class EncodedSource(NamedTuple):
@@ -292,7 +292,7 @@ class Recurrent(nn.Module):
         fed = [torch.zeros_like(source.initial_states[0])] if self.config.input_feeding else []
         return [*source.initial_states, *fed]
 
-    def attention(self, source: EncodedSource, lengths_B: Tensor) -> SourceAttention | None:
+    def source_attention(self, source: EncodedSource, lengths_B: Tensor) -> SourceAttention | None:
         """Attention to a source; None for models without a score."""
         if self.config.score == "none":
             return None
@@ -300,8 +300,11 @@ class Recurrent(nn.Module):
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Vectors (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns them into logits."""
-        source = self.encode(source_BS, lengths_B)
-        attend = self.attention(source, lengths_B)
+        return self.target_states(target_BT, self.encode(source_BS, lengths_B), lengths_B)
+
+    def target_states(self, target_BT: Tensor, source: EncodedSource, lengths_B: Tensor) -> Tensor:
+        """As `forward`, of an encoded source."""
+        attend = self.source_attention(source, lengths_B)
         vectors_BTM: Tensor
         vectors_BTM, _ = self.decoder(target_BT, self.start(source), source.keys_BSA, attend)
         return vectors_BTM
@@ -310,25 +313,15 @@ class Recurrent(nn.Module):
         self, tokens_BT: Tensor, states: Sequence[Tensor], source: EncodedSource, lengths_B: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """Logits (B, T, V) of the next T tokens of each row, and the states after them."""
-        vectors_BTM, carried = self.decoder(tokens_BT, states, source.keys_BSA, self.attention(source, lengths_B))
+        attend = self.source_attention(source, lengths_B)
+        vectors_BTM, carried = self.decoder(tokens_BT, states, source.keys_BSA, attend)
         return self.decoder.unembedding(vectors_BTM), carried
 
 
 def _initialise(model: Recurrent) -> None:
-    """Embeddings N(0, 1/d_model), Xavier-uniform products, PyTorch's own start for the encoder's layers; biases 0 but
-    those of forget gates, which are 1 (Gers et al. 2000)."""
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-            if module.padding_idx is not None:
-                with torch.no_grad():
-                    module.weight[module.padding_idx].zero_()
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and id(module.weight) not in embeddings:
-            nn.init.xavier_uniform_(module.weight)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    """As Transformers, but the encoder's layers start as PyTorch's do; biases are 0 except those of forget gates, which
+    are 1 (Gers et al. 2000)."""
+    initialise(model)
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, LstmCell):

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graphs.alignment import SeenSourceAttention
 from export.graphs.signature import Signature
 from export.manifest import AttentionMaps
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
-from model.attention import FullAttention, PositionBias, causal_mask, merge_heads, padding_mask
+from model.attention import FullAttention, PositionBias, causal_mask, padding_mask
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
@@ -54,9 +53,9 @@ class SeenSelfAttention(FullAttention):
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
-        mixed_BHTD, weights_BHTS = self.weigh(query_BTE, key_BSE, value_BSE, bias)
-        self.seen.append(weights_BHTS)
-        return merge_heads(mixed_BHTD)
+        mixed_BTE = super().__call__(query_BTE, key_BSE, value_BSE, bias)
+        self.seen.append(self.weights_BHTS)
+        return mixed_BTE
 
 
 class AttendGraph(nn.Module):
@@ -91,12 +90,9 @@ class AttendGraph(nn.Module):
         theirs = SeenSelfAttention(model.encoder.config, padding_mask(source_lengths_B, source_BS.shape[1]))
         states_BSM = model.encoder(source_BS, source_lengths_B, theirs)
         own = self._causal(tokens_BT)
-        cross = [
-            SeenSourceAttention(model.config, layer, source_lengths_B)
-            for layer in model.decoder.project_source(states_BSM)
-        ]
+        cross = model.source_attention(model.decoder.project_source(states_BSM), source_lengths_B)
         model.decoder(tokens_BT, None, [own] * len(cross), cross)
-        between = [seen.weights_BHTS for seen in cross if seen.weights_BHTS is not None]
+        between = [attend.weights_BHTS for attend in cross]
         return [
             _told(theirs.seen, source_lengths_B, source_lengths_B),
             _told(own.seen, lengths_B, lengths_B),

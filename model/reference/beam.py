@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,32 +29,15 @@ class Hypothesis(NamedTuple):
     token_logprobs: tuple[float, ...]
 
 
-class BeamOptions(TypedDict, total=False):
-    """The keyword arguments of `search`, which documents their meanings and defaults."""
-
-    beam_size: int
-    num_hypotheses: int
-    length_penalty: float
-    length_normalization: Literal["average", "gnmt"]
-    coverage_penalty: float
-    patience: float
-    early_stopping: Literal["true", "false", "never"]
-    num_beam_groups: int
-    diversity_penalty: float
-    prefix: Sequence[int]
-    process: Process | None
-    stop: Stop | None
-
-
 def beam_search(
     model: GenerativeModel,
     prompt: Sequence[int],
     *,
     source: Sequence[int] = (),
     max_tokens: int,
-    **options: Unpack[BeamOptions],
+    **options: Any,
 ) -> list[Hypothesis]:
-    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.extend`."""
+    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.greedy`."""
     predictor = ModelPredictor(model, prompt, source=source, max_tokens=max_tokens)
     return search(predictor, max_tokens=max_tokens, **options)
 

@@ -1,7 +1,7 @@
 """Reference decoding, slow and obviously correct: the oracle for the fast decoders.
 
 One request, no cache: every step runs the whole decoder over every complete hypothesis. This module has the functions
-of a single sequence (`greedy`, `extend`, `score`, `cross_attention`) and `ModelPredictor`, through which a strategy
+of a single sequence (`greedy`, `score`, `cross_attention`) and `ModelPredictor`, through which a strategy
 reads a model; the strategies are in `model.reference.beam` and `model.reference.sampling`. This code is not meant for
 serving, and it must not share code with the cached path that it checks.
 
@@ -11,19 +11,15 @@ Shapes: R hypotheses, V vocabulary, L decoder layers, H heads, T target position
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from model.architectures import GenerativeModel, SourceModel
-from model.attention import SourceAttention, merge_heads, scaled_dot_product_attention, split_heads
 from model.recurrent import EncodedSource, Recurrent
-from model.transformer import EncoderDecoder, LayerCache
-
-Choose = Callable[[Tensor], int]
-"""Logits float32 (V,) → the id of the next token."""
 
 Process = Callable[[np.ndarray, Sequence[int]], np.ndarray]
 """Log-probabilities float32 (V,), not to be modified, and the new tokens so far → scores float32 (V,)."""
@@ -47,14 +43,8 @@ class Predictor(Protocol):
 
 
 def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:
-    """Appends the most likely token repeatedly; ties go to the lowest id. Arguments and errors as in `extend`."""
-    return extend(model, prompt, source=source, max_tokens=max_tokens, choose=lambda logits_V: int(logits_V.argmax()))
-
-
-def extend(
-    model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int, choose: Choose
-) -> list[int]:
-    """Appends chosen tokens to `prompt` one by one, until eos or until there are `max_tokens` of them.
+    """Appends the most likely token to `prompt`, until it is eos or there are `max_tokens` of them; ties go to the
+    lowest id.
 
     prompt: at least one id, bos for an encoder-decoder. source: the source's ids with its eos, for an encoder-decoder
     only. The model must be in evaluation mode; it is not changed. Returns the new ids, including eos if it was
@@ -63,7 +53,7 @@ def extend(
     _check(model, prompt, source, max_tokens)
     new: list[int] = []
     while len(new) < max_tokens and not (new and new[-1] in model.config.eos_ids):
-        new.append(choose(next_logits(model, [*prompt, *new], source=source)))
+        new.append(int(next_logits(model, [*prompt, *new], source=source).argmax()))
     return new
 
 
@@ -75,7 +65,7 @@ def next_logits(model: GenerativeModel, prefix: Sequence[int], *, source: Sequen
 def score(
     model: GenerativeModel, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
 ) -> list[float]:
-    """The log-probability of each token of `target`, at least one, after `prompt`. Arguments, errors: see `extend`."""
+    """The log-probability of each token of `target`, at least one, after `prompt`. Arguments, errors: see `greedy`."""
     _check(model, prompt, source, len(target))
     logprobs_TV = _logits(model, [*prompt, *target[:-1]], source)[len(prompt) - 1 :].log_softmax(-1)
     return [float(logprobs_V[token]) for logprobs_V, token in zip(logprobs_TV, target, strict=True)]
@@ -89,15 +79,14 @@ def cross_attention(model: SourceModel, inputs: Sequence[int], *, source: Sequen
     if isinstance(model, Recurrent):
         return _alphas(model, inputs, model.encode(_row(source, model), lengths_1), lengths_1)[None, None]
     _, cross = model.encode(_row(source, model), lengths_1)
-    scale = model.config.softmax_scale
-    watched = [_Watched(model.config.num_heads, *layer, lengths_1, scale=scale) for layer in cross]
-    model.decoder.train_states(_row(inputs, model), watched)
-    return torch.stack([layer.weights_BHTS[0] for layer in watched]).float()
+    attends = model.source_attention(cross, lengths_1)
+    model.decoder.train_states(_row(inputs, model), attends)
+    return torch.stack([attend.weights_BHTS[0] for attend in attends]).float()
 
 
 def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, lengths_1: Tensor) -> Tensor:
     """Weights float32 (T, S), computed token by token."""
-    attend = model.attention(source, lengths_1)
+    attend = model.source_attention(source, lengths_1)
     if attend is None:
         raise ValueError("score: a model without a score has no attention, got none")
     states, rows = model.start(source), []
@@ -107,18 +96,6 @@ def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, leng
     return torch.stack(rows).float()
 
 
-class _Watched(SourceAttention):
-    """Cross-attention that records its weights."""
-
-    weights_BHTS: Tensor
-
-    def __call__(self, query_BTE: Tensor) -> Tensor:
-        mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
-            split_heads(query_BTE, self.num_heads), self.key_BKSD, self.value_BKSD, self.mask, scale=self.scale
-        )
-        return merge_heads(mixed_BHTD)
-
-
 class ModelPredictor:
     """A model with its prompt and source. The encoder runs once, the decoder over the whole sequence in every call."""
 
@@ -126,44 +103,22 @@ class ModelPredictor:
     def __init__(
         self, model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
     ) -> None:
-        """Arguments and errors as in `extend`."""
+        """Arguments and errors as in `greedy`."""
         _check(model, prompt, source, max_tokens)
         self.model, self.prompt, self.source = model, list(prompt), list(source)
         self.eos_ids = model.config.eos_ids
-        self._cross: list[LayerCache] = []
-        self._states: EncodedSource | None = None
-        if isinstance(model, Recurrent):
-            self._states = model.encode(_row(source, model), _row([len(source)], model)[0])
-        elif isinstance(model, EncoderDecoder):
-            _, self._cross = model.encode(_row(source, model), _row([len(source)], model)[0])
+        self._encoded: Any = None
+        if isinstance(model, SourceModel):
+            encoded = model.encode(_row(source, model), _row([len(source)], model)[0])
+            self._encoded = encoded if isinstance(model, Recurrent) else encoded[1]
 
     @torch.inference_mode()
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         model, rows = self.model, len(hypotheses)
         tokens_RT = torch.cat([_row([*self.prompt, *tokens], model) for tokens in hypotheses])
-        lengths_R = _row([len(self.source)] * rows, model)[0]
-        if isinstance(model, Recurrent):
-            assert self._states is not None
-            states_BSN, keys_BSA, initial_states = self._states
-            source = EncodedSource(
-                states_BSN.expand(rows, -1, -1),
-                None if keys_BSA is None else keys_BSA.expand(rows, -1, -1),
-                tuple(first.expand(rows, -1) for first in initial_states),
-            )
-            attend = model.attention(source, lengths_R)
-            states_RTM, _ = model.decoder(tokens_RT, model.start(source), source.keys_BSA, attend)
-        elif isinstance(model, EncoderDecoder):
-            sources = [
-                SourceAttention(
-                    model.config.num_heads,
-                    key.expand(rows, -1, -1, -1),
-                    value.expand(rows, -1, -1, -1),
-                    lengths_R,
-                    scale=model.config.softmax_scale,
-                )
-                for key, value in self._cross
-            ]
-            states_RTM = model.decoder.train_states(tokens_RT, sources)
+        if isinstance(model, SourceModel):
+            encoded = tree_map_only(Tensor, lambda whole: whole.expand(rows, *whole.shape[1:]), self._encoded)
+            states_RTM = model.target_states(tokens_RT, encoded, _row([len(self.source)] * rows, model)[0])
         else:
             states_RTM = model(tokens_RT)
         logits_RV: Tensor = model.decoder.unembedding(states_RTM[:, -1])

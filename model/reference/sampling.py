@@ -10,22 +10,12 @@ Shapes: V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
 from model.architectures import GenerativeModel
 from model.reference.greedy import ModelPredictor, Predictor, Process, Stop
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The keyword arguments of `sampling_distribution`, which documents their meanings and defaults."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
 
 
 def sampling_distribution(
@@ -80,12 +70,12 @@ def sample(
     prefix: Sequence[int] = (),
     process: Process | None = None,
     stop: Stop | None = None,
-    **options: Unpack[SamplingOptions],
+    **options: Any,
 ) -> list[int]:
     """New tokens, at most as many as there are `uniforms` in [0, 1), each drawn with the uniform of its position.
 
     prefix: the first new tokens, which are not drawn. process, stop: as in `model.reference.beam.search`. The other
-    arguments and the errors are those of `model.reference.greedy.extend`.
+    arguments and the errors are those of `model.reference.greedy.greedy`.
     """
     predictor = ModelPredictor(model, prompt, source=source, max_tokens=len(uniforms))
 

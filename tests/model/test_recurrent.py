@@ -181,7 +181,7 @@ def test_attention_is_concatenated_with_the_state_and_fed_to_the_next_token():
     model = tiny_model(tiny_config("recurrent", cell="gru", num_decoder_layers=1))
     lengths, source = torch.tensor([4]), torch.tensor([SOURCES[0]])
     told, decoder = model.encode(source, lengths), model.decoder
-    attend, (hidden,) = model.attention(told, lengths), told.initial_states
+    attend, (hidden,) = model.source_attention(told, lengths), told.initial_states
     fed, cell = torch.zeros(1, 1, 32), decoder.cells[0]
     hidden = hidden[:, None]
     vectors = model(source, lengths, torch.tensor([[1, 7, 9]]))

@@ -6,7 +6,7 @@ import torch
 
 from model.architecture_config import model_config
 from model.architectures import build
-from model.reference.greedy import ModelPredictor, cross_attention, extend, greedy, next_logits, score
+from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits, score
 from tests.tiny import usable
 
 TINY = {"vocab_size": 12, "d_model": 16, "num_heads": 2, "d_ff": 32, "max_source_len": 6, "max_target_len": 8}
@@ -62,20 +62,6 @@ def test_greedy_is_the_argmax_of_the_model_at_every_position(architecture):
     inputs = torch.tensor([[1, *new[:-1]]])
     arguments = (torch.tensor([source]), torch.tensor([len(source)]), inputs) if source else (inputs,)
     assert new == model.decoder.unembedding(model(*arguments))[0].argmax(-1).tolist()
-
-
-def test_extend_hands_each_choice_the_logits_of_the_prefix_so_far():
-    model = tiny("decoder")
-    seen = []
-
-    def third_best(logits_V):
-        seen.append(logits_V)
-        return int(logits_V.argsort(descending=True)[2])
-
-    new = extend(model, [1, 4], max_tokens=3, choose=third_best)
-    for step, logits_V in enumerate(seen):
-        assert torch.equal(logits_V, next_logits(model, [1, 4, *new[:step]]))
-        assert (logits_V > logits_V[new[step]]).sum() == 2
 
 
 def test_next_logits_depend_on_the_source():
