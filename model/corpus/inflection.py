@@ -6,8 +6,9 @@ Perfekt, modal with infinitive). `model.corpus.phrases` and `model.corpus.corpus
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb, read_table
 
@@ -30,6 +31,11 @@ class Phrase(NamedTuple):
     en: str
     de: str
     combinations: tuple[tuple[str, str], ...] = ()
+
+
+def combinations_of(parts: Iterable[Any]) -> tuple[tuple[str, str], ...]:
+    """Those of all parts that have any."""
+    return tuple(pair for part in parts for pair in getattr(part, "combinations", ()))
 
 
 @dataclass(frozen=True)
@@ -132,18 +138,9 @@ class Tense:
 
 
 NOW, SIMPLE, PERFECT = Tense("now"), Tense("habit"), Tense("perfect")
-HABITS = tuple(
-    Tense("habit", (en, en), (de, de))
-    for en, de in (("often", "oft"), ("always", "immer"), ("never", "nie"), ("sometimes", "manchmal"))
-)
+HABITS = tuple(Tense("habit", (en, en), (de, de)) for en, de in _TABLES["habits"])
 AUXILIARIES = tuple(  # these can open a question in English
-    Tense("modal", (en, en), de)
-    for en, de in (
-        ("can", ("kann", "können")),
-        ("must", ("muss", "müssen")),
-        ("should", ("sollte", "sollten")),
-        ("will", ("wird", "werden")),
-    )
+    Tense("modal", (en, en), (singular, plural)) for en, singular, plural in _TABLES["auxiliaries"]
 )
 WANT = Tense("modal", ("wants to", "want to"), ("will", "wollen"))
 

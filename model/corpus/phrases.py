@@ -6,9 +6,9 @@ and its noun, or of a verb and its place), otherwise phrases without any. Rules 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from model.corpus import inflection, lexicon
 from model.corpus.grammar import Choice, Join, Rule, Value, one_of, weighted
@@ -17,6 +17,7 @@ from model.corpus.inflection import (
     Phrase,
     Tense,
     VerbGroup,
+    combinations_of,
     conjugate,
     join_words,
     noun_phrase,
@@ -25,9 +26,11 @@ from model.corpus.inflection import (
 )
 from model.corpus.lexicon import Adjective, Case, Noun, Place, Preposition, Verb
 
+T = TypeVar("T")
 Kind = Literal["person", "animal", "lying", "standing"]
 Use = Literal["statement", "clause", "question", "asking", "meanwhile", "now", "tomorrow", "habit", "wish"]
 
+Part = Rule[Any] | Callable[..., Rule[Any]]  # of a phrase: a rule, or a function that makes one from `novel`
 Position = Literal["opening", "inside", "object", "new"]  # first in a sentence, later, an object, not yet known
 
 THINGS = lexicon.LYING_THINGS + lexicon.STANDING_THINGS
@@ -54,6 +57,16 @@ def spread(novel: bool, parts: int) -> list[tuple[bool, ...]]:
     if not novel:
         return [(False,) * parts]
     return [tuple(index == chosen for index in range(parts)) for chosen in range(parts)]
+
+
+def joins(novel: bool, function: Callable[..., T], *parts: Part) -> list[Rule[T]]:
+    """The function of the parts, once for each way to spread the held-out combination over those that can have it."""
+    rules: list[Rule[T]] = []
+    for marks in spread(novel, sum(not isinstance(part, Rule) for part in parts)):
+        remaining = iter(marks)
+        chosen = [part if isinstance(part, Rule) else part(novel=next(remaining)) for part in parts]
+        rules.append(Join(function, *chosen))
+    return rules
 
 
 @cache
@@ -138,17 +151,20 @@ def objects(nouns: Sequence[Noun], case: Case, owner: Determiner | None, novel: 
     return Choice(numbers, [2, 1])
 
 
+def together(*parts: Phrase | Preposition) -> Phrase:
+    """The parts one after another in both languages."""
+    en, de = join_words(*(part.en for part in parts)), join_words(*(part.de for part in parts))
+    return Phrase(en, de, combinations_of(parts))
+
+
 @cache
 def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
     """ "in a red coat", "with green hats"."""
 
-    def put_on(preposition: Preposition, garment: Phrase) -> Phrase:
-        return Phrase(f"{preposition.en} {garment.en}", f"{preposition.de} {garment.de}", garment.combinations)
-
     def worn(preposition: Preposition, nouns: Sequence[Noun]) -> Rule[Phrase]:
         article = Value(inflection.NO_ARTICLE if plural else inflection.A)
         garment = nominal(nouns, article, plural=plural, case="dat", novel=novel, without=0)
-        return Join(put_on, Value(preposition), garment)
+        return Join(together, Value(preposition), garment)
 
     return Choice(
         [worn(lexicon.PREPOSITIONS["in"], lexicon.GARMENTS), worn(lexicon.PREPOSITIONS["with"], lexicon.ACCESSORIES)],
@@ -225,65 +241,45 @@ class Predicate(NamedTuple):
     verb: VerbGroup
     complement: Phrase
 
+    @property
+    def combinations(self) -> tuple[tuple[str, str], ...]:
+        return self.complement.combinations
 
-def _tenses() -> dict[Use, Rule[Tense]]:
-    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
-    auxiliaries, modals = one_of(inflection.AUXILIARIES), one_of((*inflection.AUXILIARIES, inflection.WANT))
+
+_NOW, _PERFECT, _HABITS = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
+_AUXILIARIES, _MODALS = one_of(inflection.AUXILIARIES), one_of((*inflection.AUXILIARIES, inflection.WANT))
+
+
+def _tenses(*modals: tuple[Rule[Tense], int]) -> dict[Use, Rule[Tense]]:
     return {
-        "statement": weighted([(now, 4), (habits, 2), (perfect, 2), (modals, 2)]),
-        "clause": weighted([(now, 4), (perfect, 2), (modals, 2)]),
-        "meanwhile": now,
-        "now": weighted([(now, 4), (modals, 2)]),
-        "tomorrow": modals,
-        "habit": Value(inflection.SIMPLE),
-        "wish": Value(inflection.WANT),
-        "question": weighted([(perfect, 1), (auxiliaries, 1)]),
-        "asking": weighted([(now, 4), (perfect, 2), (auxiliaries, 2)]),
-    }
-
-
-def _stative_tenses() -> dict[Use, Rule[Tense]]:
-    """For verbs like "need": no modal, and no question, which would take "do"."""
-    now, perfect, habits = Value(inflection.NOW), Value(inflection.PERFECT), one_of(inflection.HABITS)
-    return {
-        "statement": weighted([(now, 4), (habits, 2), (perfect, 2)]),
-        "clause": weighted([(now, 4), (perfect, 2)]),
-        "meanwhile": now,
-        "now": now,
+        "statement": weighted([(_NOW, 4), (_HABITS, 2), (_PERFECT, 2), *modals]),
+        "clause": weighted([(_NOW, 4), (_PERFECT, 2), *modals]),
+        "meanwhile": _NOW,
+        "now": weighted([(_NOW, 4), *modals]) if modals else _NOW,
         "habit": Value(inflection.SIMPLE),
     }
 
 
-_TENSES = {False: _tenses(), True: _stative_tenses()}  # by: is the verb stative?
-
-
-def _phrases(*parts: Phrase) -> Phrase:
-    return Phrase(
-        join_words(*[part.en for part in parts]),
-        join_words(*[part.de for part in parts]),
-        tuple(pair for part in parts for pair in part.combinations),
-    )
+_STATIVE_TENSES = _tenses()  # of verbs like "need": no modal, and no question, which would take "do"
+_TENSES: dict[Use, Rule[Tense]] = {
+    **_tenses((_MODALS, 2)),
+    "tomorrow": _MODALS,
+    "wish": Value(inflection.WANT),
+    "question": weighted([(_PERFECT, 1), (_AUXILIARIES, 1)]),
+    "asking": weighted([(_NOW, 4), (_PERFECT, 2), (_AUXILIARIES, 2)]),
+}
 
 
 def _with_place(verb: Verb, owner: Determiner | None, novel: bool) -> Rule[Phrase]:
     """ "a red apple in the park"."""
-    return Choice(
-        [
-            Join(_phrases, objects(THINGS, "acc", owner, first), somewhere(verb.en, second))
-            for first, second in spread(novel, 2)
-        ]
-    )
+    return Choice(joins(novel, together, partial(objects, THINGS, "acc", owner), partial(somewhere, verb.en)))
 
 
 @cache
 def _gift(owner: Determiner | None, novel: bool) -> Rule[Phrase]:
     """ "the boy a red apple": dative before accusative."""
-    return Choice(
-        [
-            Join(_phrases, objects(lexicon.PEOPLE, "dat", None, first), objects(THINGS, "acc", owner, second))
-            for first, second in spread(novel, 2)
-        ]
-    )
+    people, things = partial(objects, lexicon.PEOPLE, "dat", None), partial(objects, THINGS, "acc", owner)
+    return Choice(joins(novel, together, people, things))
 
 
 Complements = Sequence[tuple[Verb, Rule[Phrase]]]
@@ -319,8 +315,9 @@ def predicate(
     for complements, weight in _complements(kind, owner, brief=brief, novel=novel):
         options: list[Rule[Predicate]] = []
         for verb, complement in complements:
-            if use in _TENSES[verb.stative]:
-                used = _TENSES[verb.stative][use] if kind in ("person", "animal") else Value(inflection.NOW)
+            tenses = _STATIVE_TENSES if verb.stative else _TENSES
+            if use in tenses:
+                used = tenses[use] if kind in ("person", "animal") else _NOW
                 group = Join(lambda tense, verb=verb: conjugate(verb, tense, plural=plural), used)
                 options.append(Join(Predicate, group, complement))
         groups.append((Choice(options), weight))
