@@ -168,15 +168,15 @@ LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
 CALL = CallInfo("r", 9.0)
 
 
-async def decoding_request(model, text, *, languages=NO_LANGUAGES, **options):
+def decoding_request(model, text, *, languages=NO_LANGUAGES, **options):
     """The request to translate or continue a text."""
-    return await RequestBuilder(model, LIMITS).decoding(CALL, text, DecodingOptions(**options), languages)
+    return RequestBuilder(model, LIMITS, CALL).decoding(text, DecodingOptions(**options), languages)
 
 
-async def scoring_request(model, text, target, *, omit_eos=False, **options):
+def scoring_request(model, text, target, *, omit_eos=False, **options):
     """The request to score a target."""
-    builder = RequestBuilder(model, LIMITS)
-    return await builder.scoring(CALL, text, target, DecodingOptions(**options), omit_eos=omit_eos)
+    builder = RequestBuilder(model, LIMITS, CALL)
+    return builder.scoring(text, target, DecodingOptions(**options), omit_eos=omit_eos)
 
 
 def settings(**changes):

@@ -1,26 +1,26 @@
-"""Texts and options of a client → a `Request` that fits one model, every field checked.
+"""Texts, options and selections of a client → a `Request` that fits one model, every field checked.
 
 Checks come in the order of their cost: text limits, options alone, the model's capabilities, then what needs tokens.
-Attention requests are built in `attention_builder`; nothing here knows gRPC or engines.
+Nothing here knows gRPC or engines.
 """
 
 from __future__ import annotations
 
-import asyncio
+import bisect
 import dataclasses
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
-from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES, LanguagePair, PromptEncoder
+from service.attention_request import AttentionChoice, Lengths
+from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder
 from service.edge.request_limits import (
     TextLimits,
-    check_bytes,
+    attention_excess,
     check_capabilities,
     check_response_size,
-    check_stop,
-    check_text,
 )
 from service.edge.served_model import ServedModel
 from service.encoder_request import EncoderRequest, Pooling
@@ -32,8 +32,6 @@ from service.request import Request
 MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
 MAX_MASK_CANDIDATES = 100  # per mask
 
-_Built = TypeVar("_Built")
-
 
 class CallInfo(NamedTuple):
     """The call that a request belongs to."""
@@ -42,41 +40,43 @@ class CallInfo(NamedTuple):
     deadline_s: float  # on the clock of time.monotonic()
 
 
-async def build_off_loop(build: Callable[[], _Built], *, is_quick: bool) -> _Built:
-    """`build()`, in a thread unless it is quick enough for the event loop."""
-    return build() if is_quick else await asyncio.to_thread(build)
-
-
 class RequestBuilder:
-    """Builds the requests of one model. Every method raises InvalidRequest and Unsupported."""
+    """Builds the request of one call to one model. Every method raises InvalidRequest and Unsupported, and takes
+    milliseconds for a long text."""
 
-    def __init__(self, model: ServedModel, limits: TextLimits) -> None:
+    def __init__(self, model: ServedModel, limits: TextLimits, call: CallInfo) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
+        self._request = partial(Request, request_id=call.request_id, deadline_s=call.deadline_s)
 
-    async def decoding(
-        self,
-        call: CallInfo,
-        text: str,
-        options: DecodingOptions,
-        languages: LanguagePair = NO_LANGUAGES,
-        *,
-        is_streamed: bool = True,
+    def decoding(
+        self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True
     ) -> Request:
         """A request to translate or continue a text."""
-        check_bytes(options.prefix, self._limits, "options.prefix")  # before `check`, which looks for bad words in it
-        check_stop(options.stop, self._limits)
+        self._limits.check_bytes(options.prefix, "options.prefix")  # before `check`, which looks for bad words in it
+        self._limits.check_stop(options.stop)
         check(options)
-        check_text(text, self._limits)
+        self._limits.check_text(text)
         check_capabilities(self._model, options)
-        is_short = len(text) + len(options.prefix) <= INLINE_BYTES
-        return await build_off_loop(
-            lambda: self._decoding(call, text, options, languages, is_streamed),
-            is_quick=is_short and not options.use_shortlist,
+        source, prompt = self._prompts.source_and_prompt(text, languages)
+        max_tokens = self._max_tokens(options, source, prompt)
+        prefix = self._prefix(options, max_tokens)
+        check_response_size(self._model, options, max_tokens, len(source))
+        return self._request(
+            source=source,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            stop=options.stop,
+            options=options,
+            prefix=() if options.prefix_bias else prefix,
+            preferred_prefix=prefix if options.prefix_bias else (),
+            continued_text="" if self._model.has_source else text,
+            shortlist=self._shortlist(options, source, prefix),
+            seed=_seed(options),
+            is_streamed=is_streamed,
         )
 
-    async def scoring(
+    def scoring(
         self,
-        call: CallInfo,
         text: str,
         target: str | Sequence[int],
         options: DecodingOptions,
@@ -87,35 +87,35 @@ class RequestBuilder:
         """A request to score a target, given as text or as token ids. omit_eos: a text gets no end token."""
         check_scoring(options)
         if self._model.has_source or text:
-            check_text(text, self._limits)
+            self._limits.check_text(text)
         if isinstance(target, str):
-            check_text(target, self._limits, "target")
+            self._limits.check_text(target, "target")
         elif omit_eos:
             raise InvalidRequest("omit_eos", "must be false with target_tokens, which are scored exactly as given")
         options = dataclasses.replace(options, token_logprobs=True)
         check_capabilities(self._model, options)
-        return await build_off_loop(
-            lambda: self._scoring(call, text, target, options, languages, omit_eos),
-            is_quick=len(text) + len(target) <= INLINE_BYTES,
+        source, prompt = self._prompts.source_and_prompt(text, languages)
+        tokens = self._prompts.target(target, prompt, omit_eos=omit_eos)
+        check_response_size(self._model, options, len(tokens), len(source))
+        return self._request(
+            source=source, prompt=prompt, max_tokens=len(tokens), options=options, prefix=tokens, is_streamed=False
         )
 
-    async def embedding(
-        self, call: CallInfo, text: str, pooling: Pooling = "mean", languages: LanguagePair = NO_LANGUAGES
-    ) -> Request:
+    def embedding(self, text: str, pooling: Pooling = "mean", languages: LanguagePair = NO_LANGUAGES) -> Request:
         """A request for the embedding of a text."""
         if pooling == "pooler" and not (self._model.encoding and self._model.encoding.has_pooler):
             raise Unsupported(f"model {self._model.name!r} has no pooler; use pooling mean or cls")
-        return await self._encoding(call, text, EncoderRequest(pooling=pooling), languages)
+        return self._encoding(text, EncoderRequest(pooling=pooling), languages)
 
-    async def mask_filling(self, call: CallInfo, text: str, top_k: int) -> Request:
+    def mask_filling(self, text: str, top_k: int) -> Request:
         """A request for the `top_k` most likely tokens of each mask of a text."""
         if not self._model.mask_token:
             raise Unsupported(f"model {self._model.name!r} fills no masks; name a model with a masked-language head")
         if not 1 <= top_k <= MAX_MASK_CANDIDATES:
             raise InvalidRequest("top_k", f"must be 1..{MAX_MASK_CANDIDATES}, got {top_k}")
-        return await self._encoding(call, text, EncoderRequest(top_k=top_k), NO_LANGUAGES)
+        return self._encoding(text, EncoderRequest(top_k=top_k))
 
-    async def classification(self, call: CallInfo, text: str, *, token_weights: bool) -> Request:
+    def classification(self, text: str, *, token_weights: bool) -> Request:
         """A request for the label probabilities of a text."""
         encoding = self._model.encoding
         if not (encoding and encoding.labels):
@@ -124,32 +124,72 @@ class RequestBuilder:
             raise Unsupported(
                 f"model {self._model.name!r} has no token weights: it does not classify by attention pooling"
             )
-        return await self._encoding(call, text, EncoderRequest(labels=True, token_weights=token_weights), NO_LANGUAGES)
+        return self._encoding(text, EncoderRequest(labels=True, token_weights=token_weights))
 
-    async def _encoding(
-        self, call: CallInfo, text: str, encoder_request: EncoderRequest, languages: LanguagePair
-    ) -> Request:
-        check_text(text, self._limits)
-        ids = self._prompts.language_ids(languages, has_target=False)
-        return await build_off_loop(
-            lambda: self._encode(call, text, encoder_request, ids), is_quick=len(text) <= INLINE_BYTES
+    def attention(
+        self,
+        text: str,
+        target: str | Sequence[int] | None,
+        choice: AttentionChoice,
+        languages: LanguagePair = NO_LANGUAGES,
+        *,
+        text_only: bool = False,
+        max_tokens: int = 0,
+    ) -> tuple[Request, AttentionChoice]:
+        """A request for the attention of one pass, and its selection with all kinds named. Opens the attention graph,
+        which may take seconds.
+
+        target: the target to attend, as text or token ids; None: the model generates one first, unless text_only.
+        max_tokens: of a generated target; 0: as many as the model and the response have room for.
+        """
+        self._limits.check_text(text)
+        if isinstance(target, str):
+            self._limits.check_text(target, "target")
+        model, prompts, maps = self._model, self._prompts, self._model.manifest.attention_maps
+        if not maps:
+            raise Unsupported(f"model {model.name!r} has no attention outputs; export it with --attention")
+        if target is not None and text_only:
+            raise InvalidRequest("text_only", "must be false with a target")
+        if max_tokens and (target is not None or text_only):
+            raise InvalidRequest("max_tokens", f"must be 0 unless the model generates the target, got {max_tokens}")
+        choice = choice.checked(maps, text_only=text_only)
+        forced: tuple[int, ...] = ()  # what the decoder reads; () where it generates the target first
+        new_tokens = 1
+        if choice.kinds == ("encoder",):
+            source = prompts.source(text, prompts.language_ids(languages, has_target=False))
+            prompt = forced = model.decoder_start
+            lengths = Lengths(len(source), 0)
+        else:
+            source, prompt = prompts.source_and_prompt(text, languages)
+            if text_only or target is not None:
+                forced = (*prompt, *prompts.target(target, prompt)[:-1]) if target is not None else prompt
+            else:
+                new_tokens = self._max_attended_tokens(choice, len(source), len(prompt), max_tokens)
+            lengths = Lengths(len(source), len(forced) or len(prompt) + new_tokens - 1)
+        if problem := attention_excess(maps, choice, lengths):
+            raise InvalidRequest("text", problem)
+        if model.open_attention is not None:
+            model.open_attention()
+        request = self._request(
+            source=source,
+            prompt=forced[:1] or prompt,
+            max_tokens=new_tokens if prompt else 0,
+            encoder_request=None if prompt else EncoderRequest(pooling="cls"),  # without a decoder: one encoder pass
+            is_streamed=False,
+            attention_kinds=choice.kinds,
+            forced_target=forced,
         )
+        return request, choice
 
-    def _encode(
-        self, call: CallInfo, text: str, encoder_request: EncoderRequest, language_ids: Mapping[str, int]
-    ) -> Request:
+    def _encoding(self, text: str, encoder_request: EncoderRequest, languages: LanguagePair = NO_LANGUAGES) -> Request:
+        self._limits.check_text(text)
+        language_ids = self._prompts.language_ids(languages, has_target=False)
         source = self._prompts.source(text, language_ids, has_masks=encoder_request.top_k > 0)
         if encoder_request.top_k:
             encoder_request = dataclasses.replace(encoder_request, mask_positions=self._mask_positions(source))
         prompt = self._model.decoder_start
-        return Request(
-            request_id=call.request_id,
-            source=source,
-            prompt=prompt,
-            max_tokens=len(prompt),
-            deadline_s=call.deadline_s,
-            encoder_request=encoder_request,
-            is_streamed=False,
+        return self._request(
+            source=source, prompt=prompt, max_tokens=len(prompt), encoder_request=encoder_request, is_streamed=False
         )
 
     def _mask_positions(self, source: Sequence[int]) -> tuple[int, ...]:
@@ -161,30 +201,6 @@ class RequestBuilder:
             )
         return positions
 
-    def _decoding(
-        self, call: CallInfo, text: str, options: DecodingOptions, languages: LanguagePair, is_streamed: bool
-    ) -> Request:
-        model = self._model
-        source, prompt = self._prompts.source_and_prompt(text, languages)
-        max_tokens = self._max_tokens(options, source, prompt)
-        prefix = self._prefix(options, max_tokens)
-        check_response_size(model, options, max_tokens, len(source))
-        return Request(
-            request_id=call.request_id,
-            source=source,
-            prompt=prompt,
-            max_tokens=max_tokens,
-            stop=options.stop,
-            deadline_s=call.deadline_s,
-            options=options,
-            prefix=() if options.prefix_bias else prefix,
-            preferred_prefix=prefix if options.prefix_bias else (),
-            continued_text="" if model.has_source else text,
-            shortlist=self._shortlist(options, source, prefix),
-            seed=_seed(options),
-            is_streamed=is_streamed,
-        )
-
     def _shortlist(self, options: DecodingOptions, source: Sequence[int], prefix: Sequence[int]) -> tuple[int, ...]:
         """The tokens that may be chosen; () for all. Prefix and end tokens are always among them."""
         if not options.use_shortlist or self._model.shortlist is None:
@@ -195,7 +211,7 @@ class RequestBuilder:
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:
         """The bound of new tokens, from max_tokens, max_length_ratio and the model."""
         limit = self._model.max_new_tokens(len(prompt))
-        if not 0 <= options.max_tokens <= limit:
+        if options.max_tokens > limit:
             beside = "" if source else f" after a prompt of {len(prompt)} tokens"
             raise InvalidRequest(
                 "options.max_tokens",
@@ -209,45 +225,30 @@ class RequestBuilder:
             raise InvalidRequest("options.min_tokens", f"must be 0..{limit} here, got {options.min_tokens}")
         return limit
 
+    def _max_attended_tokens(self, choice: AttentionChoice, source: int, prompt: int, max_tokens: int) -> int:
+        """The length of a generated target: the requested one, else the longest one whose attention can be returned, at
+        least 1."""
+        limit, maps = self._model.max_new_tokens(prompt), self._model.manifest.attention_maps
+        if not 0 <= max_tokens <= limit:
+            raise InvalidRequest("max_tokens", f"must be 0..{limit} here, got {max_tokens}")
+
+        def is_too_long(count: int) -> bool:
+            return bool(attention_excess(maps, choice, Lengths(source, prompt + count - 1)))
+
+        return max_tokens or max(1, bisect.bisect(range(1, limit + 1), False, key=is_too_long))
+
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens
         if options.prefix:
             name = "options.prefix"
             prefix = tuple(self._prompts.encode(options.prefix, "options.prefix", is_target=True))
-        bound = options.length_limit(max_tokens)
-        if len(prefix) > max_tokens:
-            raise InvalidRequest(name, f"must be at most {max_tokens} tokens, the limit by {bound}, got {len(prefix)}")
         count = max(options.num_hypotheses, options.num_sequences)
+        bound = f"{max_tokens} tokens, the limit by {options.length_limit(max_tokens)}, got {len(prefix)}"
+        if len(prefix) > max_tokens:
+            raise InvalidRequest(name, f"must be at most {bound}")
         if count > 1 and len(prefix) == max_tokens and not options.prefix_bias:
-            raise InvalidRequest(
-                name,
-                f"must be fewer than {max_tokens} tokens, the limit by {bound}, got {len(prefix)}: "
-                f"all {count} hypotheses would be the same",
-            )
+            raise InvalidRequest(name, f"must be fewer than {bound}: all {count} hypotheses would be the same")
         return prefix
-
-    def _scoring(
-        self,
-        call: CallInfo,
-        text: str,
-        target: str | Sequence[int],
-        options: DecodingOptions,
-        languages: LanguagePair,
-        omit_eos: bool,
-    ) -> Request:
-        source, prompt = self._prompts.source_and_prompt(text, languages)
-        tokens = self._prompts.target(target, prompt, omit_eos=omit_eos)
-        check_response_size(self._model, options, len(tokens), len(source))
-        return Request(
-            request_id=call.request_id,
-            source=source,
-            prompt=prompt,
-            max_tokens=len(tokens),
-            deadline_s=call.deadline_s,
-            options=options,
-            prefix=tokens,
-            is_streamed=False,
-        )
 
 
 def _seed(options: DecodingOptions) -> int:

@@ -1,7 +1,7 @@
 """Checks of a request against the server's limits and one model's capabilities, before any work is done.
 
-Checks of options alone are in `service.options`. No check depends on how busy the server is: admission belongs to the
-engine pool. Every check raises InvalidRequest with the field's name, or Unsupported for what the bundle lacks.
+Checks of options alone are in `service.option_checks`. No check depends on how busy the server is: admission belongs to
+the engine pool. Every check raises InvalidRequest with the field's name, or Unsupported for what the bundle lacks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from export.manifest import Manifest
+from export.manifest import AttentionMaps, Manifest
 from service.attention_request import AttentionChoice, Lengths, computed_bytes
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest, Unsupported
@@ -29,37 +29,32 @@ class TextLimits:
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
 
+    def check_bytes(self, text: str, field: str) -> None:
+        """Rejects a text of too many bytes."""
+        size = len(text.encode())
+        if size > self.max_text_bytes:
+            raise InvalidRequest(field, f"must be at most {self.max_text_bytes} bytes, got {size}; shorten or split it")
+
+    def check_text(self, text: str, field: str = "text") -> None:
+        """Rejects a text of too many bytes, and a blank one."""
+        self.check_bytes(text, field)
+        if not text.strip():
+            raise InvalidRequest(field, "must not be empty or blank")
+
+    def check_stop(self, stop: Sequence[str]) -> None:
+        """Rejects too many stop strings, too long ones, and empty ones."""
+        if len(stop) > self.max_stop_strings:
+            raise InvalidRequest("options.stop", f"must be at most {self.max_stop_strings} strings, got {len(stop)}")
+        for index, text in enumerate(stop):
+            if not 1 <= (size := len(text.encode())) <= self.max_stop_bytes:
+                raise InvalidRequest(f"options.stop[{index}]", f"must be 1..{self.max_stop_bytes} bytes, got {size}")
+
 
 class ResponseSize(NamedTuple):
     """Bytes that the hypotheses of a request may need."""
 
     message: int
     attention: int  # weights of all layers and heads, from which an alignment is computed
-
-
-def check_bytes(text: str, limits: TextLimits, field: str) -> None:
-    """Rejects a text of too many bytes."""
-    size = len(text.encode())
-    if size > limits.max_text_bytes:
-        raise InvalidRequest(field, f"must be at most {limits.max_text_bytes} bytes, got {size}; shorten or split it")
-
-
-def check_text(text: str, limits: TextLimits, field: str = "text") -> None:
-    """Rejects a text of too many bytes, and a blank one."""
-    check_bytes(text, limits, field)
-    if not text.strip():
-        raise InvalidRequest(field, "must not be empty or blank")
-
-
-def check_stop(stop: Sequence[str], limits: TextLimits) -> None:
-    """Rejects too many stop strings, too long ones, and empty ones."""
-    if len(stop) > limits.max_stop_strings:
-        raise InvalidRequest("options.stop", f"must be at most {limits.max_stop_strings} strings, got {len(stop)}")
-    for index, text in enumerate(stop):
-        if not 1 <= len(text.encode()) <= limits.max_stop_bytes:
-            raise InvalidRequest(
-                f"options.stop[{index}]", f"must be 1..{limits.max_stop_bytes} bytes, got {len(text.encode())}"
-            )
 
 
 def check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None:
@@ -146,25 +141,16 @@ def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens
         )
 
 
-def fits_attention(model: ServedModel, choice: AttentionChoice, lengths: Lengths) -> bool:
-    """Whether `check_attention_size` accepts the attention of a pass over so many tokens."""
-    maps = model.manifest.attention_maps
-    fits_message = choice.response_bytes(maps, lengths) <= MAX_RESPONSE_BYTES
-    return fits_message and computed_bytes(maps, lengths) <= MAX_ATTENTION_BYTES
-
-
-def check_attention_size(model: ServedModel, choice: AttentionChoice, lengths: Lengths) -> None:
-    """Rejects attention that clients would not accept in a message, or that would take too much memory."""
-    maps = model.manifest.attention_maps
+def attention_excess(maps: Sequence[AttentionMaps], choice: AttentionChoice, lengths: Lengths) -> str:
+    """Why clients would not accept the attention of a pass, or why it would take too much memory; empty if it fits."""
     if (size := choice.response_bytes(maps, lengths)) > MAX_RESPONSE_BYTES:
-        raise InvalidRequest(
-            "text",
+        return (
             f"must give at most {MAX_RESPONSE_BYTES} bytes of attention, this would be {size}; ask for fewer "
-            "kinds, layers or heads, for mean_heads or mean_layers, or send less text",
+            "kinds, layers or heads, for mean_heads or mean_layers, or send less text"
         )
     if (size := computed_bytes(maps, lengths)) > MAX_ATTENTION_BYTES:
-        raise InvalidRequest(
-            "text",
+        return (
             f"must need at most {MAX_ATTENTION_BYTES} bytes of attention to be computed, however little of it is "
-            f"returned; this would be {size}; send less text",
+            f"returned; this would be {size}; send less text"
         )
+    return ""

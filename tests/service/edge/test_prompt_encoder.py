@@ -23,30 +23,30 @@ FRAMED = dataclasses.replace(
 BARE = dataclasses.replace(GENERATION, manifest=manifest("generation", template=SpecialTokenTemplate()))
 
 
-async def test_a_translation_has_an_end_token_in_its_source_and_starts_from_bos():
-    request = await decoding_request(TRANSLATION, "a black cat")
+def test_a_translation_has_an_end_token_in_its_source_and_starts_from_bos():
+    request = decoding_request(TRANSLATION, "a black cat")
     tokens = TRANSLATION.tokenizer.encode("a black cat")
     assert (request.source, request.prompt) == ((*tokens, 2), (1,))
     assert (request.request_id, request.deadline_s, request.stop) == ("r", 9.0, ())
 
 
-async def test_a_generation_prompt_follows_bos():
-    request = await decoding_request(GENERATION, "a black")
+def test_a_generation_prompt_follows_bos():
+    request = decoding_request(GENERATION, "a black")
     tokens = GENERATION.tokenizer.encode("a black")
     assert (request.source, request.prompt) == ((), (1, *tokens))
 
 
-async def test_special_tokens_include_the_languages_of_the_request():
+def test_special_tokens_include_the_languages_of_the_request():
     tokens = FRAMED.tokenizer.encode("a black cat")
     languages = LanguagePair("eng_Latn", "deu_Latn")
-    request = await decoding_request(FRAMED, "a black cat", languages=languages)
+    request = decoding_request(FRAMED, "a black cat", languages=languages)
     assert (request.source, request.prompt) == ((5, *tokens, 2), (2, 4))
     assert request.max_tokens == FRAMED.max_tokens == 15  # of 16 positions one more is given
-    embedded = await RequestBuilder(FRAMED, LIMITS).embedding(CALL, "a black cat", languages=LanguagePair("deu_Latn"))
+    embedded = RequestBuilder(FRAMED, LIMITS, CALL).embedding("a black cat", languages=LanguagePair("deu_Latn"))
     assert (embedded.source, len(embedded.prompt)) == ((4, *tokens, 2), 1)
-    assert (await decoding_request(FRAMED, "cat " * 6, languages=languages)).source
+    assert decoding_request(FRAMED, "cat " * 6, languages=languages).source
     with pytest.raises(InvalidRequest, match="text: must be at most 8 tokens, got 9"):
-        await decoding_request(FRAMED, "cat " * 7, languages=languages)
+        decoding_request(FRAMED, "cat " * 7, languages=languages)
 
 
 @pytest.mark.parametrize(
@@ -58,56 +58,56 @@ async def test_special_tokens_include_the_languages_of_the_request():
         (LanguagePair("???", "deu_Latn"), r"source_language: unknown code '\?\?\?'; must be one of deu_Latn, eng_Latn"),
     ],
 )
-async def test_languages_must_be_those_of_the_model(languages, problem):
+def test_languages_must_be_those_of_the_model(languages, problem):
     with pytest.raises(InvalidRequest, match=problem):
-        await decoding_request(FRAMED, "cat", languages=languages)
+        decoding_request(FRAMED, "cat", languages=languages)
 
 
-async def test_languages_that_the_model_does_not_read_are_rejected():
+def test_languages_that_the_model_does_not_read_are_rejected():
     with pytest.raises(InvalidRequest, match="source_language: must be left out: model 'en-de' has no languages"):
-        await decoding_request(TRANSLATION, "cat", languages=LanguagePair("eng_Latn"))
+        decoding_request(TRANSLATION, "cat", languages=LanguagePair("eng_Latn"))
     template = dataclasses.replace(FRAMED.manifest.template, source_prefix=("target_language",), target_prefix=(2,))
     marked = dataclasses.replace(FRAMED, manifest=manifest(template=template))
-    assert (await decoding_request(marked, "cat", languages=LanguagePair(target="deu_Latn"))).source[0] == 4
+    assert decoding_request(marked, "cat", languages=LanguagePair(target="deu_Latn")).source[0] == 4
     with pytest.raises(
         InvalidRequest, match="source_language: must be left out: model 'en-de' reads no source_language"
     ):
-        await decoding_request(marked, "cat", languages=LanguagePair("eng_Latn", "deu_Latn"))
+        decoding_request(marked, "cat", languages=LanguagePair("eng_Latn", "deu_Latn"))
 
 
-async def test_a_prompt_without_a_start_token_is_its_text_and_never_empty():
+def test_a_prompt_without_a_start_token_is_its_text_and_never_empty():
     tokens = BARE.tokenizer.encode("a black")
-    assert (await decoding_request(BARE, "a black")).prompt == tuple(tokens)
+    assert decoding_request(BARE, "a black").prompt == tuple(tokens)
     with pytest.raises(InvalidRequest, match=r"text: must have at least one token, because .* no start token"):
-        await scoring_request(BARE, "", "a black")
-    assert (await scoring_request(GENERATION, "", "a black")).prompt == (1,)
+        scoring_request(BARE, "", "a black")
+    assert scoring_request(GENERATION, "", "a black").prompt == (1,)
 
 
-async def test_prompt_and_answer_share_the_positions_but_the_last_token_takes_none():
+def test_prompt_and_answer_share_the_positions_but_the_last_token_takes_none():
     longest = GENERATION.manifest.limits.max_target_len
     prompt = "x" * (longest - 1)  # one token a byte, and the start token
-    request = await decoding_request(GENERATION, prompt)
+    request = decoding_request(GENERATION, prompt)
     assert (len(request.prompt), request.max_tokens) == (longest, 1)
     with pytest.raises(InvalidRequest, match=f"at most {longest} tokens, got {longest + 1}"):
-        await decoding_request(GENERATION, prompt + "x")
+        decoding_request(GENERATION, prompt + "x")
     with pytest.raises(InvalidRequest, match=r"1\.\.1 after a prompt of 16 tokens"):
-        await decoding_request(GENERATION, prompt, max_tokens=2)
+        decoding_request(GENERATION, prompt, max_tokens=2)
 
 
-async def test_long_text_gives_the_same_request_from_a_thread():
+def test_long_text_gives_the_same_request_from_a_thread():
     text = "cat" + " " * INLINE_BYTES
-    assert (await decoding_request(TRANSLATION, text)).source == (await decoding_request(TRANSLATION, "cat")).source
+    assert decoding_request(TRANSLATION, text).source == decoding_request(TRANSLATION, "cat").source
 
 
-async def test_unknown_words_are_named_once_each_and_shortened():
+def test_unknown_words_are_named_once_each_and_shortened():
     with pytest.raises(InvalidRequest, match=r"words: dog, unicorn; use other words") as caught:
-        await decoding_request(TRANSLATION, "a dog dog a unicorn")
+        decoding_request(TRANSLATION, "a dog dog a unicorn")
     assert caught.value.field == "text"
     with pytest.raises(InvalidRequest, match=r"words: x{23}…; use"):
-        await decoding_request(TRANSLATION, "x" * 100)
+        decoding_request(TRANSLATION, "x" * 100)
 
 
-async def test_a_mark_that_is_known_only_after_words_is_not_reported_as_unknown():
+def test_a_mark_that_is_known_only_after_words_is_not_reported_as_unknown():
     tokenizer = Tokenizer.train(("zwei, rote Häuser!",), kind="words", vocab_size=64)
     limits = dataclasses.replace(TRANSLATION.manifest.limits, vocab_size=tokenizer.vocab_size)
     model = dataclasses.replace(
@@ -115,6 +115,6 @@ async def test_a_mark_that_is_known_only_after_words_is_not_reported_as_unknown(
     )
     for prefix, marks in ((",", ","), ("zwei , rote", ","), ("! ,", "! ,")):
         with pytest.raises(InvalidRequest, match=rf"prefix: the model knows {marks} only directly after a word"):
-            await decoding_request(model, "zwei rote", prefix=prefix)
+            decoding_request(model, "zwei rote", prefix=prefix)
     with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
-        await decoding_request(model, "zwei rote", prefix=", green")
+        decoding_request(model, "zwei rote", prefix=", green")

@@ -4,73 +4,85 @@ from typing import Any
 
 import pytest
 
-from export.manifest import Shortlist
-from service.errors import InvalidRequest
-from tests.edge import GENERATION, TRANSLATION, decoding_request, scoring_request
+from export.manifest import AttentionMaps, Shortlist
+from service.attention_request import AttentionChoice
+from service.edge.request_builder import RequestBuilder
+from service.errors import InvalidRequest, Unsupported
+from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
+
+SEEN = tuple(AttentionMaps(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross"))
+SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(attention_maps=SEEN))
+SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generation", attention_maps=SEEN[1:2]))
 
 
-async def test_options_and_a_prefix_become_part_of_the_request():
-    request = await decoding_request(TRANSLATION, "cat", prefix="zwei rote", beam_size=4, max_tokens=5)
+def look(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
+    """A request for attention, and its selection."""
+    builder = RequestBuilder(model, LIMITS, CALL)
+    return builder.attention(text, target, AttentionChoice(**choice), text_only=text_only, max_tokens=max_tokens)
+
+
+def test_options_and_a_prefix_become_part_of_the_request():
+    request = decoding_request(TRANSLATION, "cat", prefix="zwei rote", beam_size=4, max_tokens=5)
     assert request.prefix == tuple(TRANSLATION.tokenizer.encode("zwei rote"))
     assert (request.options.beam_size, request.max_tokens, request.seed) == (4, 5, 0)
-    assert (await decoding_request(TRANSLATION, "cat", prefix_tokens=(5, 6))).prefix == (5, 6)
-    assert (await decoding_request(TRANSLATION, "cat", prefix_tokens=(5,) * 16)).max_tokens == 16
+    assert decoding_request(TRANSLATION, "cat", prefix_tokens=(5, 6)).prefix == (5, 6)
+    assert decoding_request(TRANSLATION, "cat", prefix_tokens=(5,) * 16).max_tokens == 16
 
 
-async def test_a_preferred_prefix_is_not_forced():
-    request = await decoding_request(TRANSLATION, "cat", prefix="zwei rote", prefix_bias=0.5)
+def test_a_preferred_prefix_is_not_forced():
+    request = decoding_request(TRANSLATION, "cat", prefix="zwei rote", prefix_bias=0.5)
     assert (request.prefix, request.preferred_prefix) == ((), tuple(TRANSLATION.tokenizer.encode("zwei rote")))
 
 
-async def test_only_a_generation_continues_its_text():
-    assert (await decoding_request(TRANSLATION, "a cat")).continued_text == ""
-    assert (await decoding_request(GENERATION, "a cat")).continued_text == "a cat"
+def test_only_a_generation_continues_its_text():
+    assert decoding_request(TRANSLATION, "a cat").continued_text == ""
+    assert decoding_request(GENERATION, "a cat").continued_text == "a cat"
 
 
-async def test_a_request_is_plain_data():
+def test_a_request_is_plain_data():
     options: dict[str, Any] = {"phrases": ("cat",), "beam_size": 2, "regex": "(a |b )*", "logit_bias": {5: 1.0}}
-    request = await decoding_request(TRANSLATION, "a cat", **options)
+    request = decoding_request(TRANSLATION, "a cat", **options)
     assert pickle.loads(pickle.dumps(request)) == request
 
 
-async def test_a_shortlist_allows_what_it_lists_for_the_source():
+def test_a_shortlist_allows_what_it_lists_for_the_source():
     listed = Shortlist(always=(7,), by_source={4: (8, 9)})
     model = dataclasses.replace(TRANSLATION, shortlist=listed)
-    request, plain = await decoding_request(model, "cat", use_shortlist=True), await decoding_request(model, "cat")
+    request, plain = decoding_request(model, "cat", use_shortlist=True), decoding_request(model, "cat")
     assert request.shortlist == tuple(sorted({*listed.allowed(plain.source), 2}))
     assert plain.shortlist == ()
 
 
-async def test_prefix_tokens_are_always_in_the_shortlist():
+def test_prefix_tokens_are_always_in_the_shortlist():
     model = dataclasses.replace(TRANSLATION, shortlist=Shortlist(always=(7,), by_source={}))
     for bias in (0.0, 0.5):
-        request = await decoding_request(model, "cat", use_shortlist=True, prefix_tokens=(9, 6), prefix_bias=bias)
+        request = decoding_request(model, "cat", use_shortlist=True, prefix_tokens=(9, 6), prefix_bias=bias)
         assert {6, 7, 9} < set(request.shortlist)
 
 
 @pytest.mark.parametrize(("ratio", "most"), [(5e-324, 1), (0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
-async def test_length_may_be_bounded_by_the_source(ratio, most):
-    assert (await decoding_request(TRANSLATION, "cat cat cat", max_length_ratio=ratio)).max_tokens == most
-    assert (await decoding_request(TRANSLATION, "cat cat cat", max_length_ratio=ratio, max_tokens=1)).max_tokens == 1
+def test_length_may_be_bounded_by_the_source(ratio, most):
+    assert decoding_request(TRANSLATION, "cat cat cat", max_length_ratio=ratio).max_tokens == most
+    assert decoding_request(TRANSLATION, "cat cat cat", max_length_ratio=ratio, max_tokens=1).max_tokens == 1
 
 
-async def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
-    assert (await decoding_request(TRANSLATION, "cat", seed=2**64 - 1)).seed == 2**64 - 1
-    assert (await decoding_request(TRANSLATION, "cat")).seed == 0
-    drawn = {(await decoding_request(TRANSLATION, "cat", temperature=1.0)).seed for _ in range(8)}
+def test_a_seed_is_drawn_when_it_is_needed_and_not_given():
+    assert decoding_request(TRANSLATION, "cat", seed=2**64 - 1).seed == 2**64 - 1
+    assert decoding_request(TRANSLATION, "cat").seed == 0
+    drawn = {decoding_request(TRANSLATION, "cat", temperature=1.0).seed for _ in range(8)}
     assert len(drawn) == 8
     assert max(drawn) < 2**53
 
 
-async def test_a_target_to_score_is_a_forced_prefix():
-    request = await scoring_request(TRANSLATION, "a black cat", "zwei Häuser", length_penalty=0.5)
+def test_a_target_to_score_is_a_forced_prefix():
+    request = scoring_request(TRANSLATION, "a black cat", "zwei Häuser", length_penalty=0.5)
     tokens = tuple(TRANSLATION.tokenizer.encode("zwei Häuser"))
     assert request.prefix == (*tokens, 2)
     assert (request.max_tokens, request.options.token_logprobs, request.options.length_penalty) == (3, True, 0.5)
-    assert (await scoring_request(TRANSLATION, "cat", "zwei Häuser", omit_eos=True)).prefix == tokens
-    assert (await scoring_request(TRANSLATION, "cat", (5, 6))).prefix == (5, 6)
-    assert (await scoring_request(TRANSLATION, "cat", (5, 2))).prefix == (5, 2)
-    assert (await scoring_request(GENERATION, "", "cat")).prompt == (1,)
+    assert scoring_request(TRANSLATION, "cat", "zwei Häuser", omit_eos=True).prefix == tokens
+    assert scoring_request(TRANSLATION, "cat", (5, 6)).prefix == (5, 6)
+    assert scoring_request(TRANSLATION, "cat", (5, 2)).prefix == (5, 2)
+    assert scoring_request(GENERATION, "", "cat").prompt == (1,)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +99,86 @@ async def test_a_target_to_score_is_a_forced_prefix():
         (GENERATION, "x" * 10, "y" * 10, "target", "must be 1..6 tokens, got 11"),
     ],
 )
-async def test_a_target_that_cannot_be_scored_is_rejected(model, text, given, field, problem):
+def test_a_target_that_cannot_be_scored_is_rejected(model, text, given, field, problem):
     with pytest.raises(InvalidRequest) as caught:
-        await scoring_request(model, text, given)
+        scoring_request(model, text, given)
     assert caught.value.field == field
     assert problem in caught.value.problem
 
 
-async def test_omit_eos_is_rejected_with_target_tokens():
+def test_omit_eos_is_rejected_with_target_tokens():
     with pytest.raises(InvalidRequest, match="omit_eos: must be false with target_tokens"):
-        await scoring_request(TRANSLATION, "cat", (5, 6), omit_eos=True)
+        scoring_request(TRANSLATION, "cat", (5, 6), omit_eos=True)
+
+
+def test_without_a_target_the_model_generates_one():
+    request, choice = look(SEEING, "a black cat")
+    words = TRANSLATION.tokenizer.encode("a black cat")
+    assert (request.source, request.prompt, request.forced_target, request.max_tokens) == ((*words, 2), (1,), (), 16)
+    assert request.attention_kinds == choice.kinds == ("encoder", "decoder", "cross")
+    assert look(SEEING, "a black cat", max_tokens=3)[0].max_tokens == 3
+    request, _ = look(SEEING_GENERATION, "a cat")
+    assert (request.forced_target, request.max_tokens) == ((), 16 - len(request.prompt) + 1)
+
+
+def test_a_given_target_is_forced_and_nothing_is_generated():
+    words = tuple(TRANSLATION.tokenizer.encode("the red"))
+    for target in ("the red", (*words, 2)):
+        request, _ = look(SEEING, "a black cat", target)
+        assert (request.forced_target, request.prompt, request.max_tokens) == ((1, *words), (1,), 1)
+    request, _ = look(SEEING_GENERATION, "a", text_only=True)
+    assert request.forced_target == (1, *GENERATION.tokenizer.encode("a"))
+    request, choice = look(SEEING, "a black cat", text_only=True)
+    assert (choice.kinds, request.forced_target) == (("encoder",), (1,))
+    request, _ = look(SEEING, "a black cat", kinds=("encoder",))
+    assert request.forced_target == (1,)
+
+
+def test_the_attention_graph_is_opened_only_for_accepted_requests():
+    opened: list[str] = []
+    model = dataclasses.replace(SEEING, open_attention=lambda: opened.append("attend"))
+    with pytest.raises(InvalidRequest):
+        look(model, "a black cat", layers=(3,))
+    assert opened == []
+    look(model, "a black cat")
+    assert opened == ["attend"]
+
+
+def test_a_generated_target_is_as_long_as_the_response_has_room_for():
+    many = dataclasses.replace(SEEN[1], layers=1000)
+    model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", attention_maps=(many,)))
+    prompt = 1 + len(GENERATION.tokenizer.encode("a"))
+    request, _ = look(model, "a")
+    longest = prompt + request.max_tokens - 1  # of 1000 * 4 matrices
+    assert 4 * 4000 * longest**2 < 3 << 20 < 4 * 4000 * (longest + 2) ** 2
+    assert look(model, "a", mean_heads=True)[0].max_tokens == 16 - prompt + 1
+    with pytest.raises(InvalidRequest, match=r"at most 3145728 bytes .* ask for fewer kinds, layers or heads, for"):
+        look(model, "a", max_tokens=16 - prompt + 1)
+    model = dataclasses.replace(
+        model, manifest=manifest("generation", attention_maps=(dataclasses.replace(many, layers=2**20),))
+    )
+    with pytest.raises(InvalidRequest, match="to be computed, however little of it is"):
+        look(model, "a", "a", layers=(1,), heads=(1,))
+
+
+def test_attention_needs_a_bundle_with_attention():
+    with pytest.raises(Unsupported, match="'en-de' has no attention outputs; export it with --attention"):
+        look(TRANSLATION, "a black cat")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text_only": True, "target": "a"}, "text_only: must be false with a target"),
+        ({"max_tokens": 2, "target": "a"}, "max_tokens: must be 0 unless the model generates the target, got 2"),
+        ({"max_tokens": 17}, r"max_tokens: must be 0\.\.16 here, got 17"),
+        ({"max_tokens": -1}, r"max_tokens: must be 0\.\.16 here, got -1"),
+        ({"target": (5, 2, 6)}, r"target_tokens\[1\]: must not be the end token"),
+        ({"target": (99,)}, r"target_tokens\[0\]: must be a token"),
+        ({"target": " "}, "target: must not be empty or blank"),
+        ({"target": "cat " * 16}, r"target: must be 1\.\.16 tokens, got 17"),
+    ],
+)
+def test_contradicting_attention_fields_are_rejected(fields, message):
+    with pytest.raises(InvalidRequest, match=message):
+        look(SEEING, "a black cat", **fields)

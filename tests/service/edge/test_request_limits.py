@@ -13,13 +13,13 @@ ALIGNED = dataclasses.replace(
 )
 
 
-async def test_values_exactly_at_a_limit_are_accepted():
-    assert len((await decoding_request(TRANSLATION, "cat " * 7)).source) == TRANSLATION.max_prompt_tokens == 8
-    assert (await decoding_request(TRANSLATION, "cat", max_tokens=16)).max_tokens == 16
-    assert (await decoding_request(TRANSLATION, "cat", max_tokens=1)).max_tokens == 1
-    assert (await decoding_request(TRANSLATION, "cat", stop=("ää", "."))).stop == ("ää", ".")
-    assert (await decoding_request(TRANSLATION, "cat" + " " * 3997)).source
-    assert (await decoding_request(TRANSLATION, "cat", prefix="cat" + " " * 3997)).prefix
+def test_values_exactly_at_a_limit_are_accepted():
+    assert len(decoding_request(TRANSLATION, "cat " * 7).source) == TRANSLATION.max_prompt_tokens == 8
+    assert decoding_request(TRANSLATION, "cat", max_tokens=16).max_tokens == 16
+    assert decoding_request(TRANSLATION, "cat", max_tokens=1).max_tokens == 1
+    assert decoding_request(TRANSLATION, "cat", stop=("ää", ".")).stop == ("ää", ".")
+    assert decoding_request(TRANSLATION, "cat" + " " * 3997).source
+    assert decoding_request(TRANSLATION, "cat", prefix="cat" + " " * 3997).prefix
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ async def test_values_exactly_at_a_limit_are_accepted():
         ("cat", {"prefix": "cat" * 1_000_000, "bad_words": ("cat",)}, "options.prefix"),
     ],
 )
-async def test_values_above_a_limit_are_rejected(text, options, field):
+def test_values_above_a_limit_are_rejected(text, options, field):
     with pytest.raises(InvalidRequest) as caught:
-        await decoding_request(TRANSLATION, text, **options)
+        decoding_request(TRANSLATION, text, **options)
     assert caught.value.field == field
     assert "must be at most" in caught.value.problem or "must be 1.." in caught.value.problem
 
@@ -100,9 +100,9 @@ async def test_values_above_a_limit_are_rejected(text, options, field):
         (TRANSLATION, {"top_p": 2.0}, "top_p", "above 0 and at most 1"),
     ],
 )
-async def test_options_that_do_not_fit_the_model_are_rejected(model, options, field, problem):
+def test_options_that_do_not_fit_the_model_are_rejected(model, options, field, problem):
     with pytest.raises(InvalidRequest) as caught:
-        await decoding_request(model, "cat", **options)
+        decoding_request(model, "cat", **options)
     assert caught.value.field == f"options.{field}"
     assert problem in caught.value.problem
 
@@ -124,25 +124,25 @@ async def test_options_that_do_not_fit_the_model_are_rejected(model, options, fi
         (TRANSLATION, {"use_shortlist": True}, "has no shortlist"),
     ],
 )
-async def test_options_that_the_bundle_lacks_are_unsupported(model, options, problem):
+def test_options_that_the_bundle_lacks_are_unsupported(model, options, problem):
     with pytest.raises(Unsupported, match=problem):
-        await decoding_request(model, "cat", **options)
+        decoding_request(model, "cat", **options)
 
 
-async def test_responses_too_large_for_clients_are_rejected_before_they_are_computed():
+def test_responses_too_large_for_clients_are_rejected_before_they_are_computed():
     long = dataclasses.replace(ALIGNED.manifest.limits, max_source_len=1024, max_target_len=1024)
     roomy = dataclasses.replace(ALIGNED, manifest=dataclasses.replace(ALIGNED.manifest, limits=long))
     text = "cat " * 900
-    assert await decoding_request(roomy, text, alignment="hard")
+    assert decoding_request(roomy, text, alignment="hard")
     for options, field in (
         ({"alignment": "soft"}, "alignment"),
         ({"alignment": "hard", "beam_size": 32, "num_hypotheses": 32}, "alignment"),
         ({"top_logprobs": 20, "num_sequences": 32}, "top_logprobs"),
     ):
         with pytest.raises(InvalidRequest, match="ask for fewer hypotheses") as caught:
-            await decoding_request(roomy, text, **options)
+            decoding_request(roomy, text, **options)
         assert caught.value.field == f"options.{field}"
-        assert await decoding_request(roomy, text, **options, max_tokens=4)
+        assert decoding_request(roomy, text, **options, max_tokens=4)
 
 
 def test_the_size_of_a_hard_alignment_includes_attention_weights():
