@@ -5,6 +5,7 @@ import asyncio
 from typer.testing import CliRunner
 
 import cli.main
+from model.training.train import Interrupted
 
 PAIRS = [("a b c", "a b c"), ("x y", "x y")]
 
@@ -19,3 +20,8 @@ def run(*arguments, fails=False, lines=None):
 async def ask(edge, *arguments, fails=False, lines=None):
     """The same of a verb that calls a server without engines."""
     return await asyncio.to_thread(run, *arguments, "--address", edge.address, fails=fails, lines=lines)
+
+
+def interrupted(*_, **__):
+    """In the place of a training: one that is stopped."""
+    raise Interrupted("stopped after step 5, state saved in x; go on with --resume")

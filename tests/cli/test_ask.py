@@ -2,12 +2,8 @@
 
 import dataclasses
 import json
-import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from cli.ask import show_alignment
-from cli.local_server import free_port
 from glossa.client.types import Alignment
 from service.options import DecodingOptions
 from tests.cli.command import ask, run
@@ -128,20 +124,3 @@ async def test_line_breaks_in_answers_are_escaped_so_that_lines_correspond(edge)
     )
     assert json.loads(await ask(edge, "translate", "--json", lines="a cat\n"))["text"] == "zwei\nrote\r\nHäuser"
     assert "printed as \\n and \\r" in " ".join(run("generate", "--help").split())
-
-
-def test_a_server_that_cannot_be_reached_is_explained():
-    port = free_port()
-    refused = run("translate", "a cat", "--address", f"127.0.0.1:{port}", fails=True)
-    assert f"no server at 127.0.0.1:{port}: nothing listens on that port; start one with `glossa serve NAME" in refused
-    assert refused.count("\n") == 1
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
-        thread = threading.Thread(target=other.serve_forever)
-        thread.start()
-        try:
-            address = f"127.0.0.1:{other.server_port}"
-            refused = run("translate", "a cat", "--address", address, fails=True)
-        finally:
-            other.shutdown()
-            thread.join()
-    assert f"(process {os.getpid()}) listens there, but does not answer as a Glossa server" in refused

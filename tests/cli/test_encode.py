@@ -1,0 +1,76 @@
+"""What the verbs for encoders print of a client's answers."""
+
+import inspect
+import io
+import json
+from typing import Any
+
+import pytest
+
+from cli.encode import classify, embed, fill_mask
+from glossa.client.types import Classification, LabelProbability, TokenCandidate, TokenWeight
+
+COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}
+
+
+class ScriptedClient:
+    """Answers every text alike, and keeps what was asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def embed(self, text, **options):
+        self.calls.append((text, options))
+        return [0.5, -1.0]
+
+    def fill_mask(self, text, **options):
+        self.calls.append((text, options))
+        return [[TokenCandidate(5, " cat", 0.75), TokenCandidate(6, " dog", 0.25)], [TokenCandidate(7, " sat", 1.0)]]
+
+    def classify(self, text, **options):
+        self.calls.append((text, options))
+        weights = (TokenWeight((0, 0), 0.25), TokenWeight((0, 1), 0.75)) if options["token_weights"] else ()
+        labels = (LabelProbability("good", 0.9), LabelProbability("bad", 0.1))
+        return Classification(labels=labels, token_weights=weights, **COST)
+
+
+@pytest.fixture
+def called(capsys, monkeypatch):
+    """Calls a verb with the scripted client: what it asked and printed."""
+
+    def call(verb, *arguments, lines=None, **options):
+        client = ScriptedClient()
+        if lines is not None:
+            monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        inspect.unwrap(verb)(*arguments, client=client, **options)
+        return client.calls, capsys.readouterr().out
+
+    return call
+
+
+def test_a_vector_is_a_json_array_a_line(called):
+    calls, printed = called(embed, "a cat", pooling="cls", normalize=True, options={"model": "m"})
+    assert calls == [("a cat", {"pooling": "cls", "normalize": True, "model": "m"})]
+    assert json.loads(printed) == [0.5, -1.0]
+    calls, printed = called(embed, lines="a cat\na dog\n", options={})
+    assert [text for text, _ in calls] == ["a cat", "a dog"]
+    assert printed == "[0.5, -1.0]\n" * 2
+
+
+def test_fillings_are_numbered_by_mask(called):
+    calls, printed = called(fill_mask, "a <mask> <mask>", "m", 2)
+    assert calls == [("a <mask> <mask>", {"model": "m", "top_k": 2})]
+    assert printed == " 1  0.7500  cat\n 1  0.2500  dog\n 2  1.0000  sat\n"
+    _, printed = called(fill_mask, "a <mask> <mask>", as_json=True)
+    assert [len(fillings) for fillings in json.loads(printed)] == [2, 1]
+    assert json.loads(printed)[0][0]["probability"] == 0.75
+
+
+def test_labels_of_a_text_and_of_lines(called):
+    calls, printed = called(classify, "a cat", weights=True)
+    assert calls == [("a cat", {"model": "", "token_weights": True})]
+    assert printed == "0.9000  good\n0.1000  bad\n      0.2500  (special token)\n      0.7500  a\n"
+    _, printed = called(classify, lines="a cat\na dog\n")
+    assert printed == "good\t0.9000\n" * 2
+    _, printed = called(classify, "a cat", as_json=True)
+    assert json.loads(printed)["labels"][0] == {"label": "good", "probability": 0.9}
