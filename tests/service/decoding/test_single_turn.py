@@ -1,11 +1,11 @@
-"""Requests for encoder outputs: one turn, whose encoder output is the answer."""
+"""Requests for encoder outputs and for the attention of given tokens: one turn, no generated tokens."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from service.decoding.encode_only import EncodeOnly
+from service.decoding.single_turn import SingleTurn
 from service.decoding.token_selection import NotFinite
 from service.encoder_request import EncoderRequest
 from service.request import FinishReason
@@ -16,7 +16,7 @@ from tests.fakes import decoding_request, scripted_output
 def advanced(source, row):
     """A sequence in a row after its first turn; the scripted vector is its source."""
     request = dataclasses.replace(decoding_request(), encoder_request=EncoderRequest(pooling="cls"))
-    search = EncodeOnly()
+    search = SingleTurn()
     sequence = Sequence(request, search)
     sequence.rows = (row,)
     search.advance(sequence, scripted_output(np.zeros((2, 8), np.float32), [(9, 9), source], is_scored=False))
@@ -36,4 +36,15 @@ def test_an_output_that_is_not_finite_is_an_error():
 
 
 def test_no_log_probabilities_and_no_extra_steps_are_requested():
-    assert (EncodeOnly.top_k, EncodeOnly.is_scored, EncodeOnly.is_greedy) == (1, False, False)
+    assert (SingleTurn.top_k, SingleTurn.is_scored, SingleTurn.is_greedy) == (1, False, False)
+
+
+def test_a_request_for_attention_finishes_without_tokens():
+    request = dataclasses.replace(decoding_request(), forced_target=(1, 5), attention_kinds=("cross",))
+    search = SingleTurn()
+    sequence = Sequence(request, search)
+    (hypothesis,) = sequence.hypotheses
+    assert (hypothesis.tokens, sequence.outcome) == ([], None)
+    search.advance(sequence, scripted_output(np.zeros((1, 8), np.float32), [(5, 2)], is_scored=False))
+    assert sequence.outcome is FinishReason.ATTENTION
+    assert (sequence.steps, sequence.hypotheses, sequence.answers, sequence.num_generated) == (1, [], [], 0)
