@@ -20,44 +20,31 @@ from service.step import StepOutput
 Outcome = FinishReason | RequestError
 
 
+@dataclass(slots=True, eq=False)
 class Hypothesis:
-    """A candidate answer. Its search writes it, row assignment its row.
+    """A candidate answer. Its search writes it, row assignment its row."""
 
-    tokens: generated so far, end token included. logprobs: the model's own, one for each token.
-    row: the row whose cache holds everything but its last token: its own, or the one of the hypothesis it continues.
-    score: what the search compares. normalised: the score of a finished hypothesis, normalised by its length.
-    processor_states, stop: state of each of the request's logits processors, and of the search for stop strings.
-    reason: why it ended; None: it goes on.
-    """
-
-    __slots__ = (
-        "alternatives",
-        "logprobs",
-        "normalised",
-        "processor_states",
-        "reason",
-        "row",
-        "score",
-        "stop",
-        "tokens",
-    )
-
-    def __init__(self, processor_states: tuple[Any, ...] = (), stop: Any = None) -> None:
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.alternatives: list[tuple[tuple[int, float], ...]] = []
-        self.score = self.normalised = 0.0
-        self.processor_states, self.stop = processor_states, stop
-        self.row = -1
-        self.reason: FinishReason | None = None
+    processor_states: tuple[Any, ...] = ()  # of each of the request's logits processors
+    stop: Any = None  # state of the search for stop strings
+    tokens: list[int] = field(default_factory=list)  # generated so far, end token included
+    logprobs: list[float] = field(default_factory=list)  # the model's own, one for each token
+    alternatives: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    score: float = 0.0  # what the search compares
+    row: int = -1  # whose cache holds all but the last token: its own, or that of the hypothesis it continues
+    normalised: float = 0.0  # the score of a finished hypothesis, normalised by its length
+    reason: FinishReason | None = None  # why it ended; None: it goes on
 
     def fork(self) -> Hypothesis:
         """Returns another hypothesis with the same past, to be continued differently."""
-        twin = Hypothesis(self.processor_states, self.stop)
-        twin.tokens, twin.logprobs = self.tokens.copy(), self.logprobs.copy()
-        twin.alternatives = self.alternatives.copy()
-        twin.score, twin.row = self.score, self.row
-        return twin
+        return Hypothesis(
+            self.processor_states,
+            self.stop,
+            self.tokens.copy(),
+            self.logprobs.copy(),
+            self.alternatives.copy(),
+            self.score,
+            self.row,
+        )
 
 
 class Search(Protocol):

@@ -15,7 +15,6 @@ hypotheses with equal progress.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
@@ -67,12 +66,13 @@ class BeamSearch:
         sequence.steps += 1
         sequence.num_generated += 1
         is_free = sequence.steps > len(sequence.request.prefix)
-        taken: Counter[int] = Counter()  # tokens that earlier groups selected in this step
+        taken = dict[int, int]()  # how often earlier groups selected each token in this step
         for group in self._groups:
             if not group.is_done:
                 self._advance(group, output, taken)
                 if is_free and len(self._groups) > 1:  # no group can avoid a forced token
-                    taken.update(hypothesis.tokens[-1] for hypothesis in group.live)
+                    for hypothesis in group.live:
+                        taken[hypothesis.tokens[-1]] = 1 + taken.get(hypothesis.tokens[-1], 0)
                 group.is_done = self._is_done(group, sequence.steps)
         running = [group for group in self._groups if not group.is_done]
         sequence.hypotheses = [hypothesis for group in running for hypothesis in group.live]
@@ -91,10 +91,13 @@ class BeamSearch:
         finished = [hypothesis for group in self._groups for hypothesis in group.pool]
         return sorted(finished, key=lambda hypothesis: -hypothesis.normalised)
 
-    def _advance(self, group: _Group, output: StepOutput, taken: Counter[int]) -> None:
+    def _advance(self, group: _Group, output: StepOutput, taken: dict[int, int]) -> None:
         """One step of one group. taken: how often earlier groups selected each token."""
         candidates = self._candidates(group, output, taken)
-        constraints, states = self._constraints, self._next_states(group, candidates)
+        constraints, states = self._constraints, dict[Candidate, ConstraintState]()
+        if constraints is not None:
+            before = self._states(group)
+            states = {one: constraints.next_state(before[one[1]], one[2]) for one in candidates}
         unfinished: list[Candidate] = []
         ending: list[tuple[Candidate, FinishReason]] = []
         complete, width, finish_reason = 0, self._width, self._selector.finish_reason
@@ -117,14 +120,16 @@ class BeamSearch:
             self._finish(group, hypothesis, output)
         group.live = [self._child(group, candidate, output) for candidate in unfinished[:width]]
 
-    def _candidates(self, group: _Group, output: StepOutput, taken: Counter[int]) -> list[Candidate]:
+    def _candidates(self, group: _Group, output: StepOutput, taken: dict[int, int]) -> list[Candidate]:
         """The best continuations of all live hypotheses, best first. With constraints, also the best one of each
         hypothesis and all that make progress."""
         penalty, count = self._options.diversity_penalty, self._candidates_per_slot * self._width
         if taken or self._constraints is not None:
-            progressing = [self._progressing_tokens(hypothesis) for hypothesis in group.live]
+            progressing: list[Collection[int]] = [()] * len(group.live)
+            if self._constraints is not None:
+                progressing = [self._constraints.next_tokens(state) for state in self._states(group)]
             candidates = [
-                (penalty * taken[token] - score - hypothesis.score, rank, token, score)
+                (penalty * taken.get(token, 0) - score - hypothesis.score, rank, token, score)
                 for rank, hypothesis in enumerate(group.live)
                 for token, score in self._selector.best_tokens(
                     hypothesis, output, count + len(taken), progressing[rank]
@@ -160,18 +165,9 @@ class BeamSearch:
         candidates.sort()
         return candidates
 
-    def _progressing_tokens(self, hypothesis: Hypothesis) -> Collection[int]:
-        """The tokens with which a hypothesis makes progress with its constraints."""
-        constraints = self._constraints
-        return () if constraints is None else constraints.next_tokens(hypothesis.processor_states[self._state_index])
-
-    def _next_states(self, group: _Group, candidates: Items[Candidate]) -> dict[Candidate, ConstraintState]:
-        """The state of the constraints after each candidate."""
-        if self._constraints is None:
-            return {}
-        states = [hypothesis.processor_states[self._state_index] for hypothesis in group.live]
-        next_state = self._constraints.next_state
-        return {candidate: next_state(states[candidate[1]], candidate[2]) for candidate in candidates}
+    def _states(self, group: _Group) -> list[ConstraintState]:
+        """The state of the constraints of each live hypothesis."""
+        return [hypothesis.processor_states[self._state_index] for hypothesis in group.live]
 
     def _child(self, group: _Group, candidate: Candidate, output: StepOutput) -> Hypothesis:
         negated, rank, token, score = candidate

@@ -25,8 +25,9 @@ class GreedyAndSampling:
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
-        self._is_plain = selector.is_plain and not (options.is_sampling or options.top_logprobs or selector.stops)
-        self.is_greedy = self._count == 1 and not (options.is_sampling or selector.processors or options.top_logprobs)
+        is_single = self._count == 1 and not (options.is_sampling or options.top_logprobs)
+        self.is_greedy = is_single and not selector.processors
+        self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops)
         self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
 
@@ -37,7 +38,7 @@ class GreedyAndSampling:
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
         """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token."""
         sequence.steps += 1
-        if self._is_plain and self._count == 1:
+        if self._is_plain:
             self._advance_plain(sequence, output)
             return
         if not self._all and sequence.steps > len(sequence.request.prefix):
@@ -72,10 +73,11 @@ class GreedyAndSampling:
         """Forks the hypothesis into the requested number, and extends each by its first token after the prefix."""
         (root,) = sequence.hypotheses
         options = self._selector.options
-        if options.is_sampling:
+        if options.is_sampling or self._count == 1:
             self._all = [root, *(root.fork() for _ in range(self._count - 1))]
-            seed = sequence.request.seed
-            self._samplers = {twin: Sampler(options, seed, index) for index, twin in enumerate(self._all)}
+            if options.is_sampling:
+                seed = sequence.request.seed
+                self._samplers = {twin: Sampler(options, seed, index) for index, twin in enumerate(self._all)}
             for hypothesis in self._all:
                 self._extend(hypothesis, output)
         else:
@@ -91,15 +93,19 @@ class GreedyAndSampling:
         sequence.hypotheses = self._all
 
     def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
-        selector = self._selector
+        selector, row = self._selector, hypothesis.row
         sampler = self._samplers.get(hypothesis)
-        if sampler is None or selector.forced_token(hypothesis) is not None:
+        if sampler is None and self.is_scored:
             found = selector.best_tokens(hypothesis, output, 1)
             if not found:
                 raise unsatisfiable(len(hypothesis.tokens))
             token = found[0][0]
+        elif (forced := selector.forced_token(hypothesis)) is not None:
+            token = forced
+        elif sampler is None:
+            token = output.top_ids[row][0]
         else:
-            row, scores_V = hypothesis.row, selector.scores(hypothesis, output)
+            scores_V = selector.scores(hypothesis, output)
             if scores_V is None:
                 token = sampler.draw(output.logprobs(row), (output.top_ids[row], output.top_logprobs[row]))
             else:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
 
-from service.decoding.attention_only import AttentionOnly
 from service.decoding.beam import BeamSearch
-from service.decoding.encode_only import EncodeOnly
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import constraints_of
+from service.decoding.single_turn import SingleTurn
 from service.decoding.stop_strings import StopMatcher
-from service.decoding.token_selection import TokenSelector, check_finite
+from service.decoding.token_selection import NotFinite, TokenSelector
 from service.errors import InternalFailure, RequestError
 from service.logits_processor import LogitsProcessor
 from service.request import Request
@@ -36,10 +36,8 @@ def search_for(
 
     processors: from `service.decoding.request_processors`.
     """
-    if request.encoder_request is not None:
-        return EncodeOnly()
-    if request.forced_target:
-        return AttentionOnly()
+    if request.encoder_request is not None or request.forced_target:
+        return SingleTurn()
     selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors)
     if request.options.beam_size > 1 or constraints_of(processors) is not None:
         return BeamSearch(selector)
@@ -51,10 +49,14 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
 
     A sequence that fails ends with its error; the others are not affected. Raises NotFinite before any change.
     """
-    check_finite(output)
+    if rows := output.turn.non_finite_lines():
+        raise NotFinite(f"log-probabilities of rows {rows} are not finite")
     for sequence in sequences:
         try:
-            _extend(sequence, output)
+            if guesses := sequence.draft_tokens or output.turn.extra_tokens:
+                _extend(sequence, guesses, output)
+            else:
+                sequence.search.advance(sequence, output)
         except RequestError as error:
             sequence.finish(error)
         except Exception:  # a defect in the processors of one request must not fail the others
@@ -62,11 +64,8 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
             sequence.finish(InternalFailure(sequence.request.request_id))
 
 
-def _extend(sequence: Sequence, output: StepOutput) -> None:
-    guesses = sequence.draft_tokens or output.turn.extra_tokens
-    if not guesses:
-        sequence.search.advance(sequence, output)
-        return
+def _extend(sequence: Sequence, guesses: Items[int], output: StepOutput) -> None:
+    """Extends a sequence by one token, and further as long as the guesses are right."""
     outputs = output.turn.after_each_token(sequence.rows[0])
     sequence.search.advance(sequence, next(outputs))
     for guess, following in zip(guesses, outputs, strict=True):

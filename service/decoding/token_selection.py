@@ -25,12 +25,6 @@ class NotFinite(ArithmeticError):
     """The model's outputs contain NaN or infinity."""
 
 
-def check_finite(output: StepOutput) -> None:
-    """Raises NotFinite if the best score of a row is NaN or infinite."""
-    if rows := output.turn.non_finite_lines():
-        raise NotFinite(f"log-probabilities of rows {rows} are not finite")
-
-
 class TokenSelector:
     """The logits processors, the forced prefix and the stop conditions of one request.
 
@@ -89,7 +83,7 @@ class TokenSelector:
     def best_tokens(
         self, hypothesis: Hypothesis, output: StepOutput, count: int, also: Collection[int] = ()
     ) -> list[Scored]:
-        """At most `count` possible tokens with their scores, best first; of equal ones the lowest id first.
+        """At most `count` possible tokens of a scored row, best first; of equal ones the lowest id first.
 
         also: tokens that follow them if they are possible, with any score. The list is empty if no token is possible.
         """
@@ -97,10 +91,8 @@ class TokenSelector:
         if not self.is_plain:
             token = self.forced_token(hypothesis)
             if token is not None:
-                return [(token, float(output.logprobs(row)[token]) if self.is_scored else math.nan)]
+                return [(token, float(output.logprobs(row)[token]))]
             scores_V = self.scores(hypothesis, output)
-        if not self.is_scored:
-            return [(output.top_ids[row][0], math.nan)]
         if scores_V is None and not also:
             return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
         if scores_V is None:
@@ -147,18 +139,15 @@ class TokenSelector:
         return float(base**self.options.length_penalty)
 
     def normalise(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> None:
-        """Sets the normalised score of a finished hypothesis. row: one that has the request's source."""
-        hypothesis.normalised = hypothesis.score / self.length_norm(len(hypothesis.tokens))
-        hypothesis.normalised += self.coverage(hypothesis, row, output)
-
-    def coverage(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> float:
-        """The weighted coverage penalty (Wu et al. 2016, equation 14), 0 by default: Σ_i log(min(Σ_j a_ij, 1)) over
-        source positions i, where a is the mean of all layers and heads. row: one that has the request's source."""
-        if not self.options.coverage_penalty:
-            return 0.0
-        attention_LHTS = attention_of(self.request, hypothesis, row, output)
-        covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
-        return self.options.coverage_penalty * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
+        """Sets the normalised score of a finished hypothesis, with the weighted coverage penalty (Wu et al. 2016,
+        equation 14), 0 by default: Σ_i log(min(Σ_j a_ij, 1)) over source positions i, where a is the mean of all layers
+        and heads. row: one that has the request's source."""
+        coverage = 0.0
+        if weight := self.options.coverage_penalty:
+            attention_LHTS = attention_of(self.request, hypothesis, row, output)
+            covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
+            coverage = weight * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
+        hypothesis.normalised = hypothesis.score / self.length_norm(len(hypothesis.tokens)) + coverage
 
 
 def attention_of(request: Request, hypothesis: Hypothesis, row: int, output: StepOutput) -> np.ndarray:

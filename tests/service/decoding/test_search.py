@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from service.decoding.attention_only import AttentionOnly
 from service.decoding.beam import BeamSearch
-from service.decoding.encode_only import EncodeOnly
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.search import advance
+from service.decoding.single_turn import SingleTurn
 from service.decoding.token_selection import NotFinite, log_softmax
 from service.encoder_request import EncoderRequest
 from service.errors import Unsatisfiable
@@ -43,8 +42,8 @@ PHRASE = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens
         (decoding_request(return_alternatives=True, num_hypotheses=3), GreedyAndSampling),
         (decoding_request(beam_size=4), BeamSearch),
         (decoding_request(phrases=("a",), logits_processors=(PHRASE,)), BeamSearch),
-        (dataclasses.replace(decoding_request(), encoder_request=EncoderRequest(pooling="cls")), EncodeOnly),
-        (dataclasses.replace(decoding_request(), forced_target=(1, 5)), AttentionOnly),
+        (dataclasses.replace(decoding_request(), encoder_request=EncoderRequest(pooling="cls")), SingleTurn),
+        (dataclasses.replace(decoding_request(), forced_target=(1, 5)), SingleTurn),
     ],
 )
 def test_options_select_the_strategy(request_, strategy):

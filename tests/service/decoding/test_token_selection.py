@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.token_selection import NotFinite, TokenSelector, check_finite, log_softmax, top_tokens
+from service.decoding.token_selection import TokenSelector, log_softmax, top_tokens
 from service.options import DecodingOptions
 from service.request import Request
 from tests.fakes import scripted_output
@@ -57,14 +57,8 @@ def test_coverage_of_a_source_position_is_capped_at_one():
     output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)])
     hypothesis = selector.start()
     hypothesis.tokens = [5, 5, 5, 5, 5]
-    assert selector.coverage(hypothesis, 0, output) == pytest.approx(0.0)
+    selector.normalise(hypothesis, 0, output)
+    assert hypothesis.normalised == pytest.approx(0.0)
     hypothesis.tokens = [5, 5]
-    assert selector.coverage(hypothesis, 0, output) == pytest.approx(0.5 * math.log(1e-10))
-
-
-def test_a_non_finite_row_is_an_error():
-    logprobs_RV = np.log(np.full((3, 4), 0.25, np.float32))
-    check_finite(scripted_output(logprobs_RV, [(), (), ()]))
-    logprobs_RV[1] = np.nan
-    with pytest.raises(NotFinite, match=r"rows \[1\]"):
-        check_finite(scripted_output(logprobs_RV, [(), (), ()]))
+    selector.normalise(hypothesis, 0, output)
+    assert hypothesis.normalised == pytest.approx(0.5 * math.log(1e-10))
