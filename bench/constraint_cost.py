@@ -20,11 +20,10 @@ from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.decoding.logits_processors import build_logits_processors
+from service.decoding.logits_processors import LogitsProcessor, build_logits_processors
 from service.decoding.token_selection import log_softmax, top_tokens
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions, GrammarKind
 
 SCHEMA = json.dumps(
@@ -87,7 +86,7 @@ def constraint_cost(args: argparse.Namespace) -> None:
             decoding, vocabulary=vocabulary, prompt=(1,), max_tokens=100, prefix=range(5, 60)
         )
         print(f"{name:24}{cost(list(rules), vocabulary, args.steps):8.0f}")
-    phrases = LexicalConstraints([((5, 6),), ((7,),)], eos_ids=vocabulary.eos_ids, ordered=False, max_tokens=100)
+    phrases = LexicalConstraints([((5, 6),), ((7,),)], vocabulary, ordered=False, max_tokens=100)
     print(f"{'phrases':24}{cost([phrases], vocabulary, args.steps):8.0f}")
     for name, (kind, text) in GRAMMARS.items():
         began_s = time.perf_counter()

@@ -12,6 +12,7 @@ import numpy as np
 from export.manifest import Limits
 from service.cache_layout import CacheLayout
 from service.decoding.search import advance, search_for
+from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
 from service.engine.invariants import check_invariants
@@ -55,6 +56,11 @@ class LetterTokenizer:
 
     def incremental(self):
         return self.Decoder()
+
+
+def brackets(size, *eos_ids):
+    """A vocabulary in which any token may follow any other: all are opening brackets."""
+    return Vocabulary([b"("] * size, eos_ids=eos_ids, strips_leading_space=False)
 
 
 def next_token(source, fed, vocab_size):

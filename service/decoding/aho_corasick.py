@@ -14,7 +14,7 @@ ROOT = 0
 class AhoCorasick:
     """The automaton of the patterns of one request. Immutable after construction.
 
-    Node ROOT is the empty prefix. edges: by node, the children by symbol. depth: the length of a node's prefix.
+    Node ROOT is the empty prefix. edges: by node, the children by symbol.
     ends[node]: indices in `patterns` of all patterns that a sequence in this node ends with.
     fall: the failure link, the node of the longest proper suffix of a node's prefix that is a prefix of a pattern.
     """
@@ -23,11 +23,18 @@ class AhoCorasick:
         self.patterns = tuple(tuple(pattern) for pattern in patterns)
         assert all(self.patterns), "an empty pattern matches everywhere"
         self.edges: list[dict[int, int]] = [{}]
-        self.depth = [0]
         self.ends: list[tuple[int, ...]] = [()]
         self.fall = [ROOT]
         for index, pattern in enumerate(self.patterns):
-            self._add(index, pattern)
+            node = ROOT
+            for symbol in pattern:
+                if symbol not in self.edges[node]:
+                    self.edges[node][symbol] = len(self.edges)
+                    self.edges.append({})
+                    self.ends.append(())
+                    self.fall.append(ROOT)
+                node = self.edges[node][symbol]
+            self.ends[node] = (*self.ends[node], index)
         self._link()
 
     def __len__(self) -> int:
@@ -51,18 +58,6 @@ class AhoCorasick:
         for symbol in self.patterns[index]:
             node = self.edges[node][symbol]
             yield node
-
-    def _add(self, index: int, pattern: Sequence[int]) -> None:
-        node = ROOT
-        for symbol in pattern:
-            if symbol not in self.edges[node]:
-                self.edges[node][symbol] = len(self.edges)
-                self.edges.append({})
-                self.depth.append(self.depth[node] + 1)
-                self.ends.append(())
-                self.fall.append(ROOT)
-            node = self.edges[node][symbol]
-        self.ends[node] = (*self.ends[node], index)
 
     def _link(self) -> None:
         """Breadth first, so that a node's failure link is known before those of its children."""

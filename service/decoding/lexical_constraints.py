@@ -8,8 +8,8 @@ where a word may: not joined to another word or to a full stop, and without a bl
 
 Beam search with dynamic beam allocation (Post & Vilar 2018) uses `next_tokens` for the continuations that make progress
 and `num_met` for the bank of a hypothesis; `allocate` divides the beam among banks. As a mask, the constraints exclude
-the end token until all phrases have appeared, and reserve as many tokens as are still needed: constraints that fit into
-max_tokens according to `minimum` are met.
+the end token until all phrases have appeared, and reserve as many tokens as are still needed: constraints are met whose
+`remaining` tokens and the end token fit into max_tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 
 from model.tokenizer import Tokenizer
 from service.decoding.aho_corasick import ROOT, AhoCorasick
+from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.logits_processor import LogitsProcessor
 
 Variants = tuple[tuple[int, ...], ...]
 """The tokenizations of one phrase: token ids, none of them empty."""
@@ -91,8 +91,7 @@ class LexicalConstraints:
     """The phrases of one request: a logits processor with additional methods for beam search.
 
     phrases: the tokenizations of each, from `phrase_variants`; duplicates count. ordered: each phrase begins after the
-    end of the previous one. max_tokens: of the answer, end token included. vocabulary: if given, phrases occur where
-    words may (see `_allowed`); otherwise anywhere. before: the text that the answer continues.
+    end of the previous one. max_tokens: of the answer, end token included. before: the text that the answer continues.
     """
 
     is_mask = True
@@ -100,29 +99,21 @@ class LexicalConstraints:
     def __init__(
         self,
         phrases: Sequence[Variants],
+        vocabulary: Vocabulary,
         *,
-        eos_ids: Sequence[int],
         ordered: bool,
         max_tokens: int,
-        vocabulary: Vocabulary | None = None,
         before: str = "",
     ) -> None:
         assert phrases
-        self._eos_ids, self._is_ordered, self.max_tokens = list(eos_ids), ordered, max_tokens
+        self._eos_ids, self._is_ordered, self.max_tokens = list(vocabulary.eos_ids), ordered, max_tokens
         different = list(phrases) if ordered else list(dict.fromkeys(phrases))
-        if vocabulary is None:
-            tokens = 1 + max(token for variants in phrases for variant in variants for token in variant)
-            self._contexts, allowed = [_OPEN] * tokens, [[frozenset[int]()] * len(item) for item in different]
-        else:
-            self._contexts, allowed = vocabulary.derived(_contexts), [_allowed(item, vocabulary) for item in different]
+        self._contexts = vocabulary.derived(_contexts)
         self._contexts_V = np.array(self._contexts)
-        self._phrases = [
-            _Phrase(variants, spellings, self._contexts) for variants, spellings in zip(different, allowed, strict=True)
-        ]
+        self._phrases = [_Phrase(item, _allowed(item, vocabulary), self._contexts) for item in different]
         self._missing = (1,) * len(different) if ordered else tuple(map(phrases.count, different))
         self._before = _context(before.encode()) or _START
         self.total = sum(count * phrase.longest for count, phrase in zip(self._missing, self._phrases, strict=True))
-        self.minimum = 1 + self.remaining(self.initial_state())  # fewest tokens of an answer, end token included
         self._next_tokens: dict[ConstraintState, tuple[int, ...]] = {}
         self._remaining: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -133,7 +124,7 @@ class LexicalConstraints:
     def next_state(self, progress: ConstraintState, token: int) -> ConstraintState:
         """The state after `token`."""
         nodes, missing = list(progress.nodes), list(progress.missing)
-        context = (self._contexts[token] if token < len(self._contexts) else _OPEN) or progress.context
+        context = self._contexts[token] or progress.context
         for place in self._wanted(progress):
             automaton = self._phrases[place].automaton
             node = automaton.step(nodes[place], token)
@@ -203,10 +194,7 @@ class LexicalConstraints:
         continuing = self._continuations(state)
         possible = [token for token in continuing if self.remaining(self.next_state(state, token)) <= left]
         kept = scores_V[possible]
-        contexts_V = np.full(len(scores_V), _OPEN)
-        contexts_V[: len(self._contexts_V)] = np.where(self._contexts_V, self._contexts_V, state.context)[
-            : len(scores_V)
-        ]
+        contexts_V = np.where(self._contexts_V, self._contexts_V, state.context)
         scores_V[np.isin(contexts_V, tight)] = -np.inf
         scores_V[continuing] = -np.inf
         scores_V[possible] = kept

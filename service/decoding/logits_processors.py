@@ -1,4 +1,5 @@
-"""Penalties and masks that the decoding options request (`build_logits_processors`).
+"""The protocol of everything that changes a model's distribution for one request (`LogitsProcessor`), and the penalties
+and masks that the decoding options request (`build_logits_processors`).
 
 Text constraints hold for the text of the answer, whatever its tokenization. Grammars are in `grammar`, texts that must
 appear in `lexical_constraints`.
@@ -11,14 +12,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from service.decoding.aho_corasick import ROOT, AhoCorasick
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.logits_processor import LogitsProcessor
 from service.options import DecodingOptions
+
+
+class LogitsProcessor(Protocol):
+    """One constraint or penalty of one request: immutable, and shared by the hypotheses of the request. What it
+    remembers of one hypothesis is that hypothesis's `state`, an immutable value, so a fork copies references.
+
+    is_mask: it only sets scores to -inf. Other processors run first, and the scores are normalised again after them;
+    after masks they are not: a constrained answer keeps the probability that the model gives it.
+    """
+
+    is_mask: bool
+
+    def initial_state(self) -> Any:
+        """The state before the first new token."""
+        ...
+
+    def next_state(self, state: Any, token: int) -> Any:
+        """The state when `token` has been appended. `state` itself does not change."""
+        ...
+
+    def applies(self, state: Any, tokens: Sequence[int]) -> bool:
+        """Whether `apply` would change anything after `tokens`; a row to which nothing applies costs nothing."""
+        ...
+
+    def apply(self, scores_V: np.ndarray, state: Any, tokens: Sequence[int]) -> None:
+        """Changes scores float32 (V,) in place. `tokens`: the new tokens so far, without the prompt.
+
+        Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
+        """
+        ...
 
 
 def build_logits_processors(
@@ -222,8 +253,8 @@ class BannedTexts:
             if "\ufffd" in text:
                 raise InvalidRequest(f"{field}[{place}]", "must not contain U+FFFD, which represents invalid bytes")
         self._vocabulary = vocabulary
-        self._automaton = AhoCorasick([text.encode() for text in dict.fromkeys(texts)])
-        self._texts = [bytes(pattern) for pattern in self._automaton.patterns]
+        self._texts = [text.encode() for text in dict.fromkeys(texts)]
+        self._automaton = AhoCorasick(self._texts)
         self._rests: dict[int, list[bytes]] = {}  # by node: the rests of the texts that begin with its prefix
         for place, pattern in enumerate(self._texts):
             for length, node in enumerate(self._automaton.path(place), start=1):

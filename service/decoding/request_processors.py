@@ -14,10 +14,9 @@ import numpy as np
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
-from service.decoding.logits_processors import AllowedTokens, BannedTexts, build_logits_processors
+from service.decoding.logits_processors import AllowedTokens, BannedTexts, LogitsProcessor, build_logits_processors
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.logits_processor import LogitsProcessor
 from service.request import Request
 
 SLOW_OPTIONS = ("bad_words", "phrases", "allowed_tokens", "grammars")
@@ -72,10 +71,9 @@ def _lexical_constraints(request: Request, vocabulary: Vocabulary, tokenizer: To
             phrase_variants(tokenizer, text, field=f"options.phrases[{index}]")
             for index, text in enumerate(options.phrases)
         ],
-        eos_ids=vocabulary.eos_ids,
+        vocabulary,
         ordered=options.ordered_phrases,
         max_tokens=max_tokens,
-        vocabulary=vocabulary,
         before=request.continued_text,
     )
     state = functools.reduce(constraints.next_state, request.prefix, constraints.initial_state())

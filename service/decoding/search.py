@@ -13,11 +13,11 @@ from collections.abc import Sequence as Items
 from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import constraints_of
+from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.single_turn import SingleTurn
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.token_selection import NotFinite, TokenSelector
 from service.errors import InternalFailure, RequestError
-from service.logits_processor import LogitsProcessor
 from service.request import Request
 from service.sequence import Search, Sequence
 from service.step import StepOutput

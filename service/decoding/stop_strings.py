@@ -12,15 +12,12 @@ from typing import NamedTuple
 
 
 class StopState(NamedTuple):
-    """The end of a hypothesis's text, of the length that the completion of a stop string may need.
+    """The text of a hypothesis, as far as the completion of a stop string depends on it."""
 
-    rest: bytes of an incomplete character. has_text: some token had text.
-    """
-
-    tail: str = ""
-    rest: bytes = b""
-    is_stopped: bool = False
-    has_text: bool = False
+    tail: str = ""  # its end
+    rest: bytes = b""  # of an incomplete character
+    is_stopped: bool = False  # a stop string is complete
+    has_text: bool = False  # some token had text
 
 
 class StopMatcher:
@@ -35,10 +32,6 @@ class StopMatcher:
         self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 
-    def initial_state(self) -> StopState:
-        """The state before the first token."""
-        return StopState()
-
     def next_state(self, state: StopState, token: int) -> StopState:
         """The state after `token`."""
         piece = self._pieces[token]
@@ -51,7 +44,3 @@ class StopMatcher:
         text = state.tail + text
         is_stopped = any(stop in text for stop in self._stops)
         return StopState(text[max(0, len(text) - self._kept) :], rest, is_stopped, True)
-
-    def is_stopped(self, state: StopState) -> bool:
-        """Whether a stop string is complete."""
-        return state.is_stopped

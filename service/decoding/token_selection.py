@@ -13,9 +13,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from service.decoding.stop_strings import StopMatcher
+from service.decoding.logits_processors import LogitsProcessor
+from service.decoding.stop_strings import StopMatcher, StopState
 from service.errors import Unsatisfiable
-from service.logits_processor import LogitsProcessor
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
 from service.step import Scored, StepOutput
@@ -51,7 +51,7 @@ class TokenSelector:
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
         states = tuple([processor.initial_state() for processor in self.processors])
-        return Hypothesis(states, self.stops.initial_state() if self.stops else None)
+        return Hypothesis(states, StopState())
 
     def scores(self, hypothesis: Hypothesis, output: StepOutput) -> np.ndarray | None:
         """The distribution after all processors, float32 (V,); None if none applies. Raises Unsatisfiable."""
@@ -105,7 +105,7 @@ class TokenSelector:
         """Why the hypothesis would end with this token; None: it would not."""
         if token in self.eos_ids:
             return FinishReason.END_OF_SEQUENCE
-        if self.stops and self.stops.is_stopped(self.stops.next_state(hypothesis.stop, token)):
+        if self.stops and self.stops.next_state(hypothesis.stop, token).is_stopped:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 

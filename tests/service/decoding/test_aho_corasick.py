@@ -18,13 +18,15 @@ def naive(patterns, sequence):
 @given(patterns, sequences)
 def test_every_step_agrees_with_reading_the_whole_sequence(patterns, sequence):
     automaton = AhoCorasick(patterns)
+    paths = [automaton.path(place) for place in range(len(patterns))]
+    depth = {ROOT: 0} | {node: length for path in paths for length, node in enumerate(path, start=1)}
     node = ROOT
     for length, symbol in enumerate(sequence, start=1):
         node = automaton.step(node, symbol)
         held, ending = naive(patterns, sequence[:length])
-        assert automaton.depth[node] == len(held)
+        assert depth[node] == len(held)
         assert set(automaton.ends[node]) == ending
-        chain = [automaton.depth[at] for at in automaton.chain(node)]
+        chain = [depth[at] for at in automaton.chain(node)]
         shorter = [cut for cut in range(len(held), 0, -1) if naive(patterns, held[len(held) - cut :])[0] == held[-cut:]]
         assert chain == shorter
 

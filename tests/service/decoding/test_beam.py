@@ -14,7 +14,7 @@ from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from tests.fakes import EOS, ScriptedRunner, doubtful, drain, search_of
+from tests.fakes import EOS, ScriptedRunner, brackets, doubtful, drain, search_of
 from tests.fakes import decoding_request as request
 
 VOCABULARY = 12
@@ -264,7 +264,9 @@ def test_phrases_are_in_every_answer(beam_size):
     for number in range(40):
         runs = [tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(1, 4))) for _ in range(number % 3 + 1)]
         max_tokens = sum(map(len, runs)) + rng.randrange(1, 12)
-        phrases = LexicalConstraints([(run,) for run in runs], eos_ids=(EOS,), ordered=False, max_tokens=max_tokens)
+        phrases = LexicalConstraints(
+            [(run,) for run in runs], brackets(VOCABULARY, EOS), ordered=False, max_tokens=max_tokens
+        )
         asked = request(
             str(number), max_tokens=max_tokens, beam_size=beam_size, num_hypotheses=2, logits_processors=(phrases,)
         )
@@ -285,7 +287,7 @@ def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
             probabilities_V[token] = probability
         return np.log(probabilities_V / probabilities_V.sum()).astype(np.float32)
 
-    phrases = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens=9)
+    phrases = LexicalConstraints([((5,),)], brackets(VOCABULARY, EOS), ordered=False, max_tokens=9)
     asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, logits_processors=(phrases,))
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
     ((sequence,), _) = run(asked, runner=runner)
@@ -298,7 +300,7 @@ def test_a_phrase_finds_a_better_place_than_the_beginning():
     better = 0
     for number in range(30):
         wanted = (3 + number % 7, 3 + number % 5)
-        phrases = LexicalConstraints([(wanted,)], eos_ids=(EOS,), ordered=False, max_tokens=12)
+        phrases = LexicalConstraints([(wanted,)], brackets(VOCABULARY, EOS), ordered=False, max_tokens=12)
         asked = request(source=(number % 7 + 3, 2), max_tokens=12, beam_size=4, logits_processors=(phrases,))
         ((placed,), _) = run(asked)
         ((forced,), _) = run(replace(asked, logits_processors=(), prefix=wanted))

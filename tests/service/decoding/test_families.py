@@ -10,7 +10,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
 from service.decoding.logits_processors import BannedTexts
-from service.decoding.stop_strings import StopMatcher
+from service.decoding.stop_strings import StopMatcher, StopState
 from service.decoding.vocabulary import Vocabulary
 from service.edge.alignment import target_spans
 from service.engine.detokenizer import Detokenizer
@@ -62,9 +62,7 @@ def test_phrases_have_tokenizations_that_meet_them(tokenizer, vocabulary):
     for text in ("lo mi", "при", "世界"):
         variants = phrase_variants(tokenizer, text, field="options.phrases[0]")
         assert all(text in tokenizer.decode(variant) for variant in variants)
-        phrases = LexicalConstraints(
-            [variants], eos_ids=vocabulary.eos_ids, ordered=False, max_tokens=40, vocabulary=vocabulary
-        )
+        phrases = LexicalConstraints([variants], vocabulary, ordered=False, max_tokens=40)
         state = phrases.initial_state()
         for token in tokenizer.encode(f"ka {text} ka"):
             state = phrases.next_state(state, token)
@@ -82,13 +80,13 @@ def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
         place = rng.randrange(len(whole))
         stop = whole[place : place + 3]
         matcher = StopMatcher(tokenizer.pieces, [stop], strips_leading_space=tokenizer.strips_leading_space)
-        cut, state = Detokenizer(tokenizer.incremental(), [stop]), matcher.initial_state()
+        cut, state = Detokenizer(tokenizer.incremental(), [stop]), StopState()
         told = ""
         for token in tokens:
             state = matcher.next_state(state, token)
             told += cut.push(token)
             if "\ufffd" not in stop:  # what is no character yet may become one
-                assert matcher.is_stopped(state) == cut.is_stopped
+                assert state.is_stopped == cut.is_stopped
         assert told + cut.flush() == whole[: whole.find(stop)]
 
 

@@ -1,5 +1,4 @@
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.lexical_constraints import LexicalConstraints, allocate, phrase_variants
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+from tests.fakes import brackets
 
 EOS, V = 0, 9
 TEXTS = ["the small red house stands behind the old tree", "New York, New York City", "größer als Größe", "日本語の本"]
@@ -21,8 +21,17 @@ phrase_lists = st.lists(variants.map(tuple), min_size=1, max_size=4)
 
 def build(phrases, *, ordered=False, slack=3):
     """Phrases that fit with `slack` tokens to spare."""
-    least = LexicalConstraints(tuple(phrases), eos_ids=(EOS,), ordered=ordered, max_tokens=1000).minimum
-    return LexicalConstraints(tuple(phrases), eos_ids=(EOS,), ordered=ordered, max_tokens=least + slack)
+    return fitted(phrases, brackets(V, EOS), slack, ordered=ordered)
+
+
+def fitted(phrases, vocabulary, slack, **given):
+    least = minimum(LexicalConstraints(tuple(phrases), vocabulary, max_tokens=1000, **given))
+    return LexicalConstraints(tuple(phrases), vocabulary, max_tokens=least + slack, **given)
+
+
+def minimum(phrases):
+    """The fewest tokens of an answer, end token included."""
+    return 1 + phrases.remaining(phrases.initial_state())
 
 
 def walk(phrases, choose):
@@ -67,7 +76,7 @@ def test_every_walk_through_the_mask_has_all_phrases(phrases, ordered, slack, rn
 def test_the_fewest_tokens_are_enough(phrases, rng):
     built = build(phrases, slack=0)
     tokens, state = walk(built, rng.choice)
-    assert len(tokens) <= built.minimum
+    assert len(tokens) <= minimum(built)
     assert built.is_done(state)
 
 
@@ -118,9 +127,7 @@ befores = st.sampled_from(["", "a", "a.", "ä", " "])
 
 
 def standing(phrases, *, ordered=False, slack=3, before=""):
-    given: dict[str, Any] = {"eos_ids": (EOS,), "ordered": ordered, "vocabulary": SMALL, "before": before}
-    least = LexicalConstraints(tuple(phrases), max_tokens=1000, **given).minimum
-    return LexicalConstraints(tuple(phrases), max_tokens=least + slack, **given)
+    return fitted(phrases, SMALL, slack, ordered=ordered, before=before)
 
 
 def stands(tokens, phrase, before):
@@ -152,7 +159,7 @@ def test_phrases_at_word_positions_are_met(phrases, ordered, slack, before, rng)
     built = standing(phrases, ordered=ordered, slack=slack, before=before)
     tokens, state = walk(built, rng.choice)
     assert built.is_done(state)
-    assert len(tokens) <= built.minimum + slack
+    assert len(tokens) <= minimum(built) + slack
     assert all(stands(tokens, phrase, before) for phrase in phrases)
 
 
@@ -171,7 +178,7 @@ def test_no_blank_begins_an_answer_and_no_phrase_joins_a_word():
 
 def test_text_may_precede_a_phrase_with_a_long_initial_tokenization():
     phrase = standing([((1,), (2, 3, 2))], slack=0)
-    assert phrase.minimum == 3  # something, the phrase, the end
+    assert minimum(phrase) == 3  # something, the phrase, the end
     scores_V = np.zeros(V, np.float32)
     phrase.apply(scores_V, phrase.initial_state(), [])
     assert np.flatnonzero(scores_V == 0).tolist() == [1, 2, 3, 4, 5, 7, 8]  # not the end, no token without text
@@ -191,12 +198,7 @@ def test_without_spare_tokens_text_that_keeps_the_minimum_is_allowed():
 def test_characters_that_a_word_may_follow_directly(text, is_closed):
     word = BPE.encode("house")
     phrases = LexicalConstraints(
-        [phrase_variants(BPE, "house")],
-        eos_ids=(2,),
-        ordered=False,
-        max_tokens=50,
-        vocabulary=Vocabulary.of(BPE, eos_ids=(2,)),
-        before=text,
+        [phrase_variants(BPE, "house")], Vocabulary.of(BPE, eos_ids=(2,)), ordered=False, max_tokens=50, before=text
     )
     assert phrases.is_done(progress(phrases, *word)) == (not is_closed)
     assert phrases.is_done(progress(phrases, *BPE.encode(" house")))
@@ -206,10 +208,9 @@ def test_scripts_without_blanks_and_punctuation_occur_anywhere():
     for text in ("本", ", the", "-old"):
         phrases = LexicalConstraints(
             [phrase_variants(BPE, text)],
-            eos_ids=(2,),
+            Vocabulary.of(BPE, eos_ids=(2,)),
             ordered=False,
             max_tokens=50,
-            vocabulary=Vocabulary.of(BPE, eos_ids=(2,)),
             before="house",
         )
         assert phrases.is_done(progress(phrases, *BPE.encode(text)))
@@ -232,7 +233,7 @@ def test_an_interrupted_phrase_keeps_its_longest_matching_prefix():
 def test_phrases_may_share_tokens():
     phrases = build([((1, 2),), ((2, 3),)])
     assert phrases.is_done(progress(phrases, 1, 2, 3))
-    assert phrases.minimum == 5  # an upper bound: none of them shared, and the end token
+    assert minimum(phrases) == 5  # an upper bound: none of them shared, and the end token
 
 
 def test_every_tokenization_counts_as_the_longest():
@@ -241,7 +242,7 @@ def test_every_tokenization_counts_as_the_longest():
     assert phrases.num_met(progress(phrases, 1)) == 1
     assert phrases.num_met(progress(phrases, 4)) == 3
     assert phrases.next_tokens(phrases.initial_state()) == (1, 4)
-    assert phrases.minimum == 2
+    assert minimum(phrases) == 2
 
 
 def test_of_phrases_begun_together_only_one_counts():
@@ -262,8 +263,8 @@ def test_without_spare_tokens_only_the_phrase_is_allowed():
 
 
 def test_phrases_that_no_longer_fit_allow_nothing():
-    phrases = LexicalConstraints((((1, 2, 3),),), eos_ids=(EOS, 7), ordered=False, max_tokens=3)
-    assert phrases.minimum == 4
+    phrases = LexicalConstraints((((1, 2, 3),),), brackets(V, EOS, 7), ordered=False, max_tokens=3)
+    assert minimum(phrases) == 4
     scores_V = np.zeros(V, np.float32)
     phrases.apply(scores_V, phrases.initial_state(), [])
     assert not np.isfinite(scores_V).any()

@@ -15,7 +15,7 @@ from service.encoder_request import EncoderRequest
 from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Sequence
-from tests.fakes import EOS, decoding_request, scripted_output, search_of
+from tests.fakes import EOS, brackets, decoding_request, scripted_output, search_of
 
 
 def lines(*tokens, vocab_size=8):
@@ -31,7 +31,7 @@ def sequence_in(row, request):
     return sequence
 
 
-PHRASE = LexicalConstraints([((5,),)], eos_ids=(EOS,), ordered=False, max_tokens=9)
+PHRASE = LexicalConstraints([((5,),)], brackets(8, EOS), ordered=False, max_tokens=9)
 
 
 @pytest.mark.parametrize(

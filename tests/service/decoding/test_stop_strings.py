@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
-from service.decoding.stop_strings import StopMatcher
+from service.decoding.stop_strings import StopMatcher, StopState
 from service.engine.detokenizer import Detokenizer
 
 TEXTS = ["ab ab abc", "größer als größe", "a b c d", "日本語 日本", "😀😃 😀"]
@@ -13,10 +13,10 @@ stop_strings = st.lists(st.text("ab größe日本😀 \ufffd", min_size=1, max_s
 
 def stopped_at(matcher, tokens):
     """The place of the token that completes a stop string, or None."""
-    state = matcher.initial_state()
+    state = StopState()
     for place, token in enumerate(tokens):
         state = matcher.next_state(state, token)
-        if matcher.is_stopped(state):
+        if state.is_stopped:
             return place
     return None
 
@@ -50,7 +50,7 @@ def test_a_stripped_leading_space_has_no_text(tokens, stop):
 
 def test_states_are_values():
     matcher = StopMatcher((b"", b"a", b"b"), ("ab",), strips_leading_space=False)
-    first = matcher.next_state(matcher.initial_state(), 1)
-    assert matcher.is_stopped(matcher.next_state(first, 2))
-    assert not matcher.is_stopped(matcher.next_state(first, 1))
-    assert not matcher.is_stopped(first)
+    first = matcher.next_state(StopState(), 1)
+    assert matcher.next_state(first, 2).is_stopped
+    assert not matcher.next_state(first, 1).is_stopped
+    assert not first.is_stopped
