@@ -263,11 +263,6 @@ class Runner(Protocol):
     @property
     def max_rows(self) -> int: ...
 
-    @property
-    def has_attention(self) -> bool:
-        """Whether `DeferredOutputs.cross_attention` works."""
-        ...
-
     def run(self, plan: StepPlan) -> StepOutput:
         """Executes one turn. A run that raises leaves the rows undefined until `reset`."""
         ...

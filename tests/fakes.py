@@ -144,7 +144,6 @@ class ScriptedRunner:
 
     eos_ids = (EOS,)
     max_rows = 64
-    has_attention = True
 
     def __init__(
         self,
@@ -447,7 +446,8 @@ class ManualEngine(EnginePool):
 
     def __init__(self, runner, settings, **more):
         self.runner, self.clock = runner, FakeClock()
-        (self.engine,) = engines = [Engine(runner, LetterTokenizer(), settings, clock=self.clock, **more)]
+        tokenizer: Any = LetterTokenizer()
+        (self.engine,) = engines = [Engine(runner, tokenizer, settings, clock=self.clock, **more)]
         super().__init__(engines)
         self.start(is_manual=True)
 

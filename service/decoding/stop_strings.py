@@ -10,6 +10,8 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from service.decoding.vocabulary import Vocabulary
+
 
 class StopState(NamedTuple):
     """The text of a hypothesis, as far as the completion of a stop string depends on it."""
@@ -21,14 +23,10 @@ class StopState(NamedTuple):
 
 
 class StopMatcher:
-    """The stop strings of one request. States are immutable values, so forking a hypothesis copies a reference.
+    """The stop strings of one request. States are immutable values, so forking a hypothesis copies a reference."""
 
-    pieces: the bytes of each token id, empty for special tokens. strips_leading_space: the text excludes the space
-    before the first word.
-    """
-
-    def __init__(self, pieces: Sequence[bytes], stop: Sequence[str], *, strips_leading_space: bool) -> None:
-        self._pieces, self._strips_leading_space = pieces, strips_leading_space
+    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str]) -> None:
+        self._pieces, self._strips_leading_space = vocabulary.pieces, vocabulary.strips_leading_space
         self._stops = tuple(text for text in stop if text)
         self._kept = max(map(len, self._stops), default=1) - 1
 

@@ -12,7 +12,6 @@ import heapq
 from collections import deque
 from collections.abc import Collection
 
-from export.manifest import Limits
 from service.cache_layout import CacheLayout, CacheShape
 from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from service.request import Request
@@ -26,12 +25,11 @@ STALE_DEADLINES = 256
 class Capacity:
     """Rows and bytes of state that the live sequences may come to need. max_bytes: of KV caches and other states."""
 
-    def __init__(
-        self, limits: Limits, layout: CacheLayout, *, max_rows: int, max_bytes: int, chunk_tokens: int
-    ) -> None:
+    def __init__(self, layout: CacheLayout, *, max_rows: int, max_bytes: int, chunk_tokens: int) -> None:
+        """chunk_tokens: see `service.engine.prefill.PrefillPlanner`."""
         self.max_rows, self.max_bytes = max_rows, max_bytes
         self.reserved = CacheShape()  # the worst case of the live sequences
-        self._limits, self._layout, self._chunk_tokens = limits, layout, chunk_tokens
+        self._layout, self._chunk_tokens = layout, chunk_tokens
         self.bytes_for = functools.lru_cache(maxsize=1024)(self._bytes_for)
 
     @property
@@ -40,17 +38,7 @@ class Capacity:
         return self.bytes_for(self.reserved)
 
     def check(self, request: Request) -> None:
-        """Raises InvalidRequest for a request that could never be admitted. Safe to call from any thread.
-
-        The edge has checked the request against the model's limits; here they are asserted.
-        """
-        limits, prompt, source = self._limits, len(request.prompt), len(request.source)
-        assert (prompt > 0) == (limits.max_target_len > 0), f"prompt: {prompt} tokens, {limits}"
-        assert prompt + request.max_tokens - 1 <= limits.max_target_len, f"max_tokens: {request.max_tokens}, {limits}"
-        assert (source > 0) == (limits.max_source_len > 0), f"source: {source} tokens, {limits}"
-        assert source <= limits.max_source_len, f"source: {source} tokens, {limits}"
-        ids = (*request.source, *request.prompt, *request.prefix, *request.shortlist)
-        assert not ids or 0 <= min(ids) <= max(ids) < limits.vocab_size, f"token ids must be 0..{limits.vocab_size - 1}"
+        """Raises InvalidRequest for a request that could never be admitted. Safe to call from any thread."""
         width = request.options.width
         if width > self.max_rows:
             raise InvalidRequest(
@@ -65,7 +53,7 @@ class Capacity:
     def shape_of(self, request: Request) -> CacheShape:
         """What a request needs at most. Its very last token is never an input."""
         target_len = len(request.prompt) + request.max_tokens - 1
-        if self._limits.max_block != 1:  # the last chunk of a prompt is padded
+        if self._chunk_tokens:  # the last chunk of a prompt is padded
             last = max(0, len(request.prompt) - 2) // self._chunk_tokens * self._chunk_tokens
             target_len = max(target_len, last + padded(len(request.prompt) - 1 - last))
         return CacheShape(request.options.width, max(0, target_len), len(request.source), len(request.shortlist))

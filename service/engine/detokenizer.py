@@ -7,25 +7,14 @@ complete, however the text is split into tokens. Which tokens are generated is d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-
-class Incremental(Protocol):
-    """Converts ids to text, one by one: `model.tokenizer.IncrementalDecoder`."""
-
-    def push(self, token: int) -> str:
-        """Appends a token; returns the characters that are complete."""
-        ...
-
-    def flush(self) -> str:
-        """Returns the rest."""
-        ...
+from model.tokenizer import IncrementalDecoder
 
 
 class Detokenizer:
     """The text of one answer. is_stopped: a stop string appeared; no more text follows."""
 
-    def __init__(self, decoder: Incremental, stop: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: IncrementalDecoder, stop: Sequence[str] = ()) -> None:
         self._decoder = decoder
         self._stop = tuple(text for text in stop if text)
         self._held = ""  # text that may begin a stop string
@@ -43,10 +32,8 @@ class Detokenizer:
         if self.is_stopped:
             return ""
         text = self._decoder.flush()
-        if not self._stop:
-            return text
-        text = self._release(text)
-        if not self.is_stopped:
+        if self._stop:
+            text = self._release(text)
             text, self._held = text + self._held, ""
         return text
 
@@ -57,9 +44,9 @@ class Detokenizer:
         if found:
             self.is_stopped = True
             certain, self._held = self._held[: min(found)[1]], ""
-            return certain
-        keep = max(_overlap(self._held, stop) for stop in self._stop)
-        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        else:
+            end = len(self._held) - max(_overlap(self._held, stop) for stop in self._stop)
+            certain, self._held = self._held[:end], self._held[end:]
         return certain
 
 

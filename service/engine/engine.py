@@ -12,9 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from model.tokenizer import Tokenizer
 from service.decoding.request_processors import processors_of
@@ -22,7 +20,7 @@ from service.decoding.search import search_for
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.vocabulary import Vocabulary
 from service.engine.core import EngineCore, EventBatch, Snapshot
-from service.engine.detokenizer import Detokenizer, Incremental
+from service.engine.detokenizer import Detokenizer
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.inbox import Inbox
 from service.engine.response import Response
@@ -39,21 +37,6 @@ IDLE_TURN_S = 0.5
 
 Deliver = Callable[[list[tuple[int, Event]]], None]
 """Receives the events of a turn, each with its request's ticket, in order; called on the engine's thread."""
-
-
-class TextDecoder(Protocol):
-    """What an engine needs of a tokenizer."""
-
-    @property
-    def pieces(self) -> Items[bytes]: ...
-
-    @property
-    def strips_leading_space(self) -> bool: ...
-
-    @property
-    def target(self) -> Tokenizer: ...
-
-    def incremental(self) -> Incremental: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +58,7 @@ class Engine:
     def __init__(
         self,
         runner: Runner,
-        tokenizer: TextDecoder,
+        tokenizer: Tokenizer,
         config: EngineConfig | None = None,
         metrics: EngineMetrics | None = None,
         *,
@@ -136,13 +119,10 @@ class Engine:
         `service.decoding.request_processors.SLOW_OPTIONS`.
         """
         self._core.scheduler.check(request)
-        options = request.options
-        assert self._runner.has_attention or (options.alignment == "none" and not options.coverage_penalty), options
-        tokenizer, stops = self._tokenizer, None
-        if request.stop:
-            stops = StopMatcher(tokenizer.pieces, request.stop, strips_leading_space=tokenizer.strips_leading_space)
-        processors = processors_of(request, self._vocabulary, tokenizer.target)
-        search = search_for(request, eos_ids=self._runner.eos_ids, stops=stops, processors=processors)
+        tokenizer, vocabulary = self._tokenizer, self._vocabulary
+        stops = StopMatcher(vocabulary, request.stop) if request.stop else None
+        processors = processors_of(request, vocabulary, tokenizer.target)
+        search = search_for(request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors)
         sequence = Sequence(request, search)
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)

@@ -89,9 +89,7 @@ class Scheduler:
         # A decoder that takes single tokens has no prefill: its prompts are fed as ordinary steps.
         chunk = 0 if limits.max_block == 1 else min(config.chunk_tokens, limits.max_block or config.chunk_tokens)
         self.live: list[Sequence] = []
-        self.capacity = Capacity(
-            limits, layout, max_rows=config.max_rows, max_bytes=config.kv_cache_bytes, chunk_tokens=chunk
-        )
+        self.capacity = Capacity(layout, max_rows=config.max_rows, max_bytes=config.kv_cache_bytes, chunk_tokens=chunk)
         self.draft_proposer = DraftProposer(config.draft_tokens) if config.draft_tokens and chunk else None
         self._queue = WaitingQueue()
         self._assignment = RowAssignment()

@@ -88,11 +88,6 @@ class OnnxRunner:
         return _Passes(encoder, decoder)
 
     @property
-    def has_attention(self) -> bool:
-        """Whether attention over the source can be computed."""
-        return self._attention.has_cross_attention
-
-    @property
     def is_single_engine(self) -> bool:
         """Whether the last turn ran in the sessions of a single busy engine."""
         return self._passes is self._single_engine

@@ -1,5 +1,7 @@
 """Engines on their threads, closed when a test is over."""
 
+from typing import Any
+
 import pytest
 
 from service.engine.engine import Engine, EngineConfig
@@ -17,7 +19,8 @@ def start():
         runners = runners or (ScriptedRunner(),)
         for runner in runners:
             runner.max_rows = settings.scheduler.max_rows
-        pool = EnginePool([Engine(runner, LetterTokenizer(), settings, **more) for runner in runners])
+        tokenizer: Any = LetterTokenizer()
+        pool = EnginePool([Engine(runner, tokenizer, settings, **more) for runner in runners])
         started.append((pool, runners))
         pool.start()
         return pool

@@ -79,7 +79,7 @@ def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
             continue
         place = rng.randrange(len(whole))
         stop = whole[place : place + 3]
-        matcher = StopMatcher(tokenizer.pieces, [stop], strips_leading_space=tokenizer.strips_leading_space)
+        matcher = StopMatcher(Vocabulary.of(tokenizer, eos_ids=(2,)), [stop])
         cut, state = Detokenizer(tokenizer.incremental(), [stop]), StopState()
         told = ""
         for token in tokens:

@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
 from service.decoding.stop_strings import StopMatcher, StopState
+from service.decoding.vocabulary import Vocabulary
 from service.engine.detokenizer import Detokenizer
 
 TEXTS = ["ab ab abc", "größer als größe", "a b c d", "日本語 日本", "😀😃 😀"]
@@ -38,18 +39,18 @@ spelled = st.text("ab größe日本😀 ", max_size=20).map(BPE.encode)
 )
 def test_it_stops_at_the_same_token_as_the_detokenizer(tokens, stop):
     """Any tokens: special ones, and bytes that are no UTF-8."""
-    matcher = StopMatcher(BPE.pieces, stop, strips_leading_space=False)
+    matcher = StopMatcher(Vocabulary.of(BPE, eos_ids=(2,)), stop)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(BPE.incremental(), stop), tokens)
 
 
 @given(tokens=st.lists(st.integers(0, WORDS.vocab_size - 1), max_size=20), stop=stop_strings)
 def test_a_stripped_leading_space_has_no_text(tokens, stop):
-    matcher = StopMatcher(WORDS.pieces, stop, strips_leading_space=WORDS.strips_leading_space)
+    matcher = StopMatcher(Vocabulary.of(WORDS, eos_ids=(2,)), stop)
     assert stopped_at(matcher, tokens) == cut_at(Detokenizer(WORDS.incremental(), stop), tokens)
 
 
 def test_states_are_values():
-    matcher = StopMatcher((b"", b"a", b"b"), ("ab",), strips_leading_space=False)
+    matcher = StopMatcher(Vocabulary((b"", b"a", b"b"), eos_ids=(0,), strips_leading_space=False), ("ab",))
     first = matcher.next_state(StopState(), 1)
     assert matcher.next_state(first, 2).is_stopped
     assert not matcher.next_state(first, 1).is_stopped

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenizer import Tokenizer
+from model.tokenizer import IncrementalDecoder, Tokenizer
 from service.engine.detokenizer import Detokenizer
 
 
-class Pieces:
+class Pieces(IncrementalDecoder):
     """Token i is the i-th piece of text."""
 
     def __init__(self, pieces, rest=""):
