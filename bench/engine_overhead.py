@@ -29,8 +29,8 @@ from export.manifest import TOKENIZER, Golden, Manifest
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
-from service.edge.metrics import Metrics, ModelInfo
-from service.edge.served_model import Provider, ServedModel
+from service.edge.metrics import Metrics
+from service.edge.served_model import ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
@@ -171,18 +171,18 @@ async def measure_served(
     runner = TimedRunner(model, max_rows=rows)
 
     def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
-        info = ModelInfo("encoder_decoder", "translation", "fp32", model.choice.provider, "cpu", False)
         config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
-        pool = EnginePool([Engine(runner, tokenizer, config, metrics.model(name, info).engine())])
+        pool = EnginePool(
+            [Engine(runner, tokenizer, config, metrics.model(name, model.manifest, model.choice).engine())]
+        )
         pool.start()
         return ServedModel(
             name=name,
             manifest=model.manifest,
-            precision="fp32",
+            choice=model.choice,
             bundle_sha256="",
             tokenizer=tokenizer,
             pool=pool,
-            provider=Provider(name=model.choice.provider, requested="cpu"),
         )
 
     settings = load_settings({"models": {"bench": path}, "port": 0, "http_port": 0, "drain_delay_s": 0.0})

@@ -35,8 +35,9 @@ from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
 from service.edge import logs
 from service.edge.metrics import Metrics
-from service.edge.served_model import Provider, ServedModel
+from service.edge.served_model import ServedModel
 from service.errors import InternalFailure
+from service.execution_choice import ExecutionChoice
 from service.request import EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
 from service.server import Server
 
@@ -79,9 +80,6 @@ class CTranslate2Pool:
 
     def cancel(self) -> None:
         """A batch cannot be left."""
-
-    def stop_accepting(self) -> None:
-        """Nothing is refused: the server has stopped to listen by then."""
 
     def close(self, timeout_s: float = 10.0) -> None:
         for _ in self._threads:
@@ -258,11 +256,10 @@ def main() -> None:
         return ServedModel(
             name=name,
             manifest=manifest,
-            precision=manifest.variants[0].precision,
+            choice=ExecutionChoice("CTranslate2", "cpu", False, "", manifest.variants[0].precision),
             bundle_sha256="",
             tokenizer=tokenizer,
             pool=pool,
-            provider=Provider(name="CTranslate2", requested="cpu"),
         )
 
     settings = load_settings(

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from export.bundle import BundleError, load_bundle, load_shortlist
-from export.manifest import MANIFEST, TOKENIZER, Manifest, Shortlist
+from export.manifest import MANIFEST, TOKENIZER
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
 from service.decoding.vocabulary import Vocabulary
-from service.edge.metrics import Metrics, ModelInfo
-from service.edge.served_model import Provider, ServedModel
+from service.edge.metrics import Metrics
+from service.edge.served_model import ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine.pool import EnginePool
@@ -32,17 +31,6 @@ from service.runtime.runner import OnnxModel, OnnxRunner
 from service.runtime.sessions import CPU, give_back_memory
 
 
-class _Opened(NamedTuple):
-    """A checked bundle with a runner for each engine."""
-
-    manifest: Manifest
-    tokenizer: Tokenizer
-    shortlist: Shortlist | None
-    model: OnnxModel
-    runners: Sequence[OnnxRunner]
-    is_batch_invariant: bool
-
-
 def open_model(
     name: str, path: Path, settings: ServerSettings, metrics: Metrics, *, busy_engines: BusyEngines | None = None
 ) -> ServedModel:
@@ -52,48 +40,22 @@ def open_model(
     what is wrong with it.
     """
     try:
-        opened = _open(path, settings, busy_engines)
+        return _open(name, path, settings, metrics, busy_engines)
     except (BundleError, TokenizerError, StartupError) as error:
         raise StartupError(f"model {name}: {error}") from error
     except Exception as error:  # what a device's libraries raise has no common class
         raise StartupError(
             f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
         ) from error
-    manifest, choice = opened.manifest, opened.model.choice
-    draft_tokens = settings.draft_tokens if manifest.limits.max_block != 1 else 0
-    info = ModelInfo(
-        architecture=manifest.architecture,
-        task=manifest.task,
-        precision=choice.precision,
-        provider=choice.provider,
-        requested=choice.requested,
-        fallback=choice.fallback,
-    )
-    pool = _start_engines(name, opened, settings, metrics, info, draft_tokens)
-    give_back_memory()
-    return ServedModel(
-        name=name,
-        manifest=manifest,
-        precision=choice.precision,
-        bundle_sha256=hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
-        tokenizer=opened.tokenizer,
-        pool=pool,
-        provider=Provider(
-            name=choice.provider, requested=choice.requested, fallback=choice.fallback, reason=choice.reason
-        ),
-        shortlist=opened.shortlist,
-        max_hypotheses=min(MAX_WIDTH, settings.max_rows),
-        draft_tokens=draft_tokens,
-        is_batch_invariant=opened.is_batch_invariant,
-        open_attention=opened.model.open_attend if manifest.attention_maps else None,
-    )
 
 
-def _open(path: Path, settings: ServerSettings, busy_engines: BusyEngines | None) -> _Opened:
+def _open(
+    name: str, path: Path, settings: ServerSettings, metrics: Metrics, busy_engines: BusyEngines | None
+) -> ServedModel:
     manifest = load_bundle(path)
-    vocab_size = manifest.limits.vocab_size
-    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
-    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    limits = manifest.limits
+    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=limits.vocab_size)
+    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=limits.vocab_size) if manifest.shortlist else None
     cpus = effective_cpus()
     model = OnnxModel.open(
         path,
@@ -108,22 +70,9 @@ def _open(path: Path, settings: ServerSettings, busy_engines: BusyEngines | None
     engines = (settings.engines or cpus) if model.choice.provider == CPU else 1
     runners = [model.runner(max_rows=settings.max_rows) for _ in range(engines)]
     _check_answers(model, runners[0])
-    return _Opened(manifest, tokenizer, shortlist, model, runners, is_batch_invariant(runners[0], manifest))
-
-
-def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
-    """Repeats the golden decode in all sessions: those of a single busy engine, and those that engines share."""
-    check_golden_decode(runner, model.manifest, model.choice.precision)  # the only busy engine, at most
-    if model.single_engine_sessions:
-        model.busy_engines.mark_busy(model)
-        check_golden_decode(runner, model.manifest, model.choice.precision)
-        model.busy_engines.mark_idle(model)
-
-
-def _start_engines(
-    name: str, opened: _Opened, settings: ServerSettings, metrics: Metrics, info: ModelInfo, draft_tokens: int
-) -> EnginePool:
-    engines = len(opened.runners)
+    draft_tokens = settings.draft_tokens if limits.max_block != 1 else 0
+    report = metrics.model(name, manifest, model.choice)
+    report.memory(partial(_memory_bytes, model, runners))
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
@@ -134,24 +83,38 @@ def _start_engines(
         ),
         max_queue=math.ceil(settings.max_queue / engines),
     )
-    report = metrics.model(name, info)
-    report.memory(partial(_memory_bytes, opened.model, opened.runners))
-    vocabulary = Vocabulary.of(opened.tokenizer, eos_ids=opened.manifest.tokens.ends)
+    vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
     pool = EnginePool(
         [
-            Engine(
-                runner,
-                opened.tokenizer,
-                config,
-                report.engine(),
-                vocabulary=vocabulary,
-                name=f"engine-{name}-{index}",
-            )
-            for index, runner in enumerate(opened.runners)
+            Engine(runner, tokenizer, config, report.engine(), vocabulary=vocabulary, name=f"engine-{name}-{index}")
+            for index, runner in enumerate(runners)
         ]
     )
+    served = ServedModel(
+        name=name,
+        manifest=manifest,
+        choice=model.choice,
+        bundle_sha256=hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest(),
+        tokenizer=tokenizer,
+        pool=pool,
+        shortlist=shortlist,
+        max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+        draft_tokens=draft_tokens,
+        is_batch_invariant=is_batch_invariant(runners[0], manifest),
+        open_attention=model.open_attend if manifest.attention_maps else None,
+    )
     pool.start()
-    return pool
+    give_back_memory()
+    return served
+
+
+def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
+    """Repeats the golden decode in all sessions: those of a single busy engine, and those that engines share."""
+    check_golden_decode(runner, model.manifest, model.choice.precision)  # the only busy engine, at most
+    if model.single_engine_sessions:
+        model.busy_engines.mark_busy(model)
+        check_golden_decode(runner, model.manifest, model.choice.precision)
+        model.busy_engines.mark_idle(model)
 
 
 def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, int]:

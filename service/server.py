@@ -190,10 +190,10 @@ class Server:
     def _announce(self, seconds: float) -> None:
         settings = self.settings
         for model in self._models:
-            provider = model.provider
-            if provider.fallback:
-                fields = {"model": model.name, "provider": provider.name, "requested": provider.requested}
-                logs.event("provider_fallback", {**fields, "reason": provider.reason}, level=logs.WARNING)
+            choice = model.choice
+            if choice.fallback:
+                fields = {"model": model.name, "provider": choice.provider, "requested": choice.requested}
+                logs.event("provider_fallback", {**fields, "reason": choice.reason}, level=logs.WARNING)
             if not model.is_batch_invariant:
                 logs.event("not_batch_invariant", {"model": model.name}, level=logs.WARNING)
         logs.event(
@@ -201,7 +201,9 @@ class Server:
             {
                 "grpc": f"{settings.host}:{self.port}",
                 "http": f"{settings.http_host}:{self.http_port}",
-                "models": {model.name: f"{model.precision} on {model.provider.name}" for model in self._models},
+                "models": {
+                    model.name: f"{model.choice.precision} on {model.choice.provider}" for model in self._models
+                },
                 "version": self._version,
                 "start_s": round(seconds, 3),
             },

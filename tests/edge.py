@@ -16,11 +16,11 @@ from export.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Toke
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings
-from service.edge.metrics import ModelInfo
 from service.edge.prompt_encoder import NO_LANGUAGES
 from service.edge.request_builder import CallInfo, RequestBuilder
 from service.edge.request_limits import TextLimits
-from service.edge.served_model import Provider, ServedModel
+from service.edge.served_model import ServedModel
+from service.execution_choice import ExecutionChoice
 from service.options import DecodingOptions
 from service.request import (
     Event,
@@ -39,6 +39,7 @@ TOKENIZERS = {
     "translation": Tokenizer.train(TEXTS, kind="words", vocab_size=64),
     "generation": Tokenizer.train(TEXTS, kind="bpe", vocab_size=300),
 }
+CHOICE = ExecutionChoice("CPUExecutionProvider", "auto", True, "no GPU; add one", "fp32")
 TIMINGS = Timings(queue_s=0.001, prefill_s=0.002, first_token_s=0.004, total_s=0.010)
 RESULT = HypothesisResult(
     text="zwei rote Häuser",
@@ -110,9 +111,6 @@ class FakePool:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def stop_accepting(self):
-        pass
-
     def close(self):
         self.closed = True
 
@@ -153,11 +151,10 @@ def served(name, pool, task="translation", **changes):
     return ServedModel(
         name=name,
         manifest=manifest(task),
-        precision="fp32",
+        choice=CHOICE,
         bundle_sha256="cd" * 32,
         tokenizer=TOKENIZERS[task],
         pool=pool,
-        provider=Provider(name="CPUExecutionProvider", requested="auto", fallback=True, reason="no GPU; add one"),
         **changes,
     )
 
@@ -249,8 +246,7 @@ async def running(**changes):
 
     def open_model(name, path, settings, metrics):
         task = "generation" if name == "en" else "translation"
-        info = ModelInfo(manifest(task).architecture, task, "fp32", "CPUExecutionProvider", "auto", True)
-        metrics.model(name, info)
+        metrics.model(name, manifest(task), CHOICE)
         pools[name] = FakePool()
         return served(name, pools[name], task)
 

@@ -1,8 +1,7 @@
 """Alignment of an answer with its source by cross-attention.
 
-The graph's attention weights become one matrix, one source position per token, and spans in both texts. Spans count
-Unicode code points of the client's text and of the answer. A character whose bytes are spread over several tokens
-belongs to each of them.
+The graph's attention weights become one matrix, and each token of an answer a span of its text. Spans count Unicode
+code points. A character whose bytes are spread over several tokens belongs to each of them.
 
 L decoder layers, H heads, T tokens of the answer, S source positions.
 """
@@ -10,43 +9,11 @@ L decoder layers, H heads, T tokens of the answer, S source positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from service.options import AlignmentKind
-
 Span = tuple[int, int]
 """[start, end) in code points."""
-
-
-class Alignment(NamedTuple):
-    """source_spans: one for each source position. target_spans: one for each token of the answer."""
-
-    source_spans: tuple[Span, ...]
-    target_spans: tuple[Span, ...]
-    soft: np.ndarray | None  # float32 (T, S): each row sums to 1
-    hard: tuple[int, ...] | None  # for each token of the answer a source position
-
-
-def alignment(
-    attention_LHTS: np.ndarray,
-    kind: AlignmentKind,
-    *,
-    layer: int,
-    heads: Sequence[int],
-    source_spans: Sequence[Span],
-    target_spans: Sequence[Span],
-) -> Alignment:
-    """The alignment of this kind. layer and heads: as in `align`."""
-    assert attention_LHTS.shape[2:] == (len(target_spans), len(source_spans)), attention_LHTS.shape
-    weights_TS = align(attention_LHTS, layer, heads)
-    return Alignment(
-        source_spans=tuple(source_spans),
-        target_spans=tuple(target_spans),
-        soft=weights_TS if kind in ("soft", "both") else None,
-        hard=hard(weights_TS) if kind in ("hard", "both") else None,
-    )
 
 
 def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> np.ndarray:
@@ -61,18 +28,6 @@ def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> 
         weights_HTS = weights_HTS[[head - 1 for head in heads]]
     weights_TS: np.ndarray = weights_HTS.mean(axis=0, dtype=np.float32)
     return weights_TS
-
-
-def hard(weights_TS: np.ndarray) -> tuple[int, ...]:
-    """The source position with the largest weight for each token, ties by the first."""
-    positions: list[int] = weights_TS.argmax(axis=1).tolist()
-    return tuple(positions)
-
-
-def source_spans(offsets: Sequence[Span], text: str, *, before: int, after: int) -> tuple[Span, ...]:
-    """Of the source as the model reads it: offsets of the text's tokens (`Tokenizer.offsets`), and empty spans of so
-    many tokens before and after it."""
-    return (*[(0, 0)] * before, *offsets, *[(len(text), len(text))] * after)
 
 
 def target_spans(

@@ -1,6 +1,6 @@
 """Every metric of the server, in a registry of its own. The only module that knows prometheus_client.
 
-A metric is one attribute of `_RpcSeries`, `_ModelSeries` or `Metrics`, and one line in docs/metrics.md. `Metrics`
+A metric is one attribute of `_ServerSeries`, `_RpcSeries` or `_ModelSeries`, and one line in docs/metrics.md. `Metrics`
 belongs to a server, `ModelMetrics` to a model, `EngineReport` to an engine. All label values are fixed when the server
 starts: no name, text or address of a client becomes one. Nothing here opens a port: `ops` calls `render()`.
 """
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
+from export.manifest import Manifest
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -28,6 +29,7 @@ from service.errors import (
     Unsatisfiable,
     Unsupported,
 )
+from service.execution_choice import ExecutionChoice
 from service.request import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -67,17 +69,6 @@ class Rpc(NamedTuple):
     method: str
 
 
-class ModelInfo(NamedTuple):
-    """Labels of the info metrics of a model."""
-
-    architecture: str
-    task: str
-    precision: str
-    provider: str
-    requested: str
-    fallback: bool
-
-
 class _Histogram(Histogram):
     """A histogram that counts one value for all rows of a step in one call."""
 
@@ -106,7 +97,7 @@ def _metric(kind: type[Any], name: str, text: str, *labels: str, **options: Any)
     return _Definition(kind, name, text, labels, options)
 
 
-_Series = TypeVar("_Series", "_RpcSeries", "_ModelSeries")
+_Series = TypeVar("_Series", "_ServerSeries", "_RpcSeries", "_ModelSeries")
 
 
 def _families(kind: type[Any], registry: CollectorRegistry, *labels: str) -> dict[str, Any]:
@@ -121,9 +112,24 @@ def _families(kind: type[Any], registry: CollectorRegistry, *labels: str) -> dic
 def _bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series:
     """Sets the attributes of `series` for these label values. Finding a series by labels takes as long as counting."""
     for attribute, family in families.items():
-        is_partial = bool(getattr(type(series), attribute).labels)
-        setattr(series, attribute, partial(family.labels, *values) if is_partial else family.labels(*values))
+        if getattr(type(series), attribute).labels:
+            family = partial(family.labels, *values)
+        elif values:
+            family = family.labels(*values)
+        setattr(series, attribute, family)
     return series
+
+
+class _ServerSeries:
+    """The series of a server."""
+
+    in_flight: Gauge = _metric(Gauge, "glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
+    rejected: Callable[..., Counter] = _metric(
+        Counter, "glossa_requests_rejected", "Requests rejected before any work, by reason.", "reason"
+    )
+    build: Callable[..., Gauge] = _metric(
+        Gauge, "glossa_build_info", "Always 1; labels are the running version.", "version", "commit"
+    )
 
 
 class _RpcSeries:
@@ -192,34 +198,20 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         families = _families(_RpcSeries, self.registry, *(f"grpc_{name}" for name in Rpc._fields))
         self._models = _families(_ModelSeries, self.registry, "model")
-        self._in_flight = Gauge(
-            "glossa_requests_in_flight", "RPCs in progress, except health and reflection.", registry=self.registry
-        )
-        self._rejected = Counter(
-            "glossa_requests_rejected",
-            "Requests rejected before any work, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        build = Gauge(
-            "glossa_build_info",
-            "Always 1; labels are the running version.",
-            ["version", "commit"],
-            registry=self.registry,
-        )
-        build.labels(version, commit).set(1)
+        self._server = _bind(_ServerSeries(), _families(_ServerSeries, self.registry))
+        self._server.build(version, commit).set(1)
         # All series exist from the start: a rate over one that appears later misses its first event.
         self._rpcs = {rpc: _bind(_RpcSeries(), families, *rpc) for rpc in rpcs}
         self._handled = {rpc: [series.handled(code) for code in CODES] for rpc, series in self._rpcs.items()}
         for reason in REJECT_REASONS:
-            self._rejected.labels(reason)
+            self._server.rejected(reason)
 
     def rpc_started(self, rpc: Rpc) -> None:
         """An RPC and its message arrived."""
         series = self._rpcs[rpc]
         series.started.inc()
         series.received.inc()
-        self._in_flight.inc()
+        self._server.in_flight.inc()
 
     def rpc_handled(self, rpc: Rpc, *, code: int, seconds: float, messages: int) -> None:
         """An RPC ended. code: the number of a gRPC status; messages: the number sent."""
@@ -227,15 +219,18 @@ class Metrics:
         self._handled[rpc][code].inc()
         series.handling.observe(seconds)
         series.sent.inc(messages)
-        self._in_flight.dec()
+        self._server.in_flight.dec()
 
     def request_rejected(self, error: RequestError) -> None:
         """A request was rejected before any work."""
-        self._rejected.labels(error.reason.lower()).inc()
+        self._server.rejected(error.reason.lower()).inc()
 
-    def model(self, name: str, info: ModelInfo) -> ModelMetrics:
+    def model(self, name: str, manifest: Manifest, choice: ExecutionChoice) -> ModelMetrics:
         """The metrics of a model that is served from now on."""
-        return ModelMetrics(_bind(_ModelSeries(), self._models, name), info)
+        series = _bind(_ModelSeries(), self._models, name)
+        series.info(manifest.architecture, manifest.task, choice.precision).set(1)
+        series.provider(choice.provider, choice.requested, str(int(choice.fallback))).set(1)
+        return ModelMetrics(series)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""
@@ -245,11 +240,9 @@ class Metrics:
 class ModelMetrics:
     """The metrics of one model. Each of its engines reports to an `engine` of its own."""
 
-    def __init__(self, series: _ModelSeries, info: ModelInfo) -> None:
+    def __init__(self, series: _ModelSeries) -> None:
         self._series = series
         self._engines: list[EngineReport] = []
-        series.info(info.architecture, info.task, info.precision).set(1)
-        series.provider(info.provider, info.requested, str(int(info.fallback))).set(1)
         series.queued.set_function(lambda: sum(engine.queued for engine in self._engines))
         series.running.set_function(lambda: sum(engine.running for engine in self._engines))
         series.kv_cache.set_function(

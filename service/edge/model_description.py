@@ -19,7 +19,7 @@ TASKS = {
 
 def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
     """The message of one model. limits: those of the server."""
-    manifest, provider, encoding = model.manifest, model.provider, model.encoding
+    manifest, choice, encoding = model.manifest, model.choice, model.encoding
     attention, lineage = manifest.alignment, manifest.lineage
     training = lineage.get("metrics") or {}
     return pb.Model(
@@ -29,16 +29,12 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         limits=pb.Limits(
             max_prompt_tokens=model.max_prompt_tokens,
             max_tokens=model.max_tokens,
-            max_text_bytes=limits.max_text_bytes,
-            max_stop_strings=limits.max_stop_strings,
-            max_stop_bytes=limits.max_stop_bytes,
             max_hypotheses=model.max_hypotheses,
+            **vars(limits),
         ),
         vocab_size=manifest.limits.vocab_size,
-        precision=model.precision,
-        execution_provider=pb.ExecutionProvider(
-            provider=provider.name, requested=provider.requested, fallback=provider.fallback, reason=provider.reason
-        ),
+        precision=choice.precision,
+        execution_provider=pb.ExecutionProvider(**_same_fields(pb.ExecutionProvider, choice)),
         parity=_parity(manifest.parity),
         lineage=pb.Lineage(
             steps=training.get("steps") or 0,
@@ -56,7 +52,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         mask_token=model.mask_token,
         multi_label=encoding.multi_label if encoding else False,
         has_pooler=encoding.has_pooler if encoding else False,
-        quantization=_quantization(model.quantization, model.quantization_measurement) if model.quantization else None,
+        quantization=_quantization(model.quantization, model.quantization_measurement),
         languages=sorted(manifest.template.languages),
         draft_tokens=model.draft_tokens,
         attention=[
@@ -66,20 +62,16 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
     )
 
 
-def _quantization(quantization: Quantization, figures: SchemeMeasurement | None) -> pb.Quantization:
-    measured: dict[str, Any] = {}
-    if figures is not None:
-        measured = {name: getattr(figures, name) for name in ("bleu_loss", "exact_match", "nats_loss")}
-        measured["evaluation_samples"] = figures.evaluation_samples
-    return pb.Quantization(
-        scheme=quantization.scheme,
-        weight_bits=quantization.weight_bits,
-        block_size=quantization.block_size,
-        activations=quantization.activations,
-        kv_cache=quantization.kv_cache,
-        batch_invariant=quantization.batch_invariant,
-        **measured,
-    )
+def _quantization(quantization: Quantization | None, figures: SchemeMeasurement | None) -> pb.Quantization | None:
+    if quantization is None:
+        return None
+    measured = _same_fields(pb.Quantization, figures) if figures else {}
+    return pb.Quantization(**measured | _same_fields(pb.Quantization, quantization))
+
+
+def _same_fields(kind: Any, source: object) -> dict[str, Any]:
+    """The fields of a message that `source` has, too."""
+    return {name: getattr(source, name) for name in kind.DESCRIPTOR.fields_by_name if hasattr(source, name)}
 
 
 def _parity(report: dict[str, Any]) -> pb.Parity:

@@ -15,7 +15,7 @@ from export.manifest import AttentionKind
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
-from service.edge.alignment import Span, alignment, source_spans, target_spans
+from service.edge.alignment import Span, align
 from service.edge.served_model import ServedModel
 from service.encoder_request import EncoderOutput, Pooling
 from service.errors import InvalidRequest
@@ -159,7 +159,7 @@ def classify_response(finished: Finished, model: ServedModel, *, text: str) -> p
     probabilities = label_probabilities(output.label_logits, is_multi_label=encoding.multi_label)
     ranked = sorted(zip(encoding.labels, probabilities.tolist(), strict=True), key=lambda pair: -pair[1])
     weights = [] if output.token_weights is None else output.token_weights.tolist()
-    spans = model.token_spans(text) if weights else []
+    spans = model.source_spans(text) if weights else []
     return pb.ClassifyResponse(
         labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
         token_weights=[
@@ -181,15 +181,12 @@ def attend_response(
     finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, message: pb.AttendRequest
 ) -> pb.AttendResponse:
     """The selected attention of one pass. message: the client's."""
-    result, tokenizer, template = finished.attention, model.tokenizer, model.manifest.template
+    result = finished.attention
     assert result is not None
-    offsets, source = tokenizer.offsets(message.text), tuple[Span, ...]()
-    prompt: list[Span] = [(0, 0)] * len(template.target_prefix)
-    if request.source:
-        before, after = len(template.source_prefix), len(template.source_suffix)
-        source = source_spans(offsets, message.text, before=before, after=after)
-    else:
-        prompt += offsets
+    prompt: list[Span] = [(0, 0)] * len(model.manifest.template.target_prefix)
+    if not request.source:
+        prompt += model.tokenizer.offsets(message.text)
+    source = model.source_spans(message.text) if request.source else ()
     fields: dict[str, Any] = {"source": _attention_tokens(model, request.source, source)}
     if choice.kinds != ("encoder",):
         fields |= _attended_target(finished, result, model, message, prompt, 0 if request.source else len(message.text))
@@ -211,7 +208,7 @@ def _attended_target(
     """The fields of the decoder's side. prompt: the spans of its tokens. shift: of the target's spans, which in a
     generation model follow the client's text."""
     fields: dict[str, Any] = {}
-    tokenizer, decoder_tokens = model.tokenizer, result.decoder_tokens
+    decoder_tokens = result.decoder_tokens
     given = decoder_tokens[len(prompt) :]
     tokens: Sequence[int]
     if finished.hypotheses:
@@ -222,9 +219,8 @@ def _attended_target(
         text, tokens = "", given
     else:
         tokens = tuple(message.target_tokens) or (*given, model.manifest.tokens.eos)
-        text = message.target or tokenizer.decode(tokens)
-    new_spans = target_spans(tokens, tokenizer.pieces, text, strips_leading_space=tokenizer.strips_leading_space)
-    spans = [*prompt, *((start + shift, end + shift) for start, end in new_spans)]
+        text = message.target or model.tokenizer.decode(tokens)
+    spans = [*prompt, *((start + shift, end + shift) for start, end in model.target_spans(tokens, text))]
     all_tokens = (*decoder_tokens[: len(prompt)], *tokens)
     return {
         **fields,
@@ -281,33 +277,26 @@ class HypothesisConverter:
         ]
 
     def alignment(self, result: HypothesisResult) -> pb.Alignment | None:
-        options, tokenizer = self._options, self._tokenizer
+        options = self._options
         if options.alignment == "none":
             return None
         attention = self._model.manifest.alignment
         assert attention is not None
         assert result.attention is not None
-        aligned = alignment(
-            result.attention,
-            options.alignment,
-            layer=options.alignment_layer or attention.default_layer,
-            heads=options.alignment_heads,
-            source_spans=self._source_spans,
-            target_spans=target_spans(
-                result.tokens, tokenizer.pieces, result.text, strips_leading_space=tokenizer.strips_leading_space
-            ),
+        weights_TS = align(
+            result.attention, options.alignment_layer or attention.default_layer, options.alignment_heads
         )
+        is_soft, is_hard = options.alignment != "hard", options.alignment != "soft"
         return pb.Alignment(
-            source_spans=_spans(aligned.source_spans),
-            target_spans=_spans(aligned.target_spans),
-            rows=() if aligned.soft is None else [pb.AlignmentRow(weights=weights_S) for weights_S in aligned.soft],
-            positions=aligned.hard,
+            source_spans=self._source_spans,
+            target_spans=_spans(self._model.target_spans(result.tokens, result.text)),
+            rows=[pb.AlignmentRow(weights=weights_S) for weights_S in weights_TS] if is_soft else (),
+            positions=weights_TS.argmax(axis=1).tolist() if is_hard else (),  # of equal weights the first
         )
 
     @functools.cached_property
-    def _source_spans(self) -> tuple[Span, ...]:
-        template, offsets = self._model.manifest.template, self._tokenizer.offsets(self._text)
-        return source_spans(offsets, self._text, before=len(template.source_prefix), after=len(template.source_suffix))
+    def _source_spans(self) -> list[pb.Span]:
+        return _spans(self._model.source_spans(self._text))
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored

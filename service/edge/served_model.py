@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from export.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
 from model.tokenizer import Tokenizer
+from service.edge.alignment import Span, target_spans
+from service.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
 from service.request import EventSink, Request
 
@@ -23,7 +25,6 @@ class Submission(Protocol):
 
     def cancel(self) -> None:
         """Ends the request; its rows are free one step later."""
-        ...
 
 
 class Pool(Protocol):
@@ -32,35 +33,17 @@ class Pool(Protocol):
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
         """Queues the request; its events reach `sink` on the thread of `loop`. From any thread; blocks for up to
         seconds with one of `service.decoding.request_processors.SLOW_OPTIONS`."""
-        ...
-
-    def stop_accepting(self) -> None:
-        """Rejects every later request with ShuttingDown."""
-        ...
 
     def close(self) -> None:
         """Stops the engines. Blocks until their threads have ended."""
-        ...
 
     @property
     def heartbeat_s(self) -> float:
         """When the slowest engine last started a turn, on the clock of time.monotonic()."""
-        ...
 
     @property
     def is_healthy(self) -> bool:
         """False once an engine has failed."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Provider:
-    """What runs a model: the execution provider in use, the requested one, and why they differ."""
-
-    name: str
-    requested: str
-    fallback: bool = False
-    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +52,10 @@ class ServedModel:
 
     name: str
     manifest: Manifest
-    precision: str
+    choice: ExecutionChoice
     bundle_sha256: str  # of manifest.json
     tokenizer: Tokenizer
     pool: Pool
-    provider: Provider
     shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # per request: the rows of an engine
     open_attention: Callable[[], object] | None = None  # opens the attention graph; may take seconds
@@ -96,7 +78,7 @@ class ServedModel:
 
     @functools.cached_property
     def _variant(self) -> Variant | None:
-        return next((variant for variant in self.manifest.variants if variant.precision == self.precision), None)
+        return next((variant for variant in self.manifest.variants if variant.precision == self.choice.precision), None)
 
     @property
     def encoding(self) -> Encoding | None:
@@ -146,8 +128,13 @@ class ServedModel:
         """Most new tokens of any request."""
         return self.max_new_tokens(max(1, len(self.manifest.template.target_prefix)))
 
-    def token_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of each encoder token; empty for special tokens around the text."""
+    def source_spans(self, text: str) -> list[Span]:
+        """The characters of each encoder token; empty for special tokens around the text."""
         template, end = self.manifest.template, len(text)
         before, after = [(0, 0)] * len(template.source_prefix), [(end, end)] * len(template.source_suffix)
         return [*before, *self.tokenizer.offsets(text), *after]
+
+    def target_spans(self, tokens: Sequence[int], text: str) -> tuple[Span, ...]:
+        """The part of an answer's text that each of its tokens stands for."""
+        tokenizer = self.tokenizer
+        return target_spans(tokens, tokenizer.pieces, text, strips_leading_space=tokenizer.strips_leading_space)

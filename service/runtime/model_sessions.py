@@ -26,11 +26,11 @@ from export.bundle import BundleError, verify_files
 from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout
 from service.errors import StartupError
+from service.execution_choice import ExecutionChoice
 from service.runtime.busy_engines import BusyEngines
 from service.runtime.sessions import (
     CPU,
     Device,
-    ExecutionChoice,
     Open,
     Precision,
     Sessions,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from export.manifest import (
     Variant,
 )
 from service.errors import StartupError
+from service.execution_choice import ExecutionChoice
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +48,6 @@ LAZY_ROLES = ("attend",)
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
-
-
-@dataclass(frozen=True)
-class ExecutionChoice:
-    """Where a model runs.
-
-    fallback: the requested device does not work; reason: why, and the fix.
-    captures: decode steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
-    """
-
-    provider: str
-    requested: Device
-    fallback: bool
-    reason: str
-    precision: str
-    captures: bool = False
 
 
 def open_sessions(

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.tokenizer import IncrementalDecoder, Tokenizer
-from service.edge.alignment import Alignment, align, alignment, hard, source_spans, target_spans
+from service.edge.alignment import align, target_spans
 
 EOS = 2
 PIECES = [
@@ -153,11 +153,6 @@ def test_spans_begin_where_words_begin():
     assert [text[start:end] for start, end in spans] == ["Two", " dogs", ",", " isn", "'", "t", " it", "?"]
 
 
-def test_special_tokens_have_empty_spans_at_the_ends_of_the_source():
-    assert source_spans([(0, 3), (3, 7)], "Hey you", before=0, after=1) == ((0, 3), (3, 7), (7, 7))
-    assert source_spans([(0, 3)], "Hey", before=1, after=2) == ((0, 0), (0, 3), (3, 3), (3, 3))
-
-
 def attention(layers=2, heads=3, tokens=4, source=5):
     weights_LHTS = np.random.default_rng(1).random((layers, heads, tokens, source), dtype=np.float32)
     return weights_LHTS / weights_LHTS.sum(-1, keepdims=True)
@@ -172,21 +167,3 @@ def test_weights_are_the_mean_of_the_selected_heads_of_the_selected_layer(tokens
         assert align(weights_LHTS, layer, [1, 3]) == pytest.approx(weights_LHTS[layer - 1, [0, 2]].mean(0))
     assert align(weights_LHTS, 1).dtype == np.float32
     assert align(weights_LHTS, 1).sum(-1) == pytest.approx(np.ones(tokens))
-
-
-def test_the_hard_alignment_takes_the_first_largest_weight():
-    assert hard(np.array([[0.2, 0.4, 0.4], [1, 0, 0], [0.3, 0.3, 0.4]], dtype=np.float32)) == (1, 0, 2)
-
-
-@pytest.mark.parametrize("kind", ["soft", "hard", "both"])
-def test_an_alignment_has_the_requested_kinds(kind):
-    weights_LHTS, source, target = attention(), ((0, 1),) * 5, ((0, 2),) * 4
-    told = alignment(weights_LHTS, kind, layer=2, heads=(1,), source_spans=source, target_spans=target)
-    assert isinstance(told, Alignment)
-    assert (told.source_spans, told.target_spans) == (source, target)
-    assert (told.soft is None) == (kind == "hard")
-    assert (told.hard is None) == (kind == "soft")
-    if told.hard is not None:
-        assert told.hard == tuple(weights_LHTS[1, 0].argmax(-1))
-    if told.soft is not None:
-        assert (told.soft == weights_LHTS[1, 0]).all()

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -12,14 +13,14 @@ from service.edge.metrics import (
     MEMORY_KINDS,
     REJECT_REASONS,
     Metrics,
-    ModelInfo,
     Rpc,
 )
 from service.edge.servicer import RPCS
 from service.errors import Overloaded
+from tests.edge import CHOICE, manifest
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
-INFO = ModelInfo("encoder_decoder", "translation", "fp32", "CPUExecutionProvider", "auto", False)
+INFO = (manifest(), dataclasses.replace(CHOICE, fallback=False))
 # Of the process, made by the library; how many of them exist depends on the operating system.
 PROCESS = "process_"
 
@@ -31,7 +32,7 @@ def metrics():
 
 @pytest.fixture
 def report(metrics):
-    return metrics.model("en-de", INFO).engine()
+    return metrics.model("en-de", *INFO).engine()
 
 
 def families(metrics):
@@ -111,7 +112,7 @@ def test_series_stay_within_the_budget(metrics, report):
         return sum(len(family.samples) for family in families(metrics).values())
 
     one = count()
-    metrics.model("another", INFO).engine()
+    metrics.model("another", *INFO).engine()
     assert one < 620  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
     assert count() - one < 160
 
@@ -163,7 +164,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
 def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
-    once, many = (metrics.model(name, INFO).engine() for name in ("once", "many"))
+    once, many = (metrics.model(name, *INFO).engine() for name in ("once", "many"))
     for _ in range(5):
         once.next_tokens(gap_s, 1)
     many.next_tokens(gap_s, 5)
@@ -178,7 +179,7 @@ def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
 
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
-    model = metrics.model("en-de", INFO)
+    model = metrics.model("en-de", *INFO)
     model.engine().state(2, 3, 0.5)
     model.engine().state(5, 1, 0.1)
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
@@ -188,7 +189,7 @@ def test_gauges_sum_over_the_engines_of_a_model(metrics):
 
 def test_memory_is_measured_at_every_scrape(metrics):
     sizes = {"weights": 10, "kv_cache": 20, "outputs": 30}
-    metrics.model("en-de", INFO).memory(lambda: sizes)
+    metrics.model("en-de", *INFO).memory(lambda: sizes)
     assert value(metrics, "glossa_memory_bytes", model="en-de", kind="kv_cache") == 20
     sizes["kv_cache"] = 25
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]

@@ -37,7 +37,10 @@ def described(precision, *, is_batch_invariant=True, **changes):
         Variant(precision="int8", graphs={}, states=(), **{"quantization": quantization, **changes}),
     )
     model = dataclasses.replace(
-        MODEL, manifest=manifest(variants=variants), precision=precision, is_batch_invariant=is_batch_invariant
+        MODEL,
+        manifest=manifest(variants=variants),
+        choice=dataclasses.replace(MODEL.choice, precision=precision),
+        is_batch_invariant=is_batch_invariant,
     )
     return describe(model, TextLimits())
 

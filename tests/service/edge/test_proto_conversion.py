@@ -139,6 +139,17 @@ def test_an_alignment_uses_the_requested_layer_and_heads():
     assert response.alignment.positions == both.positions
 
 
+@pytest.mark.parametrize("kind", ["soft", "hard", "both"])
+def test_an_alignment_has_the_requested_kinds(kind):
+    weights_TS = np.array([[0.2, 0.4, 0.4], [1, 0, 0], [0.3, 0.3, 0.4]], np.float32)
+    result = dataclasses.replace(RESULT, tokens=(5, 6, 2), token_logprobs=(-0.5,) * 3, text="zwei rote")
+    result = dataclasses.replace(result, attention=np.stack([weights_TS, weights_TS])[None].repeat(2, 0))
+    aligned = converted(result, text="a cat", alignment=kind).alignment
+    assert (len(aligned.source_spans), len(aligned.target_spans)) == (3, 3)
+    assert len(aligned.rows) == (0 if kind == "hard" else 3)
+    assert list(aligned.positions) == ([] if kind == "soft" else [1, 0, 2])  # of equal weights the first
+
+
 def test_a_score_has_perplexity_and_no_seed():
     response = score_response(finished(RESULT), asked(token_logprobs=True), MODEL, text="cat")
     assert response.perplexity == pytest.approx(math.exp(1.875 / 5))
