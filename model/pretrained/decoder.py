@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
@@ -16,69 +15,13 @@ from model.pretrained.files import (
     Family,
     Fields,
     Imported,
+    Names,
     Weights,
+    in_blocks,
+    read_weights,
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Weight names of decoder-only models: `{base}{tokens}.weight`, and `{base}{layers}.{i}.NAME` in layer i.
-
-    norms: original name → our names, all with the same values. linears: original names, concatenated → our names, equal
-    parts of that. derived: buffers that follow from the configuration. is_transposed: linear layers are (in, out).
-    norm_offset: added to the weights of norms. Files of a model without its output projection lack the base.
-    """
-
-    norms: Mapping[str, tuple[str, ...]]
-    linears: Mapping[tuple[str, ...], tuple[str, ...]]
-    base: str = "model."
-    layers: str = "layers"
-    tokens: str = "embed_tokens"
-    positions: str = ""
-    norm: str = "norm"
-    derived: tuple[str, ...] = ()
-    is_transposed: bool = False
-    norm_offset: float = 0.0
-
-    def read(self, model: DecoderConfig, weights: Weights, unbiased: tuple[str, ...]) -> dict[str, Tensor]:
-        """All weights under our names. unbiased: name prefixes of layers without a bias in a model with biases."""
-        base = self.base if f"{self.base}{self.tokens}.weight" in weights else ""
-        ours = {"decoder.embedding.tokens.weight": weights.take(f"{base}{self.tokens}.weight")}
-        if self.positions:
-            ours["decoder.embedding.positions"] = weights.take(f"{base}{self.positions}.weight")
-        ours |= self._read_norm(model, weights, f"{base}{self.norm}", ["decoder.norm"])
-        for i in range(model.num_decoder_layers):
-            theirs, mine = f"{base}{self.layers}.{i}.", f"decoder.blocks.{i}."
-            for norm, places in self.norms.items():
-                ours |= self._read_norm(model, weights, theirs + norm, [mine + place for place in places])
-            for names, places in self.linears.items():
-                paths = [mine + place for place in places]
-                matrix = weights.stack(*(f"{theirs}{name}.weight" for name in names))
-                matrix = matrix.T if self.is_transposed else matrix
-                ours |= _parts(matrix, paths, "weight")
-                if model.bias or (model.qkv_bias and "self_attention.query_key_value" in places):
-                    biases = [f"{theirs}{name}.bias" for name in names if not name.startswith(unbiased)]
-                    ours |= _parts(weights.stack(*biases) if biases else torch.zeros(len(matrix)), paths, "bias")
-            weights.leave(*(f"{theirs}{name}" for name in self.derived))
-        if model.tie_embeddings:
-            weights.leave("lm_head.weight")
-            ours["decoder.unembedding.weight"] = ours["decoder.embedding.tokens.weight"]
-        else:
-            ours["decoder.unembedding.weight"] = weights.take("lm_head.weight")
-        if model.output_bias:
-            ours["decoder.unembedding.bias"] = weights.take("lm_head.bias")
-        return ours
-
-    def _read_norm(self, model: DecoderConfig, weights: Weights, name: str, paths: list[str]) -> dict[str, Tensor]:
-        parts = {"weight": weights.take(f"{name}.weight") + self.norm_offset}
-        if model.norm == "layer":
-            parts["bias"] = weights.take(f"{name}.bias")
-        return {f"{path}.{part}": tensor for path in paths for part, tensor in parts.items()}
-
-
-def _parts(stacked: Tensor, paths: list[str], part: str) -> dict[str, Tensor]:
-    """Splits a tensor into equal parts, one per path."""
-    return {f"{path}.{part}": tensor for path, tensor in zip(paths, stacked.chunk(len(paths)), strict=True)}
+BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # follow from the configuration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +29,15 @@ class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
     begins: whether prompts begin with bos if the directory does not name the tokens that its tokenizer adds. biases:
-    fields that state whether linear layers have a bias, with the prefix of the layers' names.
+    fields that state whether linear layers have a bias, with the prefix of the layers' names. changes: functions of
+    stored parameters.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
-    layout: Layout
+    names: Names
     begins: bool = True
     biases: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         has_bias = {prefix: bool(config.get(name, False)) for name, prefix in self.biases.items()}
@@ -101,7 +46,12 @@ class DecoderFamily:
         fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "special_token_template": template}
         model = DecoderConfig(**fields)
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
-        return Imported(config=model, weights=self.layout.read(model, weights, unbiased))
+        names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
+        if model.tie_embeddings:
+            names["decoder.unembedding.weight"] = f"{names['decoder.embedding.tokens']}.weight"
+        imported = read_weights(model, weights, names, changes=self.changes)
+        weights.drop(*BUFFERS, *(["lm_head.weight"] if model.tie_embeddings else []))
+        return imported
 
 
 def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
@@ -256,77 +206,89 @@ def _rotary(config: Fields, head_dim: int, share: float) -> dict[str, Any]:
     return fields
 
 
-LLAMA = Layout(
-    norms={
-        "input_layernorm": ("self_residual.norm",),
-        "post_attention_layernorm": ("feed_forward_residual.norm",),
-    },
-    linears={
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): ("self_attention.query_key_value",),
-        ("self_attn.o_proj",): ("self_attention.output",),
-        ("mlp.gate_proj",): ("feed_forward.inner",),  # the projection with the activation
-        ("mlp.up_proj",): ("feed_forward.gate",),
-        ("mlp.down_proj",): ("feed_forward.outer",),
-    },
-    derived=("self_attn.rotary_emb.inv_freq",),
-)
-LLAMA_BIASES = {"attention_bias": "self_attn.", "mlp_bias": "mlp."}
+LLAMA_BLOCK: Names = {
+    "self_residual.norm": "input_layernorm",
+    "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.query_norm": "self_attn.q_norm",
+    "self_attention.key_norm": "self_attn.k_norm",
+    "self_attention.output": "self_attn.o_proj",
+    "feed_forward_residual.norm": "post_attention_layernorm",
+    "feed_forward.inner": "mlp.gate_proj",  # the projection with the activation
+    "feed_forward.gate": "mlp.up_proj",
+    "feed_forward.outer": "mlp.down_proj",
+}
+LLAMA: Names = {
+    "decoder.embedding.tokens": "model.embed_tokens",
+    **in_blocks("decoder", "model.layers.{}", LLAMA_BLOCK),
+    "decoder.norm": "model.norm",
+    "decoder.unembedding": "lm_head",
+}
+BLOCK = "decoder.blocks.{}."
+LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.", "mlp_bias": f"{BLOCK}feed_forward."}
 
-QWEN3 = replace(
-    LLAMA,
-    norms={
-        **LLAMA.norms,
-        "self_attn.q_norm": ("self_attention.query_norm",),
-        "self_attn.k_norm": ("self_attention.key_norm",),
-    },
-)
+PHI3_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_attention.query_key_value": "self_attn.qkv_proj",
+    "feed_forward.inner": "mlp.gate_up_proj",
+    "feed_forward.gate": "mlp.gate_up_proj",
+}
 
-PHI3 = replace(
-    LLAMA,
-    linears={
-        ("self_attn.qkv_proj",): ("self_attention.query_key_value",),
-        ("self_attn.o_proj",): ("self_attention.output",),
-        ("mlp.gate_up_proj",): ("feed_forward.inner", "feed_forward.gate"),
-        ("mlp.down_proj",): ("feed_forward.outer",),
-    },
-)
+PHI_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_attention.output": "self_attn.dense",
+    "feed_forward_residual.norm": "input_layernorm",
+    "feed_forward.inner": "mlp.fc1",
+    "feed_forward.outer": "mlp.fc2",
+}
 
-PHI = Layout(
-    norm="final_layernorm",
-    norms={"input_layernorm": ("self_residual.norm", "feed_forward_residual.norm")},
-    linears={
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"): ("self_attention.query_key_value",),
-        ("self_attn.dense",): ("self_attention.output",),
-        ("mlp.fc1",): ("feed_forward.inner",),
-        ("mlp.fc2",): ("feed_forward.outer",),
-    },
-    derived=("self_attn.rotary_emb.inv_freq",),
-)
-
-GPT2 = Layout(
-    base="transformer.",
-    layers="h",
-    tokens="wte",
-    positions="wpe",
-    norm="ln_f",
-    norms={"ln_1": ("self_residual.norm",), "ln_2": ("feed_forward_residual.norm",)},
-    linears={
-        ("attn.c_attn",): ("self_attention.query_key_value",),
-        ("attn.c_proj",): ("self_attention.output",),
-        ("mlp.c_fc",): ("feed_forward.inner",),
-        ("mlp.c_proj",): ("feed_forward.outer",),
-    },
-    derived=("attn.bias", "attn.masked_bias"),
-    is_transposed=True,
-)
+GPT2_BLOCK: Names = {
+    "self_residual.norm": "ln_1",
+    "self_attention.query_key_value": "attn.c_attn",
+    "self_attention.output": "attn.c_proj",
+    "feed_forward_residual.norm": "ln_2",
+    "feed_forward.inner": "mlp.c_fc",
+    "feed_forward.outer": "mlp.c_proj",
+}
+GPT2: Names = {
+    "decoder.embedding.tokens": "transformer.wte",
+    "decoder.embedding.positions": "transformer.wpe.weight",
+    **in_blocks("decoder", "transformer.h.{}", GPT2_BLOCK),
+    "decoder.norm": "transformer.ln_f",
+    "decoder.unembedding": "lm_head",
+}
 
 FAMILIES: dict[str, Family] = {
-    "gpt2": DecoderFamily(describe=_gpt2, layout=GPT2, begins=False),
-    "llama": DecoderFamily(describe=_llama, layout=LLAMA, biases=LLAMA_BIASES),
-    "mistral": DecoderFamily(describe=_mistral, layout=LLAMA),
-    "qwen2": DecoderFamily(describe=_qwen2, layout=LLAMA, begins=False),
-    "qwen3": DecoderFamily(describe=_qwen3, layout=QWEN3, biases=LLAMA_BIASES, begins=False),
-    "gemma": DecoderFamily(describe=_gemma, layout=replace(LLAMA, norm_offset=1.0), biases=LLAMA_BIASES),
-    "phi": DecoderFamily(describe=_phi, layout=PHI, begins=False),
-    "phi3": DecoderFamily(describe=_phi3, layout=PHI3),
+    "gpt2": DecoderFamily(
+        describe=_gpt2,
+        names=GPT2,
+        begins=False,
+        changes={f"{BLOCK}{layer}.weight": Tensor.t for layer in GPT2_BLOCK if "norm" not in layer},  # stored (in, out)
+    ),
+    "llama": DecoderFamily(describe=_llama, names=LLAMA, biases=LLAMA_BIASES),
+    "mistral": DecoderFamily(describe=_mistral, names=LLAMA),
+    "qwen2": DecoderFamily(describe=_qwen2, names=LLAMA, begins=False),
+    "qwen3": DecoderFamily(describe=_qwen3, names=LLAMA, biases=LLAMA_BIASES, begins=False),
+    "gemma": DecoderFamily(
+        describe=_gemma,
+        names=LLAMA,
+        biases=LLAMA_BIASES,
+        changes={f"{layer}.weight": lambda stored: stored + 1.0 for layer in LLAMA if layer.endswith("norm")},
+    ),
+    "phi": DecoderFamily(
+        describe=_phi,
+        names={
+            **LLAMA,
+            **in_blocks("decoder", "model.layers.{}", PHI_BLOCK),
+            "decoder.norm": "model.final_layernorm",
+        },
+        begins=False,
+    ),
+    "phi3": DecoderFamily(
+        describe=_phi3,
+        names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI3_BLOCK)},
+        changes={
+            f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.chunk(2)[0],
+            f"{BLOCK}feed_forward.gate.weight": lambda stored: stored.chunk(2)[1],
+        },
+    ),
 }

@@ -10,15 +10,15 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from model.architecture_config import EncoderConfig
-from model.config import ModelConfig, SpecialTokenTemplate
+from model.architecture_config import EncoderConfig, Pooler
+from model.config import SpecialTokenTemplate
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
@@ -26,120 +26,181 @@ from model.pretrained.files import (
     Family,
     Fields,
     Imported,
+    Names,
     PretrainedError,
     Weights,
+    in_blocks,
     read_optional_json,
+    read_weights,
 )
+from model.tokenizer import TokenizerError
+from model.tokenizers.convert import convert_tokenizer, text_of
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 KINDS = {"Model": "bare", "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "classify"}
-OLD_PARTS = {"weight": "gamma", "bias": "beta"}  # names of norm parameters in checkpoints converted from TensorFlow
+OLD_PARTS = {"gamma": "weight", "beta": "bias"}  # names of norm parameters in checkpoints converted from TensorFlow
 NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification")
 REGRESSION = 1  # with one label the output is a number
+# XLM-R's special tokens, which no file names beside its SentencePiece model
+XLM_R = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """Weight names of a family. Names of layers are relative to `layers`.N., names of heads are absolute.
+class EncoderFamily:
+    """A `Family` of encoders. shape, activation: fields of `EncoderConfig` → those of config.json.
 
-    masked_head: dense layer, norm, output projection and its bias. classifier: dense layer, its activation, and the
-    projection to the labels.
+    names: of all layers; the pooler is that of a model without a head. classifier: the layer before the projection to
+    the labels, and its activation. skips_padding: whether positions count from the id after the padding token.
     """
 
-    base: str  # prefix of everything but the heads, absent in models without a head
-    layers: str
-    query_key_value: tuple[str, str, str]
-    output: str
-    attention_norm: str
-    inner: str
-    outer: str
-    feed_forward_norm: str
-    masked_head: tuple[str, str, str, str]
-    pooler: str
-    classifier: tuple[str, str, str]
+    shape: Mapping[str, str]
+    activation: str = "hidden_act"
+    names: Names
+    classifier: tuple[str, Pooler]
+    skips_padding: bool = False
+
+    def __call__(self, config: Fields, _generation: Fields, weights: Weights) -> Imported:
+        for name in ("is_decoder", "add_cross_attention"):
+            config.only(name, False, default=False)
+        config.only("pruned_heads", {}, default={})
+        config.only("position_embedding_type", "absolute", default="absolute")
+        kind = _kind(config)
+        for old, new in OLD_PARTS.items():
+            weights.rename(old, new)
+        names: dict[str, Any] = dict(self.names)
+        head: dict[str, Any] = {}
+        redundant = ["cls.seq_relationship.*", "*embeddings.position_ids"]  # next-sentence prediction; 0, 1, 2, ...
+        if kind == "classify":
+            names["pooler.dense"], head["pooler"] = self.classifier
+            labels = _labels(config, weights.size(f"{names['label']}.bias"))
+            is_multiple = config.only("problem_type", *PROBLEM_TYPES, default=PROBLEM_TYPES[0]) == PROBLEM_TYPES[1]
+            head |= {"head": "classify", "labels": labels, "multi_label": is_multiple}
+            redundant += ["pooler.*", "*.pooler.*"]  # RoBERTa's classifier has a layer of its own
+        elif "pooler.dense" in names and f"{names['pooler.dense']}.weight" in weights:
+            head = {"pooler": "tanh"}
+        tokens, product, bias = (
+            names[name] for name in ("encoder.embedding.tokens", "masked.unembedding", "masked.unembedding.bias")
+        )
+        if kind == "masked":
+            head |= {"head": "masked", "output_bias": True}
+            redundant += [f"{product}.*", bias]  # second names of tied parameters
+            if self.skips_padding:  # the masked head of RoBERTa always uses GELU
+                config.only("hidden_act", "gelu", default="gelu")
+            if f"{product}.bias" in weights:
+                names["masked.unembedding.bias"] = f"{product}.bias"  # takes precedence if both exist
+        if is_tied := bool(config.get("tie_word_embeddings", True)):
+            names["masked.unembedding.weight"] = f"{tokens}.weight"
+        positions, pad_id = self._positions(config, weights), config.get("pad_token_id", 0)
+        shape: dict[str, Any] = {ours: config.count(theirs) for ours, theirs in self.shape.items()}
+        model = EncoderConfig(
+            vocab_size=config.count("vocab_size"),
+            activation=config.choice(self.activation, ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
+            norm_eps=config.number("layer_norm_eps", NORM_EPS),
+            norm_position="post",
+            positions="learned",
+            embedding_scale=1.0,
+            embedding_norm=True,
+            tie_embeddings=is_tied,
+            max_source_len=len(positions),
+            pad_id=pad_id,
+            bos_id=config.get("bos_token_id", pad_id),
+            eos_id=config.get("eos_token_id", pad_id),
+            unk_id=pad_id,
+            **shape,
+            **head,
+        )
+        imported = read_weights(model, weights, names, known={"encoder.embedding.positions": positions})
+        weights.drop(*redundant)
+        return imported
+
+    def _positions(self, config: Fields, weights: Weights) -> Tensor:
+        """The position table, with the embedding of segment 0."""
+        table = str(self.names["encoder.embedding.positions"])
+        segments = table.replace("position_embeddings", "token_type_embeddings")
+        positions = weights.take(table)[config.get("pad_token_id", 1) + 1 if self.skips_padding else 0 :]
+        if segments in weights:
+            positions = positions + weights.take(segments)[0]
+        return positions.contiguous()
 
 
-BERT = _Layout(
-    base="bert.",
-    layers="encoder.layer",
-    query_key_value=("attention.self.query", "attention.self.key", "attention.self.value"),
-    output="attention.output.dense",
-    attention_norm="attention.output.LayerNorm",
-    inner="intermediate.dense",
-    outer="output.dense",
-    feed_forward_norm="output.LayerNorm",
-    masked_head=(
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        "cls.predictions.bias",
-    ),
-    pooler="pooler.dense",
-    classifier=("bert.pooler.dense", "tanh", "classifier"),
-)
-ROBERTA = replace(
-    BERT,
-    base="roberta.",
-    masked_head=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-    classifier=("classifier.dense", "tanh", "classifier.out_proj"),
-)
-DISTILBERT = _Layout(
-    base="distilbert.",
-    layers="transformer.layer",
-    query_key_value=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    output="attention.out_lin",
-    attention_norm="sa_layer_norm",
-    inner="ffn.lin1",
-    outer="ffn.lin2",
-    feed_forward_norm="output_layer_norm",
-    masked_head=("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-    pooler="",
-    classifier=("pre_classifier", "relu", "classifier"),
-)
-
-
-def _bert(config: Fields, _generation: Fields, weights: Weights) -> Imported:
-    """Devlin et al. 2019."""
-    return _import(BERT, config, weights, _bert_shape(config), first_position=0)
-
-
-def _roberta(config: Fields, _generation: Fields, weights: Weights) -> Imported:
-    """Liu et al. 2019, and Conneau et al. 2020 for XLM-R. The masked head always uses GELU."""
-    if _kind(config) == "masked":
-        config.only("hidden_act", "gelu", default="gelu")
-    return _import(ROBERTA, config, weights, _bert_shape(config), first_position=config.get("pad_token_id", 1) + 1)
-
-
-def _distilbert(config: Fields, _generation: Fields, weights: Weights) -> Imported:
-    """Sanh et al. 2019: no segments, and no pooler."""
-    shape = {
-        "d_model": config.need("dim"),
-        "num_heads": config.need("n_heads"),
-        "d_ff": config.need("hidden_dim"),
-        "num_encoder_layers": config.need("n_layers"),
-        "activation": config.choice("activation", ACTIVATIONS, default="gelu"),
-        "norm_eps": NORM_EPS,
-    }
-    return _import(DISTILBERT, config, weights, shape, first_position=0)
-
-
-def _bert_shape(config: Fields) -> dict[str, Any]:
-    config.only("position_embedding_type", "absolute", default="absolute")
+def _names(base: str, layers: str, block: Names, heads: Names) -> Names:
+    """base: of all layers but the heads. layers: of the blocks. block: within a block."""
     return {
-        "d_model": config.need("hidden_size"),
-        "num_heads": config.need("num_attention_heads"),
-        "d_ff": config.need("intermediate_size"),
-        "num_encoder_layers": config.need("num_hidden_layers"),
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="gelu"),
-        "norm_eps": config.get("layer_norm_eps", NORM_EPS),
+        "encoder.embedding.tokens": f"{base}.embeddings.word_embeddings",
+        "encoder.embedding.positions": f"{base}.embeddings.position_embeddings.weight",
+        "encoder.embedding.norm": f"{base}.embeddings.LayerNorm",
+        **in_blocks("encoder", f"{base}.{layers}.{{}}", block),
+        **heads,
     }
 
 
+BERT_SHAPE = {
+    "d_model": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "num_encoder_layers": "num_hidden_layers",
+}
+BERT_BLOCK: Names = {
+    "self_attention.query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "self_attention.output": "attention.output.dense",
+    "self_residual.norm": "attention.output.LayerNorm",
+    "feed_forward.inner": "intermediate.dense",
+    "feed_forward.outer": "output.dense",
+    "feed_forward_residual.norm": "output.LayerNorm",
+}
+BERT_HEADS = {
+    "pooler.dense": "bert.pooler.dense",
+    "label": "classifier",
+    "masked.dense": "cls.predictions.transform.dense",
+    "masked.norm": "cls.predictions.transform.LayerNorm",
+    "masked.unembedding": "cls.predictions.decoder",
+    "masked.unembedding.bias": "cls.predictions.bias",
+}
+ROBERTA_HEADS = {
+    "pooler.dense": "roberta.pooler.dense",
+    "label": "classifier.out_proj",
+    "masked.dense": "lm_head.dense",
+    "masked.norm": "lm_head.layer_norm",
+    "masked.unembedding": "lm_head.decoder",
+    "masked.unembedding.bias": "lm_head.bias",
+}
+DISTILBERT_SHAPE = {"d_model": "dim", "num_heads": "n_heads", "d_ff": "hidden_dim", "num_encoder_layers": "n_layers"}
+DISTILBERT_BLOCK: Names = {
+    "self_attention.query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "self_attention.output": "attention.out_lin",
+    "self_residual.norm": "sa_layer_norm",
+    "feed_forward.inner": "ffn.lin1",
+    "feed_forward.outer": "ffn.lin2",
+    "feed_forward_residual.norm": "output_layer_norm",
+}
+DISTILBERT_HEADS = {
+    "label": "classifier",
+    "masked.dense": "vocab_transform",
+    "masked.norm": "vocab_layer_norm",
+    "masked.unembedding": "vocab_projector",
+    "masked.unembedding.bias": "vocab_projector.bias",
+}
+ROBERTA = EncoderFamily(  # Liu et al. 2019, and Conneau et al. 2020 for XLM-R
+    shape=BERT_SHAPE,
+    names=_names("roberta", "encoder.layer", BERT_BLOCK, ROBERTA_HEADS),
+    classifier=("classifier.dense", "tanh"),
+    skips_padding=True,
+)
 FAMILIES: dict[str, Family] = {
-    "bert": _bert,
-    "roberta": _roberta,
-    "xlm-roberta": _roberta,
-    "distilbert": _distilbert,
+    "bert": EncoderFamily(  # Devlin et al. 2019
+        shape=BERT_SHAPE,
+        names=_names("bert", "encoder.layer", BERT_BLOCK, BERT_HEADS),
+        classifier=("bert.pooler.dense", "tanh"),
+    ),
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "distilbert": EncoderFamily(  # Sanh et al. 2019: no segments, and no pooler
+        shape=DISTILBERT_SHAPE,
+        activation="activation",
+        names=_names("distilbert", "transformer.layer", DISTILBERT_BLOCK, DISTILBERT_HEADS),
+        classifier=("pre_classifier", "relu"),
+    ),
 }
 
 
@@ -154,105 +215,6 @@ def _kind(config: Fields) -> str:
     raise PretrainedError(f"{CONFIG}: architectures {classes!r} is not covered; covered: {covered}")
 
 
-def _import(
-    layout: _Layout, config: Fields, weights: Weights, shape: Mapping[str, Any], *, first_position: int
-) -> Imported:
-    """first_position: the row of the position table for the first token."""
-    config.only("is_decoder", False, default=False)
-    config.only("add_cross_attention", False, default=False)
-    config.only("pruned_heads", {}, default={})
-    kind = _kind(config)
-    words = f"{layout.base}embeddings.word_embeddings.weight"
-    base = layout.base if words in weights else ""
-    ours = _embeddings(base, weights, first_position)
-    for i in range(shape["num_encoder_layers"]):
-        ours |= _block(layout, f"{base}{layout.layers}.{i}.", f"encoder.blocks.{i}.", weights)
-    head: dict[str, Any] = {}
-    pooler = f"{base}{layout.pooler}"
-    if kind == "classify":
-        dense, activation, label = layout.classifier
-        if dense != pooler:
-            weights.leave(f"{pooler}.")  # unused by the classifier
-        ours |= weights.layer("pooler.dense", dense) | weights.layer("label", label)
-        labels = _labels(config, len(ours["label.bias"]))
-        is_multiple = config.only(
-            "problem_type",
-            "single_label_classification",
-            "multi_label_classification",
-            default="single_label_classification",
-        )
-        head = {"head": "classify", "pooler": activation, "labels": labels}
-        head["multi_label"] = is_multiple == "multi_label_classification"
-    elif layout.pooler and f"{pooler}.weight" in weights:
-        ours |= weights.layer("pooler.dense", pooler)
-        head = {"pooler": "tanh"}
-    is_tied = bool(config.get("tie_word_embeddings", True))
-    if kind == "masked":
-        ours |= _masked_head(layout, weights, None if not is_tied else ours["encoder.embedding.tokens.weight"])
-        head |= {"head": "masked", "output_bias": True}
-    weights.leave("cls.seq_relationship.", f"{base}embeddings.position_ids")  # next-sentence prediction; 0, 1, 2, ...
-    pad_id = config.get("pad_token_id", 0)
-    model = EncoderConfig(
-        vocab_size=config.need("vocab_size"),
-        norm_position="post",
-        positions="learned",
-        embedding_scale=1.0,
-        embedding_norm=True,
-        tie_embeddings=is_tied,
-        max_source_len=len(ours["encoder.embedding.positions"]),
-        pad_id=pad_id,
-        bos_id=config.get("bos_token_id", pad_id),
-        eos_id=config.get("eos_token_id", pad_id),
-        unk_id=pad_id,
-        **shape,
-        **head,
-    )
-    return Imported(config=model, weights=ours)
-
-
-def _embeddings(base: str, weights: Weights, first_position: int) -> dict[str, Tensor]:
-    theirs, ours = f"{base}embeddings.", "encoder.embedding."
-    positions = weights.take(f"{theirs}position_embeddings.weight")[first_position:]
-    if f"{theirs}token_type_embeddings.weight" in weights:
-        positions = positions + weights.take(f"{theirs}token_type_embeddings.weight")[0]
-    return {
-        f"{ours}tokens.weight": weights.take(f"{theirs}word_embeddings.weight"),
-        f"{ours}positions": positions.contiguous(),
-        **_norm(weights, f"{theirs}LayerNorm", f"{ours}norm"),
-    }
-
-
-def _block(layout: _Layout, theirs: str, ours: str, weights: Weights) -> dict[str, Tensor]:
-    projections = (f"{theirs}{name}" for name in layout.query_key_value)
-    return {
-        **weights.layer(f"{ours}self_attention.query_key_value", *projections),
-        **weights.layer(f"{ours}self_attention.output", f"{theirs}{layout.output}"),
-        **_norm(weights, f"{theirs}{layout.attention_norm}", f"{ours}self_residual.norm"),
-        **weights.layer(f"{ours}feed_forward.inner", f"{theirs}{layout.inner}"),
-        **weights.layer(f"{ours}feed_forward.outer", f"{theirs}{layout.outer}"),
-        **_norm(weights, f"{theirs}{layout.feed_forward_norm}", f"{ours}feed_forward_residual.norm"),
-    }
-
-
-def _masked_head(layout: _Layout, weights: Weights, tied: Tensor | None) -> dict[str, Tensor]:
-    """tied: the token embeddings if the output projection shares them."""
-    dense, norm, product, bias = layout.masked_head
-    ours = weights.layer("masked.dense", dense) | _norm(weights, norm, "masked.norm")
-    ours["masked.unembedding.weight"] = weights.take(f"{product}.weight") if tied is None else tied
-    own = f"{product}.bias"  # takes precedence if both exist
-    ours["masked.unembedding.bias"] = weights.take(own if own in weights else bias)
-    weights.leave(f"{product}.", bias)  # duplicate names of tied weights
-    return ours
-
-
-def _norm(weights: Weights, theirs: str, ours: str) -> dict[str, Tensor]:
-    """A normalization layer, whose parameters may have their old TensorFlow names."""
-    return {
-        f"{ours}.{part}": weights.take(f"{theirs}.{old if f'{theirs}.{old}' in weights else part}")
-        for part, old in OLD_PARTS.items()
-    }
-
-
 def _labels(config: Fields, count: int) -> tuple[str, ...]:
     if count == REGRESSION:
         raise PretrainedError(
@@ -262,19 +224,22 @@ def _labels(config: Fields, count: int) -> tuple[str, ...]:
     return tuple(str(names.get(str(place), f"LABEL_{place}")) for place in range(count))
 
 
-# ---- special tokens
-
-
 def with_special_tokens(imported: Imported, path: Path) -> Imported:
     """Adds the ids of the cls, sep and mask tokens from the tokenizer files in `path`.
 
     Raises PretrainedError if one of them is missing.
     """
     model = imported.config
-    ids = _special_ids(path, model)
-    wanted = ("cls", "sep", *(("mask",) if model.head == "masked" else ()))
-    for name in wanted:
-        if name not in ids:
+    texts = dict(XLM_R) if (path / "sentencepiece.bpe.model").is_file() else {}
+    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
+        texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
+    try:
+        special = convert_tokenizer(path).special
+    except TokenizerError as error:
+        raise PretrainedError(str(error)) from error
+    ids: dict[str, Any] = {name: special.get(texts.get(f"{name}_token", "")) for name in ("cls", "sep", "unk", "mask")}
+    for name in ("cls", "sep", *(("mask",) if model.head == "masked" else ())):
+        if ids[name] is None:
             raise PretrainedError(
                 f"{path}: the id of {name}_token is missing in {TOKENIZER_CONFIG}, {SPECIAL_TOKENS_MAP} and the "
                 "vocabulary; save the model with its tokenizer"
@@ -282,39 +247,8 @@ def with_special_tokens(imported: Imported, path: Path) -> Imported:
     config = model.replace(
         bos_id=ids["cls"],
         eos_id=ids["sep"],
-        unk_id=ids.get("unk", model.unk_id),
-        mask_id=ids.get("mask"),
+        unk_id=model.unk_id if ids["unk"] is None else ids["unk"],
+        mask_id=ids["mask"],
         special_token_template=SpecialTokenTemplate(source_prefix=(ids["cls"],), source_suffix=(ids["sep"],)).to_json(),
     )
     return replace(imported, config=config)
-
-
-def _special_ids(path: Path, model: ModelConfig) -> dict[str, int]:
-    texts: dict[str, str] = {}
-    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        for key, value in read_optional_json(path / file).items():
-            text = value.get("content") if isinstance(value, Mapping) else value
-            if key.endswith("_token") and isinstance(text, str):
-                texts[key.removesuffix("_token")] = text
-    vocabulary = _vocabulary(path)
-    if not vocabulary and (path / "sentencepiece.bpe.model").is_file():
-        # XLM-R adds these to its SentencePiece model, in fairseq's order.
-        return {"cls": 0, "sep": 2, "unk": 3, "mask": model.vocab_size - 1}
-    return {name: vocabulary[text] for name, text in texts.items() if text in vocabulary}
-
-
-def _vocabulary(path: Path) -> dict[str, int]:
-    """Token texts and their ids, from the first supported file that exists; {} if there is none."""
-    whole = read_optional_json(path / "tokenizer.json")
-    if whole:
-        pieces = whole.get("model", {}).get("vocab", {})
-        pairs: Iterable[tuple[str, int]] = (
-            pieces.items()
-            if isinstance(pieces, Mapping)
-            else ((piece, place) for place, (piece, _) in enumerate(pieces))
-        )
-        return dict(pairs) | {added["content"]: added["id"] for added in whole.get("added_tokens", ())}
-    if (path / "vocab.txt").is_file():
-        lines = (path / "vocab.txt").read_text(encoding="utf-8").splitlines()
-        return {line: place for place, line in enumerate(lines)}
-    return read_optional_json(path / "vocab.json")

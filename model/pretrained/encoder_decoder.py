@@ -16,7 +16,8 @@ banned tokens get a bias below any other logit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -29,10 +30,14 @@ from model.pretrained.files import (
     Family,
     Fields,
     Imported,
+    Names,
     PretrainedError,
     Weights,
+    in_blocks,
+    read_weights,
 )
 
+SIDES = ("decoder", "encoder")
 NEVER = -3e4  # a bias below any logit, finite in float16
 POSITION_OFFSET = 2  # unused rows before the first learned position
 MAX_LENGTH = 512  # default of models without a position table
@@ -67,11 +72,8 @@ def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
     config.only("normalize_embedding", True, default=True)
     config.only("extra_pos_embeddings", POSITION_OFFSET, default=POSITION_OFFSET)
     tokens = _Tokens(config, generation)
-    eos, bos = tokens.need("eos_token_id"), tokens.need("bos_token_id")
     settings = {"norm_position": "post", "positions": "learned", "embedding_norm": True}
-    template = SpecialTokenTemplate(
-        source_prefix=(bos,), source_suffix=(eos,), target_prefix=tokens.start("bos_token_id")
-    )
+    template = replace(tokens.template("bos_token_id"), source_prefix=(tokens.need("bos_token_id"),))
     return _bart_layout(config, tokens, weights, settings, template)
 
 
@@ -92,29 +94,145 @@ def _m2m_100(config: Fields, generation: Fields, weights: Weights) -> Imported:
     return _bart_layout(config, tokens, weights, settings, tokens.template("bos_token_id"))
 
 
+BART_BLOCK: Names = {
+    "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.output": "self_attn.out_proj",
+    "self_residual.norm": "self_attn_layer_norm",
+    "cross_attention.query": "encoder_attn.q_proj",
+    "cross_attention.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_residual.norm": "encoder_attn_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "feed_forward_residual.norm": "final_layer_norm",
+}
+
+
 def _bart_layout(
-    config: Fields, tokens: _Tokens, weights: Weights, settings: Mapping[str, Any], template: SpecialTokenTemplate
+    config: Fields, tokens: _Tokens, weights: Weights, settings: dict[str, Any], template: SpecialTokenTemplate
 ) -> Imported:
     """A model with BART's weight names and shapes."""
-    _check_both(config)
-    base = "" if any(name in weights for name in ("shared.weight", "encoder.embed_tokens.weight")) else "model."
-    tables = _tables(config, weights, base)
-    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
-    bias_V = _output_bias(tokens, weights, vocab_size)
-    length = config.count("max_position_embeddings")
-    heads, encoder_heads = (config.count(f"{side}_attention_heads") for side in ("decoder", "encoder"))
-    width, encoder_width = (config.count(f"{side}_ffn_dim") for side in ("decoder", "encoder"))
-    model = EncoderDecoderConfig(
-        vocab_size=vocab_size,
-        d_model=config.count("d_model"),
+    heads, encoder_heads = (config.count(f"{side}_attention_heads") for side in SIDES)
+    width, encoder_width = (config.count(f"{side}_ffn_dim") for side in SIDES)
+    names: dict[str, Any] = {}
+    for side in SIDES:
+        names |= in_blocks(side, f"model.{side}.layers.{{}}", BART_BLOCK)
+        names[f"{side}.embedding.positions"] = f"model.{side}.embed_positions.weight"
+        names[f"{side}.embedding.norm"] = f"model.{side}.layernorm_embedding"
+        names[f"{side}.norm"] = f"model.{side}.layer_norm"
+    imported = _import(
+        config,
+        tokens,
+        weights,
+        template,
+        names,
+        base="model.",
+        changes={f"{side}.embedding.positions": lambda table: table[POSITION_OFFSET:] for side in SIDES},
+        length=config.count("max_position_embeddings"),
         num_heads=heads,
         d_ff=width,
         encoder_num_heads=0 if encoder_heads == heads else encoder_heads,
         encoder_d_ff=0 if encoder_width == width else encoder_width,
         num_encoder_layers=config.count("encoder_layers"),
         num_decoder_layers=config.count("decoder_layers"),
-        activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
+        activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),
         embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
+        **settings,
+    )
+    weights.drop("*coder.version", "*coder.embed_positions.*")  # computed, although old checkpoints store positions
+    return imported
+
+
+def _t5(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Raffel et al. 2020; 1.1 and Flan are gated and have an untied output projection."""
+    # 1.0 scales the input of its tied output projection; newer files have a field for it and are tied.
+    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
+    return _t5_layout(config, generation, weights, is_scaled=is_scaled, feed_forward="relu")
+
+
+def _mt5(config: Fields, generation: Fields, weights: Weights) -> Imported:
+    """Xue et al. 2021: multilingual T5 1.1."""
+    return _t5_layout(config, generation, weights, is_scaled=False, feed_forward="gated-gelu")
+
+
+def _t5_block(feed_forward: str, *, is_gated: bool) -> Names:
+    """The names in a block. feed_forward: the number of that layer."""
+    return {
+        "self_attention.query_key_value": ("0.SelfAttention.q", "0.SelfAttention.k", "0.SelfAttention.v"),
+        "self_attention.output": "0.SelfAttention.o",
+        "self_residual.norm": "0.layer_norm",
+        "cross_attention.query": "1.EncDecAttention.q",
+        "cross_attention.key_value": ("1.EncDecAttention.k", "1.EncDecAttention.v"),
+        "cross_attention.output": "1.EncDecAttention.o",
+        "cross_residual.norm": "1.layer_norm",
+        "feed_forward.inner": f"{feed_forward}.DenseReluDense.{'wi_0' if is_gated else 'wi'}",
+        "feed_forward.gate": f"{feed_forward}.DenseReluDense.wi_1",
+        "feed_forward.outer": f"{feed_forward}.DenseReluDense.wo",
+        "feed_forward_residual.norm": f"{feed_forward}.layer_norm",
+    }
+
+
+def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scaled: bool, feed_forward: str) -> Imported:
+    """is_scaled: multiply the states by d_model^-0.5 before the output. feed_forward: default of feed_forward_proj."""
+    activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
+    tokens, layers = _Tokens(config, generation), config.count("num_layers")
+    scale = config.count("d_model") ** -0.5 if is_scaled else 1.0
+    names: dict[str, Any] = {}
+    for side, last in zip(SIDES, "21", strict=True):
+        block = _t5_block(last, is_gated=is_gated)
+        names |= in_blocks(side, f"{side}.block.{{}}.layer", block)
+        names[f"{side}.position_encoding.bias"] = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        names[f"{side}.norm"] = f"{side}.final_layer_norm"
+    imported = _import(
+        config,
+        tokens,
+        weights,
+        tokens.template("pad_token_id"),
+        names,
+        changes={"decoder.norm.weight": lambda gain: gain * scale},
+        length=config.get("n_positions", MAX_LENGTH),
+        num_heads=config.count("num_heads"),
+        head_dim=config.count("d_kv"),
+        d_ff=config.count("d_ff"),
+        num_encoder_layers=layers,
+        num_decoder_layers=config.get("num_decoder_layers", layers),
+        activation=activation,
+        gated=is_gated,
+        norm="rms",
+        norm_eps=config.number("layer_norm_epsilon", 1e-6),
+        attention_scale=1.0,
+        positions="bucketed",
+        position_buckets=config.get("relative_attention_num_buckets", 32),
+        position_range=config.get("relative_attention_max_distance", 128),
+        embedding_scale=1.0,
+        bias=False,
+    )
+    weights.drop("*.EncDecAttention.relative_attention_bias.weight")  # unused, in old checkpoints
+    return imported
+
+
+def _import(
+    config: Fields,
+    tokens: _Tokens,
+    weights: Weights,
+    template: SpecialTokenTemplate,
+    names: Names,
+    *,
+    base: str = "",
+    changes: Mapping[str, Callable[[Tensor], Tensor]],
+    length: int,
+    **settings: Any,
+) -> Imported:
+    """What all families share. names, changes: as in `read_weights`. base: of the shared table. length: in tokens."""
+    config.only("is_encoder_decoder", True, default=True)
+    for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
+        config.only(name, False, default=False)
+    config.only("pruned_heads", {}, default={})
+    tables, vocab_size, eos = _tables(config, weights, base), config.count("vocab_size"), tokens.need("eos_token_id")
+    bias_V = _output_bias(tokens, weights, vocab_size)
+    model = EncoderDecoderConfig(
+        vocab_size=vocab_size,
+        d_model=config.count("d_model"),
         output_bias=bias_V is not None,
         tie_embeddings=tables.is_tied,
         share_embeddings=tables.is_shared,
@@ -127,149 +245,8 @@ def _bart_layout(
         special_token_template=template,
         **settings,
     )
-    ours = tables.weights
-    if bias_V is not None:
-        ours["decoder.unembedding.bias"] = bias_V
-    for side, layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
-        if model.positions == "learned":
-            ours[f"{side}.embedding.positions"] = weights.take(f"{base}{side}.embed_positions.weight")[POSITION_OFFSET:]
-        else:
-            weights.leave(f"{base}{side}.embed_positions.")  # computed, although old checkpoints store it
-        if model.embedding_norm:
-            ours |= weights.layer(f"{side}.embedding.norm", f"{base}{side}.layernorm_embedding")
-        if model.norm_position == "pre":
-            ours |= weights.layer(f"{side}.norm", f"{base}{side}.layer_norm")
-        for i in range(layers):
-            ours |= _bart_layer(
-                weights, f"{base}{side}.layers.{i}.", f"{side}.blocks.{i}.", has_source=side == "decoder"
-            )
-    weights.leave(f"{base}encoder.version", f"{base}decoder.version")
-    return Imported(config=model, weights=ours)
-
-
-def _bart_layer(weights: Weights, theirs: str, mine: str, *, has_source: bool) -> dict[str, Tensor]:
-    """One layer of an encoder, or of a decoder that attends to a source."""
-    projections = (f"{theirs}self_attn.{name}_proj" for name in "qkv")
-    ours = weights.layer(f"{mine}self_attention.query_key_value", *projections)
-    places = {
-        "self_attn.out_proj": "self_attention.output",
-        "self_attn_layer_norm": "self_residual.norm",
-        "fc1": "feed_forward.inner",
-        "fc2": "feed_forward.outer",
-        "final_layer_norm": "feed_forward_residual.norm",
-    }
-    if has_source:
-        places |= {
-            "encoder_attn.q_proj": "cross_attention.query",
-            "encoder_attn.out_proj": "cross_attention.output",
-            "encoder_attn_layer_norm": "cross_residual.norm",
-        }
-        projections = (f"{theirs}encoder_attn.{name}_proj" for name in "kv")
-        ours |= weights.layer(f"{mine}cross_attention.key_value", *projections)
-    for name, place in places.items():
-        ours |= weights.layer(f"{mine}{place}", f"{theirs}{name}")
-    return ours
-
-
-def _t5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Raffel et al. 2020; 1.1 and Flan are gated and have an untied output projection."""
-    # 1.0 scales the input of its tied output projection; newer files say so in a field of their own and are tied.
-    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
-    return _t5_layout(config, generation, weights, is_scaled=is_scaled, feed_forward="relu")
-
-
-def _mt5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Xue et al. 2021: multilingual T5 1.1."""
-    return _t5_layout(config, generation, weights, is_scaled=False, feed_forward="gated-gelu")
-
-
-def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scaled: bool, feed_forward: str) -> Imported:
-    """is_scaled: multiply the states by d_model^-0.5 before the output. feed_forward: default of feed_forward_proj."""
-    _check_both(config)
-    activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
-    tables, tokens = _tables(config, weights, ""), _Tokens(config, generation)
-    vocab_size, eos = config.count("vocab_size"), tokens.need("eos_token_id")
-    template = tokens.template("pad_token_id")
-    bias_V = _output_bias(tokens, weights, vocab_size)
-    length, layers = config.get("n_positions", MAX_LENGTH), config.count("num_layers")
-    model = EncoderDecoderConfig(
-        vocab_size=vocab_size,
-        d_model=config.count("d_model"),
-        num_heads=config.count("num_heads"),
-        head_dim=config.count("d_kv"),
-        d_ff=config.count("d_ff"),
-        num_encoder_layers=layers,
-        num_decoder_layers=config.get("num_decoder_layers", layers),
-        activation=activation,  # type: ignore[arg-type]
-        gated=is_gated,
-        norm="rms",
-        norm_eps=config.number("layer_norm_epsilon", 1e-6),
-        attention_scale=1.0,
-        positions="bucketed",
-        position_buckets=config.get("relative_attention_num_buckets", 32),
-        position_range=config.get("relative_attention_max_distance", 128),
-        embedding_scale=1.0,
-        bias=False,
-        output_bias=bias_V is not None,
-        tie_embeddings=tables.is_tied,
-        share_embeddings=tables.is_shared,
-        max_source_len=length,
-        max_target_len=length,
-        pad_id=tokens.need("pad_token_id"),
-        bos_id=template.target_prefix[0],
-        eos_id=eos,
-        unk_id=eos,
-        special_token_template=template,
-    )
-    ours = tables.weights
-    if bias_V is not None:
-        ours["decoder.unembedding.bias"] = bias_V
-    for side, count in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
-        first = f"{side}.block.0.layer"
-        ours[f"{side}.position_encoding.bias.weight"] = weights.take(
-            f"{first}.0.SelfAttention.relative_attention_bias.weight"
-        )
-        weights.leave(f"{first}.1.EncDecAttention.relative_attention_bias")  # unused, in old checkpoints
-        ours[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
-        for i in range(count):
-            theirs, mine = f"{side}.block.{i}.layer.", f"{side}.blocks.{i}."
-            ours |= _t5_layer(weights, theirs, mine, is_gated=is_gated, has_source=side == "decoder")
-    if is_scaled:
-        ours["decoder.norm.weight"] = ours["decoder.norm.weight"] * model.d_model**-0.5
-    return Imported(config=model, weights=ours)
-
-
-def _t5_layer(weights: Weights, theirs: str, mine: str, *, is_gated: bool, has_source: bool) -> dict[str, Tensor]:
-    """One layer of an encoder, or of a decoder that attends to a source."""
-    names = (f"{theirs}0.SelfAttention.{name}.weight" for name in "qkv")
-    ours = {f"{mine}self_attention.query_key_value.weight": weights.stack(*names)}
-    last = 1
-    places = {"0.SelfAttention.o": "self_attention.output", "0.layer_norm": "self_residual.norm"}
-    if has_source:
-        last = 2
-        names = (f"{theirs}1.EncDecAttention.{name}.weight" for name in "kv")
-        ours[f"{mine}cross_attention.key_value.weight"] = weights.stack(*names)
-        places |= {
-            "1.EncDecAttention.q": "cross_attention.query",
-            "1.EncDecAttention.o": "cross_attention.output",
-            "1.layer_norm": "cross_residual.norm",
-        }
-    inner = {"wi_0": "inner", "wi_1": "gate"} if is_gated else {"wi": "inner"}
-    for name, place in {**inner, "wo": "outer"}.items():
-        places[f"{last}.DenseReluDense.{name}"] = f"feed_forward.{place}"
-    places[f"{last}.layer_norm"] = "feed_forward_residual.norm"
-    return ours | {f"{mine}{place}.weight": weights.take(f"{theirs}{name}.weight") for name, place in places.items()}
-
-
-# ---- shared by all families
-
-
-def _check_both(config: Fields) -> None:
-    """Rejects anything but a plain encoder-decoder model."""
-    config.only("is_encoder_decoder", True, default=True)
-    for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
-        config.only(name, False, default=False)
-    config.only("pruned_heads", {}, default={})
+    known = tables.weights | ({} if bias_V is None else {"decoder.unembedding.bias": bias_V})
+    return read_weights(model, weights, names, known=known, changes=changes)
 
 
 class _Tables(NamedTuple):

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from model.architectures import build
 from model.config import ModelConfig
 
 CONFIG = "config.json"
@@ -105,35 +108,43 @@ class Fields:
 
 
 class Weights:
-    """The tensors of a checkpoint. Each must be taken exactly once or dropped explicitly."""
+    """The tensors of a checkpoint. Each must be taken exactly once or dropped explicitly.
+
+    Names may begin with the name of the base model, as in `model.norm.weight`: checkpoints without a head lack it.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
+        return self._stored(name) in self._tensors
+
+    def _stored(self, name: str) -> str:
+        return name if name in self._tensors else name.partition(".")[2]
+
+    def size(self, name: str) -> int:
+        """The length of the first dimension of a tensor. Raises PretrainedError if it is missing."""
+        if name not in self:
+            raise PretrainedError(f"weights: {name} is missing")
+        return len(self._tensors[self._stored(name)])
 
     def take(self, name: str) -> Tensor:
         """Removes a tensor and returns it as float32. Raises PretrainedError if it is missing or not a float tensor."""
-        if name not in self._tensors:
-            raise PretrainedError(f"weights: {name} is missing")
-        tensor = self._tensors.pop(name)
+        self.size(name)
+        tensor = self._tensors.pop(self._stored(name))
         if not tensor.is_floating_point() or tensor.element_size() < 2:
             raise PretrainedError(f"weights: {name} must be float32, float16 or bfloat16, got {tensor.dtype}")
         return tensor.float()
 
-    def stack(self, *names: str) -> Tensor:
-        """Takes several tensors and concatenates them along the first dimension."""
-        tensors = [self.take(name) for name in names]
-        return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    def rename(self, old: str, new: str) -> None:
+        """Replaces the last component of names."""
+        self._tensors = {re.sub(rf"\.{old}$", f".{new}", name): tensor for name, tensor in self._tensors.items()}
 
-    def layer(self, ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -> dict[str, Tensor]:
-        """The parameters of a layer under our name, each the concatenation of those of one or more original layers."""
-        return {f"{ours}.{part}": self.stack(*(f"{name}.{part}" for name in theirs)) for part in parts}
-
-    def leave(self, *prefixes: str) -> None:
-        """Drops redundant tensors: tables that can be computed, second names of tied matrices."""
-        self._tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(prefixes)}
+    def drop(self, *patterns: str) -> None:
+        """Drops redundant tensors, such as tables that can be computed. patterns: as in `fnmatch`."""
+        names = [name for name in self._tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        for name in names:
+            del self._tensors[name]
 
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
@@ -162,6 +173,63 @@ class Imported:
         if config.sliding_window and config.sliding_window >= changes["max_target_len"]:
             changes["sliding_window"] = 0
         return Imported(config=config.replace(**changes), weights=weights)
+
+
+Names = Mapping[str, str | tuple[str, ...]]
+"""Layers of Glossa → their original names. {} stands for the number of a block. Parameters of several original layers
+are concatenated along the first dimension; those of none are zeros. A name may also be that of a parameter."""
+
+
+def in_blocks(stack: str, theirs: str, names: Names) -> Names:
+    """The names of layers in all blocks of a stack, such as `decoder`. theirs: a block. names: within a block."""
+    parts = {ours: (layers,) if isinstance(layers, str) else layers for ours, layers in names.items()}
+    return {f"{stack}.blocks.{{}}.{ours}": tuple(f"{theirs}.{part}" for part in parts[ours]) for ours in names}
+
+
+def read_weights(
+    config: ModelConfig,
+    weights: Weights,
+    names: Names,
+    *,
+    known: Mapping[str, Tensor] | None = None,
+    changes: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+) -> Imported:
+    """The parameters of a model.
+
+    known: parameters that have been read already. changes: functions of stored parameters, by our names.
+    Raises PretrainedError for a missing tensor and for a wrong shape.
+    """
+    with torch.device("meta"):
+        expected = build(config).state_dict()
+    ours = dict(known or {})
+    stored: dict[tuple[str, ...], Tensor] = {}  # a tensor may belong to several parameters
+    for name, parameter in expected.items():
+        if name not in ours:
+            place, sources = _sources(name, names)
+            if not sources:
+                ours[name] = torch.zeros(parameter.shape)
+                continue
+            if sources not in stored:
+                parts = [weights.take(source) for source in sources]
+                stored[sources] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            change = (changes or {}).get(place)
+            ours[name] = change(stored[sources]) if change else stored[sources]
+        if ours[name].shape != parameter.shape:
+            raise PretrainedError(
+                f"weights: {name} (Glossa name) must have shape {tuple(parameter.shape)} of {CONFIG}, got "
+                f"{tuple(ours[name].shape)}"
+            )
+    return Imported(config=config, weights=ours)
+
+
+def _sources(name: str, names: Names) -> tuple[str, tuple[str, ...]]:
+    """A parameter's name with {} for the number of its block, and the original parameters."""
+    block = re.search(r"\.(\d+)\.", name)
+    place = name.replace(block[0], ".{}.", 1) if block else name
+    layer, _, part = place.rpartition(".")
+    layers, ending = (names[place], "") if place in names else (names[layer], f".{part}")
+    layers = (layers,) if isinstance(layers, str) else layers
+    return place, tuple(f"{source.format(block and block[1])}{ending}" for source in layers)
 
 
 Family = Callable[[Fields, Fields, Weights], Imported]

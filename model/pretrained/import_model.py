@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from model.architectures import build
 from model.config import ConfigError, SpecialTokenTemplate
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
@@ -62,7 +59,6 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
             imported = _with_prompt_prefix(imported, path)
         elif imported.config.architecture == "encoder":
             imported = encoder.with_special_tokens(imported, path)
-        _check_weights(imported)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     return imported
@@ -96,21 +92,6 @@ def _prompt_prefix(path: Path, bos_id: int) -> tuple[int, ...] | None:
             special = step.inner("special_tokens")
             prefix += [token for piece in before for token in special.need(piece["SpecialToken"]["id"])["ids"]]
     return tuple(prefix)
-
-
-def _check_weights(imported: Imported) -> None:
-    """Checks that the weights have the names and shapes of the configuration's model."""
-    with torch.device("meta"):
-        expected = build(imported.config).state_dict()
-    for name in sorted(expected.keys() ^ imported.weights.keys()):
-        problem = "is missing" if name in expected else f"is not part of the model that {CONFIG} describes"
-        raise PretrainedError(f"weights: {name} (Glossa name) {problem}")
-    for name, tensor in imported.weights.items():
-        if tensor.shape != expected[name].shape:
-            raise PretrainedError(
-                f"weights: {name} (Glossa name) must have shape {tuple(expected[name].shape)} of {CONFIG}, got "
-                f"{tuple(tensor.shape)}"
-            )
 
 
 def all_families() -> dict[str, Family]:

@@ -388,11 +388,11 @@ def _named_special(path: Path) -> list[str]:
     for values in (_json(path / "special_tokens_map.json"), _json(path / CONFIG)):
         for key, value in values.items():
             if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
-                names += [_text(item) for item in (value if isinstance(value, list) else [value])]
+                names += [text_of(item) for item in (value if isinstance(value, list) else [value])]
     return list(dict.fromkeys(filter(None, names)))
 
 
-def _text(token: Any) -> str:
+def text_of(token: Any) -> str:
     """The text of a token that is a string or an object with `content`; "" otherwise."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""
