@@ -13,8 +13,8 @@ import typer
 from cli.connection import Connection, report_call_errors
 from cli.export import export
 from cli.local_server import fetch, serving
-from cli.terminal import UsageError, report_errors
-from cli.train import stopped_at, training_errors
+from cli.terminal import report_errors
+from cli.train import run_training
 
 SENTENCES = 500
 LEAST_EXACT = 0.97  # share of unseen sentences that the demo model must translate exactly
@@ -56,20 +56,13 @@ def train_demo(checkpoint: Path, bundle: Path) -> None:
     from model.atomic_write import DIGESTS
     from model.presets import PRESETS
     from model.training.data import embedded_examples
-    from model.training.progress import display_for
-    from model.training.train import Interrupted
-    from model.training.train import train as run
 
     if (checkpoint / DIGESTS).exists():
         shutil.rmtree(checkpoint)
         shutil.rmtree(bundle, ignore_errors=True)
     preset = PRESETS["demo"]
-    with report_errors(*training_errors()):
-        try:
-            examples = embedded_examples(preset.embedded)
-            run(preset.model, preset.train, data=examples, out=checkpoint, resume=True, display=display_for())
-        except Interrupted as stopped:
-            raise UsageError(f"{stopped_at(stopped)}; to continue, repeat the command") from None
+    advice, examples = "to continue, repeat the command", embedded_examples(preset.embedded)
+    run_training(preset.model, preset.train, advice, data=examples, out=checkpoint, resume=True)
 
 
 def translate_unseen(address: str, unseen: Sequence[tuple[str, str]]) -> float:

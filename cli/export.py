@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +17,23 @@ from cli.terminal import AsJson, UsageError, print_json, report_errors
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from export.manifest import Manifest, SchemeMeasurement, Variant
+    from export.manifest import Manifest, Variant
     from export.select_scheme import Development
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")
-
+COLUMNS = {
+    "scheme": ("scheme", ""),
+    "texts": ("evaluation_samples", ""),
+    "BLEU": ("bleu", ".2f"),
+    "BLEU lost": ("bleu_loss", "+.2f"),
+    "answers equal": ("exact_match", ".1%"),
+    "nats per token": ("nats_per_token", ".3f"),
+    "nats lost": ("nats_loss", "+.3f"),
+    "tokens equal": ("equal_tokens", ".1%"),
+    "tokens/s": ("tokens_per_s", ".0f"),
+    "single-stream": ("single_stream_tokens_per_s", ".0f"),
+}
+"""Columns of the table of measured schemes: the field of SchemeMeasurement, and its format."""
 
 Precisions = Annotated[
     str, typer.Option("--precision", help="one or several of fp32, int8, int4 (CPU), fp16 (CUDA), such as fp32,int8")
@@ -212,27 +224,15 @@ def scheme_table(variant: Variant) -> Table:
     description += f"{kind.kv_cache} caches"
     if not kind.batch_invariant:
         description += "; answers may depend on the batch"
-    columns: dict[str, Callable[[SchemeMeasurement], str]] = {
-        "scheme": lambda figures: figures.scheme,
-        "texts": lambda figures: str(figures.evaluation_samples),
-        "BLEU": lambda figures: shown(figures.bleu, ".2f"),
-        "BLEU lost": lambda figures: shown(figures.bleu_loss, "+.2f"),
-        "answers equal": lambda figures: shown(figures.exact_match, ".1%"),
-        "nats per token": lambda figures: shown(figures.nats_per_token, ".3f"),
-        "nats lost": lambda figures: shown(figures.nats_loss, "+.3f"),
-        "tokens equal": lambda figures: shown(figures.equal_tokens, ".1%"),
-        "tokens/s": lambda figures: f"{figures.tokens_per_s:.0f}",
-        "single-stream": lambda figures: f"{figures.single_stream_tokens_per_s:.0f}",
-        "selected": lambda figures: "yes" if figures.chosen else "",
+    cells = {
+        title: [
+            "" if (value := getattr(figures, name)) is None else format(value, form) for figures in variant.comparison
+        ]
+        for title, (name, form) in COLUMNS.items()
     }
-    cells = {name: [format_cell(figures) for figures in variant.comparison] for name, format_cell in columns.items()}
-    cells = {name: column for name, column in cells.items() if any(column)}
+    cells["selected"] = ["yes" if figures.chosen else "" for figures in variant.comparison]
+    cells = {title: column for title, column in cells.items() if any(column)}
     table = Table(*cells, title=f"{variant.precision}: {description}")
     for row in zip(*cells.values(), strict=True):
         table.add_row(*row)
     return table
-
-
-def shown(value: float | None, form: str) -> str:
-    """A formatted figure; empty for None."""
-    return "" if value is None else format(value, form)

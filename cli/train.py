@@ -12,6 +12,7 @@ import typer
 from cli.terminal import UsageError, report_errors
 
 if TYPE_CHECKING:
+    from model.config import ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data import Examples
 
@@ -47,30 +48,29 @@ def train(
                 raise UsageError(f"{file}: no such file; check the path")
     typer.echo("loading PyTorch", err=True)
     from model.training.data import DataError
-    from model.training.progress import display_for
-    from model.training.train import Interrupted
-    from model.training.train import train as run
 
-    with report_errors(DataError, *training_errors()):
+    with report_errors(ConfigError, DataError):
         length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
         config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
         examples, held_out = training_examples(recipe, data or [], source, target, validation)
-        try:
-            display = display_for()
-            run(recipe.model, config, data=examples, validation=held_out, out=out, resume=resume, display=display)
-        except Interrupted as stopped:
-            raise UsageError(f"{stopped_at(stopped)}; continue with: {resuming_command(context.params)}") from None
+    command = f"continue with: {resuming_command(context.params)}"
+    run_training(recipe.model, config, command, data=examples, validation=held_out, out=out, resume=resume)
     typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
 
 
-def training_errors() -> tuple[type[Exception], ...]:
-    """What a training refuses its input with."""
+def run_training(model: ModelConfig, config: TrainConfig, advice: str, **arguments: Any) -> None:
+    """`model.training.train.train` with a progress display; errors are printed, an interruption with `advice`."""
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
     from model.tokenizer import TokenizerError
-    from model.training.train import TrainError
+    from model.training.progress import display_for
+    from model.training.train import Interrupted, TrainError, train
 
-    return ConfigError, TokenizerError, TrainError, CheckpointError
+    with report_errors(ConfigError, TokenizerError, TrainError, CheckpointError):
+        try:
+            train(model, config, display=display_for(), **arguments)
+        except Interrupted as stopped:
+            raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
 
 
 def find_preset(name_or_file: str) -> Preset:
@@ -84,11 +84,6 @@ def find_preset(name_or_file: str) -> Preset:
             f"unknown preset {name_or_file!r}; {hint}Presets: {', '.join(PRESETS)}; or give a file that ends in .yaml"
         )
     return load_preset(name_or_file)
-
-
-def stopped_at(interruption: Exception) -> str:
-    """Where a training stopped and where its state is, without advice."""
-    return str(interruption).partition(";")[0]
 
 
 def resuming_command(given: dict[str, Any]) -> str:
