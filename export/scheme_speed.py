@@ -8,12 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from export.manifest import PAD_MULTIPLE
 from export.verification.golden import encode_for_decode
-from export.verification.graph_calls import Array, Arrays, Graphs, Prediction, round_up
 from export.verification.inputs import Ids
+from export.verification.ort_graphs import Arrays, OrtGraphs, round_up
 from model.config import ModelConfig
 
 ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
@@ -21,24 +21,8 @@ TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
 TIMED_LEAST, TIMED_S = 3, 10.0  # minimum number of rounds; after it, no round starts later than this
 
 
-class Steps(Graphs, Protocol):
-    """Graphs with a repeatable decode step."""
-
-    def step(
-        self,
-        blocks: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        buffers: Arrays,
-        cross: Mapping[str, Array],
-        *,
-        top_k: int = 1,
-    ) -> tuple[Callable[[], None], Prediction]:
-        """Return a function that runs the step any number of times, and the prediction that each run overwrites."""
-        ...
-
-
 def measure_speeds(
-    graphs: Mapping[str, Steps], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
+    graphs: Mapping[str, OrtGraphs], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, dict[str, Any]]:
     """Return the median speeds of all schemes, measured in turns: with many rows or the whole batch, and with one row.
 
@@ -61,7 +45,7 @@ def measure_speeds(
 
 
 def _decode_rates(
-    graphs: Mapping[str, Steps], given: Sequence[Ids], rows: int, config: ModelConfig, clock: Callable[[], float]
+    graphs: Mapping[str, OrtGraphs], given: Sequence[Ids], rows: int, config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, float]:
     sources = [given[row % len(given)] for row in range(rows)]
     place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)

@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from export.manifest import PAD_MULTIPLE, SchemeMeasurement
-from export.scheme_speed import ROWS, Steps, measure_speeds
+from export.scheme_speed import ROWS, measure_speeds
 from export.verification.golden import answer_greedily
-from export.verification.graph_calls import Graphs, round_up
 from export.verification.inputs import Ids
+from export.verification.ort_graphs import OrtGraphs, round_up
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
@@ -78,8 +78,8 @@ class Choice(NamedTuple):
 
 
 def select_scheme(
-    baseline: Steps,
-    schemes: Mapping[str, Steps],
+    baseline: OrtGraphs,
+    schemes: Mapping[str, OrtGraphs],
     development: Development,
     tokenizer: Tokenizer,
     config: ModelConfig,
@@ -186,9 +186,9 @@ Fields = dict[str, Any]  # of SchemeMeasurement
 
 
 def _measured(
-    graphs: Mapping[str, Steps],
+    graphs: Mapping[str, OrtGraphs],
     batches: Sequence[list[_Item]],
-    run: Callable[[Steps, list[_Item]], T],
+    run: Callable[[OrtGraphs, list[_Item]], T],
     clock: Callable[[], float],
 ) -> dict[str, list[T]]:
     """Return results of `run` by scheme and batch, for as many batches as fp32 completes in its share of the budget."""
@@ -210,7 +210,7 @@ def _measured(
 
 
 def _answered(
-    graphs: Mapping[str, Steps],
+    graphs: Mapping[str, OrtGraphs],
     batches: Sequence[list[_Item]],
     development: Development,
     tokenizer: Tokenizer,
@@ -219,7 +219,7 @@ def _answered(
 ) -> dict[str, Fields]:
     """Compare greedy responses to sources with those of fp32 and with references."""
 
-    def run(scheme: Steps, batch: list[_Item]) -> list[Ids]:
+    def run(scheme: OrtGraphs, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
         start = config.template.wrap_prompt((), development.languages)
         most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
@@ -250,11 +250,11 @@ def _answered(
 
 
 def _encoded(
-    graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
+    graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, Fields]:
     """Compare the outputs of an encoder-only model with those of fp32: tokens at masks, labels, or whole vectors."""
 
-    def run(scheme: Steps, batch: list[_Item]) -> list[Any]:
+    def run(scheme: OrtGraphs, batch: list[_Item]) -> list[Any]:
         sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
         if config.mask_id is not None and config.head == "masked":
             sources = [
@@ -304,7 +304,9 @@ class _Reading(NamedTuple):
     best: list[int]
 
 
-def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Callable[[], float]) -> dict[str, Fields]:
+def _read(
+    graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], clock: Callable[[], float]
+) -> dict[str, Fields]:
     """Score texts with every next token given: the cost of each token, and the most likely token instead."""
     told = _measured(graphs, batches, read_batch, clock)
     best = {name: [token for reading in readings for token in reading.best] for name, readings in told.items()}
@@ -321,7 +323,7 @@ def _read(graphs: Mapping[str, Steps], batches: Sequence[list[_Item]], clock: Ca
     }
 
 
-def read_batch(scheme: Graphs, batch: Sequence[_Item]) -> _Reading:
+def read_batch(scheme: OrtGraphs, batch: Sequence[_Item]) -> _Reading:
     """Score texts: the first tokens of all as prompts, the others one by one; finished texts drop off the end."""
     texts = sorted((item.ids for item in batch), key=len, reverse=True)
     place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # index of the next token

@@ -155,8 +155,10 @@ class RunLayer(Protocol):
 
 
 def run_packed(layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """By PyTorch's kernels, in float32. Sentences are packed, so that nothing of a row depends on its padding."""
-    packed = nn.utils.rnn.pack_padded_sequence(x_BSP.float(), lengths_B.cpu(), batch_first=True, enforce_sorted=False)
+    """By PyTorch's kernels, in the type of the weights. Sentences are packed, so that nothing of a row depends on its
+    padding."""
+    x_BSP = x_BSP.to(next(layer.parameters()).dtype)
+    packed = nn.utils.rnn.pack_padded_sequence(x_BSP, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
     with torch.autocast(x_BSP.device.type, enabled=False):
         packed, last = layer(packed)
     last_DBH = last[0] if isinstance(last, tuple) else last

@@ -1,70 +1,83 @@
-"""A variant under verification: its graphs, inputs and PyTorch reference, shared by the checks of all graphs.
+"""A variant under verification: its inputs, the outputs of its graphs, and PyTorch's outputs for the same inputs.
 
-Rows are ordered so that every step can use a prefix of them.
+Outputs that several checks compare are computed once, on first use. Rows are ordered so that every step can use a
+prefix of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
-from export.manifest import PAD_MULTIPLE, Quantization
+from export.manifest import PAD_MULTIPLE, Role
 from export.verification.emulated_quantization import Roundings, emulated_model
-from export.verification.graph_calls import Array, Arrays, Graphs, garbage, lengths, round_up
-from export.verification.inputs import Ids, Samples
-from export.verification.measure import Checker
-from export.verification.torch_reference import Yardstick
-from model.architectures import GenerativeModel
+from export.verification.golden import RightAnswer
+from export.verification.inputs import Ids, Samples, predicted_places
+from export.verification.ort_graphs import Array, Arrays, OrtGraphs, Prediction, garbage, lengths, round_up
+from export.verification.torch_reference import Expectations
+from model.architectures import Model
 
 TOP_K = (16, 1, 0)  # numbers of best tokens to request, used in rotation
-DTYPES = {"fp32": "float32", "fp16": "float16"}
+SPARE_CAPACITY = 8  # positions by which the buffers of single rows are longer
 
 
-class Case(Checker):
-    """One variant of a model with a decoder, and the data that all of its checks share."""
+class Steps(NamedTuple):
+    """Predictions of decode steps by row and position, one row each, and the buffers after the last step."""
 
-    def __init__(
-        self,
-        served: Graphs,
-        precision: str,
-        model: GenerativeModel,
-        samples: Samples,
-        quantization: Quantization | None = None,
-    ) -> None:
-        super().__init__(precision, samples, quantization)
-        self.served, self.plain_model, self.config = served, model, model.config
-        sources = samples.sources or ((),) * len(samples.targets)
+    predictions: dict[int, dict[int, Prediction]]
+    buffers: Arrays
+
+
+class Case:
+    """One variant, and the data that its checks share."""
+
+    def __init__(self, graphs: OrtGraphs, model: Model, samples: Samples) -> None:
+        self.graphs, self.plain_model, self.config, self.samples = graphs, model, model.config, samples
+        self.precision, self.quantization = graphs.variant.precision, graphs.variant.quantization
+        count = max(len(samples.sources), len(samples.targets))
+        sources, targets = samples.sources or ((),) * count, samples.targets or ((),) * count
         # Some rows start with a prefix, so that the rows of a batched step are at different positions.
         least = 1 if self.config.supports_chunked_prefill else 0
-        heads = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(samples.targets)]
-        order = sorted(range(len(heads)), key=lambda i: heads[i] - len(samples.targets[i]))
+        starts = [max(least, len(target) * (i % 4) // 4) for i, target in enumerate(targets)]
+        order = sorted(range(count), key=lambda i: starts[i] - len(targets[i]))
         self.sources = tuple(sources[i] for i in order)
-        self.targets = tuple(samples.targets[i] for i in order)
-        self.heads = tuple(heads[i] for i in order)
+        self.targets = tuple(targets[i] for i in order)
+        self.starts = tuple(starts[i] for i in order)
         self.top_k = tuple(min(count, self.config.vocab_size) for count in TOP_K)
+        self.right_answers: list[RightAnswer] = []  # found by the check of greedy answers
+
+    @property
+    def rows(self) -> list[tuple[int, Ids, Ids]]:
+        """The number, source and target of each row."""
+        return [(row, *pair) for row, pair in enumerate(zip(self.sources, self.targets, strict=True))]
+
+    # ---- PyTorch
+
+    def read_roundings(self, *roles: Role) -> Roundings:
+        """The roundings in the graphs of these roles; none if the variant is not quantized."""
+        return self.graphs.roundings(*roles) if self.quantization else Roundings()
 
     @cached_property
     def roundings(self) -> Roundings:
-        return self.served.roundings("encode", "decode") if self.quantization else Roundings()
+        return self.read_roundings("encode", "decode")
 
     @cached_property
-    def aligning(self) -> Roundings:
+    def align_roundings(self) -> Roundings:
         """The roundings of `align`, which has no caches of its own and reads what `encode` writes for `decode`."""
-        found = self.served.roundings("encode", "align")
+        found = self.read_roundings("encode", "align")
         found.steps |= {name: step for name, step in self.roundings.steps.items() if name.startswith("cross_")}
         return found
 
-    @cached_property
-    def model(self) -> GenerativeModel:
-        """The model, with the roundings of the graphs, if any, emulated."""
-        return emulated_model(self.plain_model, self.roundings) if self.quantization else self.plain_model
+    def reference(self, roundings: Roundings) -> Expectations:
+        """The expected outputs, with the roundings of a quantized variant emulated."""
+        if self.quantization is None:
+            return Expectations(self.plain_model, in_float64=True)
+        return Expectations(emulated_model(self.plain_model, roundings), in_float64=False)
 
     @cached_property
-    def expected(self) -> Yardstick:
-        return self.yardstick(self.model)
-
-    def yardstick(self, model: GenerativeModel) -> Yardstick:
-        return Yardstick(model, in_float64=self.quantization is None)
+    def expected(self) -> Expectations:
+        return self.reference(self.roundings)
 
     def cross(self, rows: Sequence[int]) -> Arrays:
         """PyTorch's keys and values for the sources of these rows, followed by garbage."""
@@ -76,19 +89,109 @@ class Case(Checker):
         for row, source in enumerate(sources):
             for name, array in self.expected.float32.source(source).items():
                 if name != "encoder_states":
-                    size = (array.shape[1], length, array.shape[3]) if array[0].ndim > 1 else array.shape[1:]
+                    size = (array.shape[0], length, array.shape[2]) if array.ndim > 1 else array.shape
                     if name not in arrays:
                         arrays[name] = garbage((len(rows), *size), self._dtype(name))
-                    written_places(arrays[name][row], array[0])[...] = self.roundings.kept(name, array[0])
+                    written_places(arrays[name][row], array)[...] = self.roundings.kept(name, array)
         return arrays
+
+    def _dtype(self, name: str) -> str:
+        if name in self.roundings.steps:
+            return "int8"
+        return "float16" if self.precision == "fp16" else "float32"
 
     def fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
         """Writes PyTorch's caches of a target to a row; an empty target has none."""
         for name, cache in self.expected.float32.caches(source, target).items() if target else ():
             written_places(buffers[name][row], cache)[...] = self.roundings.kept(name, cache)
 
-    def _dtype(self, name: str) -> str:
-        return "int8" if name in self.roundings.steps else DTYPES.get(self.precision, "float32")
+    # ---- outputs of the graphs
+
+    def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] | None = None) -> list[Arrays]:
+        """The outputs of `encode` for each source of a ragged batch, without padding. places: positions that a masked
+        head predicts; by default `predicted_places`."""
+        places = [predicted_places(source) for source in sources] if places is None else places
+        arrays, outputs, first = self.graphs.encode(sources, places), list[Arrays](), 0
+        for row, (source, own) in enumerate(zip(sources, places, strict=True)):
+            outputs.append({})
+            for name, array in arrays.items():
+                if name == "place_logprobs":  # of all rows, one after another
+                    outputs[row][name] = array[first : first + len(own)]
+                else:
+                    outputs[row][name] = (
+                        array[row, : len(source)] if name == "token_weights" else valid(array[row], len(source))
+                    )
+            first += len(own)
+        return outputs
+
+    @cached_property
+    def encoded(self) -> list[Arrays]:
+        return self.encode(self.sources)
+
+    @cached_property
+    def encoded_longest(self) -> Arrays:
+        return self.encode([self.samples.longest_source])[0]
+
+    def prefill(self, targets: Sequence[Ids], top_k: int = 1) -> tuple[Prediction, Arrays]:
+        """Predictions after whole targets in one batch, and their caches."""
+        buffers = self.graphs.buffers(len(targets), capacity_of(targets))
+        return self.graphs.decode(targets, [0] * len(targets), buffers, {}, top_k=top_k), buffers
+
+    @cached_property
+    def prefilled(self) -> tuple[Prediction, Arrays]:
+        return self.prefill(self.targets, self.top_k[0])
+
+    @cached_property
+    def prefilled_alone(self) -> list[Prediction]:
+        return [self.prefill([target], self.top_k[1])[0] for target in self.targets]
+
+    def step_through(self, rows: Sequence[int], capacity: int, top_k: Sequence[int]) -> Steps:
+        """Feeds the targets of these rows: first the start of each row separately, then all rows together, token by
+        token. Finished rows leave from the end. The buffers have one more row, which no target uses. The numbers of
+        best tokens rotate."""
+        predictions: dict[int, dict[int, Prediction]] = {row: {} for row in rows}
+        buffers, cross = self.graphs.buffers(len(rows) + 1, capacity), self.cross(rows)
+
+        def decode(first: int, blocks: Sequence[Sequence[int]], starts: Sequence[int], step: int) -> Prediction:
+            """Decode a block of each of the rows from `first` on."""
+            some = slice(first, first + len(blocks))
+            past, sources = ({name: array[some] for name, array in both.items()} for both in (buffers, cross))
+            return self.graphs.decode(blocks, starts, past, sources, top_k=top_k[step % len(top_k)])
+
+        for i, row in enumerate(rows):
+            head = self.targets[row][: self.starts[row]]
+            for start, block in enumerate(
+                [head] if self.config.supports_chunked_prefill else [[token] for token in head]
+            ):
+                predictions[row][start + len(block) - 1] = decode(i, [block], [start], start)
+        for step in range(max(len(self.targets[row]) - self.starts[row] for row in rows)):
+            live = [row for row in rows if self.starts[row] + step < len(self.targets[row])]
+            positions = [self.starts[row] + step for row in live]
+            tokens = [[self.targets[row][position]] for row, position in zip(live, positions, strict=True)]
+            together = decode(0, tokens, positions, step)
+            for i, row in enumerate(live):
+                predictions[row][positions[i]] = together.row(i)
+        return Steps(predictions, buffers)
+
+    @cached_property
+    def steps(self) -> Steps:
+        return self.step_through(range(len(self.targets)), capacity_of(self.targets), self.top_k)
+
+    @cached_property
+    def steps_alone(self) -> dict[int, dict[int, Prediction]]:
+        """Every row in separate buffers of another capacity, with other numbers of best tokens."""
+        capacity, top_k = capacity_of(self.targets) + SPARE_CAPACITY, (*self.top_k[1:], self.top_k[0])
+        return {row: self.step_through([row], capacity, top_k).predictions[row] for row in range(len(self.targets))}
+
+    @cached_property
+    def aligned(self) -> Array:
+        """Cross-attention weights of a ragged batch whose sources are followed by garbage."""
+        return self.graphs.align(self.targets, self.cross(range(len(self.targets))))
+
+    @cached_property
+    def attended(self) -> Arrays:
+        """Every attention of a ragged batch."""
+        return self.graphs.attend(self.sources, self.targets)
 
 
 def valid(array: Array, length: int) -> Array:

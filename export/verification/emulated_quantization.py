@@ -1,9 +1,9 @@
-"""PyTorch with the roundings of a quantised graph: the reference for such a graph, and the check of its weights against
+"""PyTorch with the roundings of a quantized graph: the reference for such a graph, and the check of its weights against
 the checkpoint.
 
 A graph of fewer bits differs much from the float32 model, and the difference does not reveal faults. Therefore its
 roundings (weights, steps of activations and of caches) are read from the graph and built into a copy of the model. The
-copy must compute the same as the graph, up to values that lie between two integers. A separate check, `weights_off`,
+copy must compute the same as the graph, up to values that lie between two integers. A separate check, `weight_error`,
 compares the integers with the checkpoint's weights. `export.select_scheme` measures the loss of quality by rounding.
 
 This module reads graphs; it neither writes nor runs them.
@@ -12,26 +12,25 @@ This module reads graphs; it neither writes nor runs them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 from torch import Tensor, nn
 
-from export.manifest import Role
 from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT
-from export.passes.optimize import makers_of, with_inner
+from export.passes.optimize import attributes_of, makers_of, with_inner
 from export.passes.quantize_products import is_kept
+from export.verification.measure import Array, Measured, largest_error, worst
 from model.architectures import Model
 from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Decoder, EncoderDecoder
 
-Array = NDArray[Any]
 Round = Callable[[Tensor], Tensor]
 
 # Steps by which a weight may lie beyond the last integer, by bits. A block's scale makes the largest magnitude 128, but
@@ -48,6 +47,7 @@ class RoundedWeight:
     bits: int = 8
     beyond: float = 0.5  # steps by which a weight may lie beyond the last integer
     most: int = 128  # largest magnitude of an integer whose products are exact on every processor
+    round_input: Round | None = None  # for the weight of a product, x @ weight.T
 
     @property
     def values_NK(self) -> Array:
@@ -56,19 +56,11 @@ class RoundedWeight:
         return values
 
 
-@dataclass(frozen=True)
-class RoundedProduct:
-    """x @ weight.T of a graph: its integers and the rounding of x."""
-
-    weight: RoundedWeight
-    round: Round
-
-
 @dataclass
 class Roundings:
     """The roundings in the graphs of one variant, by the names of the model's weights and of the states."""
 
-    products: dict[str, RoundedProduct] = field(default_factory=dict)
+    products: dict[str, RoundedWeight] = field(default_factory=dict)
     tables: dict[str, RoundedWeight] = field(default_factory=dict)  # of embeddings
     steps: dict[str, float] = field(default_factory=dict)  # of int8 states
 
@@ -86,67 +78,13 @@ class Roundings:
         return values
 
 
-@dataclass(frozen=True)
-class SeenProduct:
-    """The input and output of one product during a run of a graph, with the name of its weight."""
-
-    weight: str
-    input_RK: Array
-    output_RN: Array
+# ---- reading graphs
 
 
-def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
-    """For every quantised product: the names of its weight, its float32 input and its float32 output."""
-    found = []
-    makers = makers_of(model.graph)
-    users: dict[str, list[NodeProto]] = {}
-    for node in model.graph.node:
-        for name in node.input:
-            users.setdefault(name, []).append(node)
-    for node in model.graph.node:
-        if node.op_type == "MatMulNBits":
-            found.append((_weight_name(node.input[1]), node.input[0], node.output[0]))
-        elif node.op_type == "MatMulIntegerToFloat":
-            source, result = makers[node.input[0]].input[0], node.output[0]
-            divide = makers.get(source)
-            if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
-                source, result = divide.input[0], users[result][0].output[0]
-                bias = f"{node.input[1].removesuffix('.weight')}.bias"
-                result = next((use.output[0] for use in users.get(result, ()) if bias in use.input), result)
-            found.append((_weight_name(node.input[1]), source, result))
-    return found
-
-
-def products_off(model: Model, roundings: Roundings, seen: Sequence[SeenProduct]) -> tuple[float, str]:
-    """The root mean squared error of the output of the worst product, as a share of the output's standard deviation,
-    and the name of that product.
-
-    The expected output is computed from the product's input, the rounded weights and the checkpoint's bias, so that the
-    rounding of one product does not affect another. Keys and values may be in units of a cache's steps.
-    """
-    names, worst, note = _names(model), 0.0, "no products"
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    by_weight = {alias: name for name in reversed(linears) for alias in names[f"{name}.weight"]}
-    for product in seen:
-        if not len(product.input_RK):
-            continue  # of an expert to which no row was routed
-        name, rounding = by_weight[product.weight], roundings.products[product.weight]
-        bias = linears[name].bias
-        scale_N = _divided(name, linears[name].weight.shape[0], model, roundings)
-        x_RK = torch.from_numpy(product.input_RK)
-        expected_RN = rounding.round(x_RK).numpy().astype(np.float64) @ rounding.weight.values_NK.T
-        expected_RN += 0 if bias is None else bias.detach().numpy() / scale_N
-        difference = float(np.sqrt(np.square(product.output_RN - expected_RN).mean()))
-        error = difference / max(float(expected_RN.std()), 1e-6)
-        if not error <= worst:
-            worst, note = error if np.isfinite(error) else float("inf"), f"worst in {name}"
-    return worst, note
-
-
-def read_roundings(graphs: Mapping[Role, ModelProto]) -> Roundings:
+def read_roundings(graphs: Iterable[ModelProto]) -> Roundings:
     """The roundings in one variant's graphs; if two round a weight differently, the later one counts."""
     roundings = Roundings()
-    for model in graphs.values():
+    for model in graphs:
         _Reader(model, roundings).read()
     return roundings
 
@@ -176,28 +114,25 @@ class _Reader:
         integers_KN, scales = self.array(node.input[1]), self.array(node.input[3])
         integers_NK = integers_KN.T.astype(np.float32)
         scales_NK = np.broadcast_to(scales.reshape(-1, 1), integers_NK.shape)
-        weight = RoundedWeight(integers_NK, scales_NK, most=MOST_WEIGHT)
-        quantize = self.makers[node.input[0]]
-        divide = self.makers.get(quantize.input[0])
+        divide = self.makers.get(self.makers[node.input[0]].input[0])
         if divide is not None and divide.op_type == "Div":
-            rounding: Round = round_rows
+            round_input: Round = round_rows
         else:
-            step, zero = self.array(node.input[2]).item(), self.array(node.input[4]).item()
-            rounding = _static(step, zero)
-        self.found.products[_weight_name(node.input[1])] = RoundedProduct(weight, rounding)
+            round_input = _static(self.array(node.input[2]).item(), self.array(node.input[4]).item())
+        weight = RoundedWeight(integers_NK, scales_NK, most=MOST_WEIGHT, round_input=round_input)
+        self.found.products[_weight_name(node.input[1])] = weight
 
     def block_product(self, node: NodeProto) -> None:
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        attributes = attributes_of(node)
         bits, block, inputs = attributes["bits"], attributes["block_size"], attributes["K"]
         packed = self.array(node.input[1])  # (N, blocks, bytes)
-        unsigned = packed
-        if bits == 4:
-            unsigned = np.stack((packed & 15, packed >> 4), axis=-1)
+        unsigned = np.stack((packed & 15, packed >> 4), axis=-1) if bits == 4 else packed
         half = 1 << (bits - 1)
         integers_NK = unsigned.reshape(len(packed), -1)[:, :inputs].astype(np.float32) - half
         scales = self.array(node.input[2]).reshape(len(packed), -1)
-        weight = RoundedWeight(integers_NK, np.repeat(scales, block, axis=1)[:, :inputs], bits, BEYOND[bits])
-        self.found.products[_weight_name(node.input[1])] = RoundedProduct(weight, _blocks(block))
+        scales_NK = np.repeat(scales, block, axis=1)[:, :inputs]
+        weight = RoundedWeight(integers_NK, scales_NK, bits, BEYOND[bits], round_input=_blocks(block))
+        self.found.products[_weight_name(node.input[1])] = weight
 
     def table(self, node: NodeProto) -> None:
         """Gather(int8 rows) * Gather(one scale per row)."""
@@ -221,6 +156,37 @@ class _Reader:
 def _weight_name(integers: str) -> str:
     """NAME.int8.weight and NAME.int4.weight are the integers of the weight NAME."""
     return integers.removesuffix(".weight").rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class RecordedProduct:
+    """The input and output of one product during a run of a graph, with the name of its weight."""
+
+    weight: str
+    input_RK: Array
+    output_RN: Array
+
+
+def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
+    """For every quantized product: the names of its weight, its float32 input and its float32 output."""
+    found = []
+    makers = makers_of(model.graph)
+    users: dict[str, list[NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            users.setdefault(name, []).append(node)
+    for node in model.graph.node:
+        if node.op_type == "MatMulNBits":
+            found.append((_weight_name(node.input[1]), node.input[0], node.output[0]))
+        elif node.op_type == "MatMulIntegerToFloat":
+            source, result = makers[node.input[0]].input[0], node.output[0]
+            divide = makers.get(source)
+            if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
+                source, result = divide.input[0], users[result][0].output[0]
+                bias = f"{node.input[1].removesuffix('.weight')}.bias"
+                result = next((use.output[0] for use in users.get(result, ()) if bias in use.input), result)
+            found.append((_weight_name(node.input[1]), source, result))
+    return found
 
 
 # ---- roundings of activations
@@ -248,113 +214,74 @@ def _blocks(block: int) -> Round:
     return rounded
 
 
+def _cached(step: float) -> Round:
+    return lambda x: (x / step).round().clamp(-INT8_MAX - 1, INT8_MAX) * step
+
+
 # ---- the model
 
 
-AnyModel = TypeVar("AnyModel", bound=Model)
+class _Part(NamedTuple):
+    """A product or table of a model. weight: None if the graphs do not round it."""
+
+    name: str
+    module: nn.Linear | nn.Embedding
+    aliases: list[str]  # the names of all weights equal to its own: the graph uses one of them
+    weight: RoundedWeight | None
+    divisors_N1: Array  # a graph may write int8 keys and values in units of their steps
 
 
-def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
-    """A copy of the model with the roundings of the graphs. Raises KeyError if they round no weight of the model."""
-    rounded: Any = copy.deepcopy(model)
-    names = _names(model)
-    linears = {name: module for name, module in rounded.named_modules() if isinstance(module, nn.Linear)}
-    tables = {name: module for name, module in rounded.named_modules() if isinstance(module, nn.Embedding)}
-    for name, linear in linears.items():
-        product = _find(roundings.products, names[f"{name}.weight"])
-        if product is not None:
-            scale_N1 = _divided(name, linear.weight.shape[0], rounded, roundings)[:, None]
-            linear.weight = nn.Parameter(torch.from_numpy(product.weight.values_NK * scale_N1))
-            linear.register_forward_pre_hook(lambda _, inputs, round=product.round: (round(inputs[0]),))
-    for name, table in tables.items():
-        weight = _find(roundings.tables, names[f"{name}.weight"])
-        if weight is not None:
-            table.weight = nn.Parameter(torch.from_numpy(weight.values_NK))
-    blocks = rounded.decoder.blocks if isinstance(rounded, EncoderDecoder | Decoder) else ()
-    for i, block in enumerate(blocks):
-        assert isinstance(block, Block)
-        _round_caches(block, i, roundings)
-    result: AnyModel = rounded.eval()
-    return result
-
-
-def weights_off(model: Model, roundings: Roundings, *, is_whole: bool = True) -> tuple[float, str]:
-    """The largest distance of a rounded weight from the checkpoint's, in steps, and the name of that weight: half a
-    step in a correct graph. A weight of a block beyond the last integer may be up to BEYOND steps away and then counts
-    as half a step. Infinite if an integer is too large for exact products.
-
-    is_whole: every weight must be rounded; raises KeyError for one that is not.
-    """
-    names, worst, note = _names(model), 0.0, "no weights"
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if isinstance(module, nn.Linear):
-            product = _find(roundings.products, names[f"{name}.weight"])
-            weight = None if product is None else product.weight
-            scale_N = _divided(name, module.weight.shape[0], model, roundings)
-        elif isinstance(module, nn.Embedding):
-            weight, scale_N = _find(roundings.tables, names[f"{name}.weight"]), np.ones(module.num_embeddings)
-        else:
-            continue
-        if weight is None and (is_kept(f"{name}.weight") or not is_whole):
-            continue
-        if weight is None:
-            raise KeyError(f"{name}.weight is not rounded")
-        off = _off(weight, module.weight.detach().numpy() / scale_N[:, None].astype(np.float32))
-        off = off if np.isfinite(off) else float("inf")
-        if off > worst:
-            worst, note = off, f"worst in {name}.weight"
-    return worst, note
-
-
-def _off(weight: RoundedWeight, exact_NK: Array) -> float:
-    if weight.integers_NK.shape != exact_NK.shape or np.abs(weight.integers_NK).max() > weight.most:
-        return float("inf")
-    places = exact_NK / weight.scales_NK
-    off = np.abs(places - weight.integers_NK)
-    half = 1 << (weight.bits - 1)
-    is_last = (weight.integers_NK == half - 1) & (places > half - 1)
-    is_first = (weight.integers_NK == -half) & (places < -half)
-    allowed = np.where(is_last | is_first, weight.beyond, 0.5)
-    return float((off / allowed).max() / 2)
-
-
-def _names(model: Model) -> dict[str, list[str]]:
-    """The names of all weights equal to each weight, by name: the graph uses one of them."""
-    groups: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
-    state = model.state_dict()
-    keys = {name: (tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in state.items()}
+def _parts(model: Model, roundings: Roundings) -> Iterator[_Part]:
+    """Every product and table of a model, with its rounding."""
+    equal: dict[tuple[tuple[int, ...], bytes], list[str]] = {}
+    keys = {name: (tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in model.state_dict().items()}
     for name, key in keys.items():
-        groups.setdefault(key, []).append(name)
-    return {name: groups[key] for name, key in keys.items()}
+        equal.setdefault(key, []).append(name)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            found = roundings.products if isinstance(module, nn.Linear) else roundings.tables
+            aliases = equal[keys[f"{name}.weight"]]
+            weight = next((found[alias] for alias in aliases if alias in found), None)
+            yield _Part(name, module, aliases, weight, _divisors(name, len(module.weight), model, roundings))
 
 
-def _find(found: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((found[name] for name in names if name in found), None)
-
-
-def _divided(name: str, outputs: int, model: Model, roundings: Roundings) -> Array:
-    """The divisor of each output of a product, (N,): a graph may write int8 keys and values in units of their steps."""
-    ones = np.ones(outputs, np.float32)
-    part, _, layer = name.rpartition(".")[0], "", ""
-    kind = name.rpartition(".")[2]
-    if not part.startswith("decoder.blocks.") or kind not in ("query_key_value", "key_value"):
-        return ones
-    layer = part.split(".")[2]
-    state = "self" if kind == "query_key_value" else "cross"
-    steps = [roundings.steps.get(f"{state}_{which}.{layer}") for which in ("key", "value")]
-    config = model.config
-    if steps[0] is None or steps[1] is None or (state == "self" and not folds_steps(config)):
-        return ones
-    width = config.attention_kv_heads * config.attention_head_dim
-    ones[-2 * width : -width], ones[-width:] = steps[0], steps[1]
-    return ones
+def _divisors(name: str, outputs: int, model: Model, roundings: Roundings) -> Array:
+    divisors_N1, config = np.ones((outputs, 1), np.float32), model.config
+    found = re.fullmatch(r"decoder\.blocks\.(\d+)\..+\.(query_key_value|key_value)", name)
+    if found is None or (found[2] == "query_key_value" and not folds_steps(config)):
+        return divisors_N1
+    state = "self" if found[2] == "query_key_value" else "cross"
+    steps = [roundings.steps.get(f"{state}_{part}.{found[1]}") for part in ("key", "value")]
+    if None not in steps:
+        width = config.attention_kv_heads * config.attention_head_dim
+        divisors_N1[-2 * width : -width], divisors_N1[-width:] = steps
+    return divisors_N1
 
 
 def folds_steps(config: Any) -> bool:
     """Whether the product of self-attention returns keys and values in units of the caches: where the operator takes
     them unchanged, together with the queries, one token at a time."""
     return bool(config.has_encoder and config.positions not in ("rotary", "shaw") and not config.qk_norm)
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
+    """A copy of the model with the roundings of the graphs."""
+    rounded: Any = copy.deepcopy(model)
+    for part in _parts(rounded, roundings):
+        if part.weight is not None:
+            part.module.weight = nn.Parameter(torch.from_numpy(part.weight.values_NK * part.divisors_N1))
+            if part.weight.round_input is not None:
+                rounding = part.weight.round_input
+                part.module.register_forward_pre_hook(lambda _, inputs, rounding=rounding: (rounding(inputs[0]),))
+    if isinstance(rounded, EncoderDecoder | Decoder):
+        for i, block in enumerate(rounded.decoder.blocks):
+            assert isinstance(block, Block)
+            _round_caches(block, i, roundings)
+    result: AnyModel = rounded.eval()
+    return result
 
 
 def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
@@ -385,5 +312,59 @@ def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
         block.cross_attention.project_source = projected  # type: ignore[method-assign,assignment]
 
 
-def _cached(step: float) -> Round:
-    return lambda x: (x / step).round().clamp(-INT8_MAX - 1, INT8_MAX) * step
+# ---- errors
+
+
+def weight_error(model: Model, roundings: Roundings, *, is_whole: bool = True) -> Measured:
+    """The largest distance of a rounded weight from the checkpoint's, in steps, and the name of that weight: half a
+    step in a correct graph. A weight of a block beyond the last integer may be up to BEYOND steps away and then counts
+    as half a step. Infinite if an integer is too large for exact products.
+
+    is_whole: every weight must be rounded; raises KeyError for one that is not.
+    """
+    errors = []
+    for part in _parts(model, roundings):
+        name = f"{part.name}.weight"
+        if part.weight is not None:
+            errors.append((name, _distance(part.weight, part.module.weight.detach().numpy() / part.divisors_N1)))
+        elif is_whole and not is_kept(name):
+            raise KeyError(f"{name} is not rounded")
+    return worst(errors, "no weights")
+
+
+def _distance(weight: RoundedWeight, exact_NK: Array) -> float:
+    if weight.integers_NK.shape != exact_NK.shape or np.abs(weight.integers_NK).max() > weight.most:
+        return float("inf")
+    places = exact_NK / weight.scales_NK
+    half = 1 << (weight.bits - 1)
+    is_last = (weight.integers_NK == half - 1) & (places > half - 1)
+    is_first = (weight.integers_NK == -half) & (places < -half)
+    allowed = np.where(is_last | is_first, weight.beyond, 0.5)
+    return float((np.abs(places - weight.integers_NK) / allowed).max() / 2)
+
+
+def product_error(model: Model, roundings: Roundings, recorded: Sequence[RecordedProduct]) -> Measured:
+    """The root mean squared error of the output of the worst product, as a share of the output's standard deviation,
+    and the name of that product.
+
+    The expected output is computed from the product's input, the rounded weights and the checkpoint's bias, so that the
+    rounding of one product does not affect another. Keys and values may be in units of a cache's steps.
+    """
+    by_weight = dict[str, _Part]()
+    for part in _parts(model, roundings):
+        if isinstance(part.module, nn.Linear):
+            by_weight = {**dict.fromkeys(part.aliases, part), **by_weight}
+    errors = []
+    for product in recorded:
+        if not len(product.input_RK):
+            continue  # of an expert to which no row was routed
+        part, weight = by_weight[product.weight], roundings.products[product.weight]
+        assert weight.round_input is not None, product.weight
+        bias = part.module.bias
+        x_RK = weight.round_input(torch.from_numpy(product.input_RK)).numpy()
+        expected_RN = x_RK.astype(np.float64) @ weight.values_NK.T
+        if isinstance(bias, Tensor):
+            expected_RN += bias.detach().numpy() / part.divisors_N1[:, 0]
+        comparison = "a product", product.output_RN, expected_RN
+        errors.append((part.name, largest_error([comparison], by_deviation=True).error))
+    return worst(errors, "no products")

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterator
 
-from export.verification.case import Case, valid
-from export.verification.graph_calls import Arrays
-from export.verification.measure import ErrorTracker, Measured, NamedCheck
+import numpy as np
+
+from export.verification.case import Case
+from export.verification.inputs import predicted_places
+from export.verification.measure import Comparison
 
 
-class EncodeChecks:
-    """Checks of encoder states and of the decoder's cross-attention keys and values."""
+def outputs(case: Case) -> Iterator[Comparison]:
+    """Valid positions of a ragged, padded batch, and the longest source, against single unpadded sources in PyTorch."""
+    longest = case.encoded_longest, case.samples.longest_source
+    for actual, source in (*zip(case.encoded, case.sources, strict=True), longest):
+        for name, expected in case.expected.source(source).items():
+            yield name, case.roundings.values(name, actual[name]), expected
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
 
-    def checks(self) -> list[NamedCheck]:
-        if not self.case.config.has_encoder:
-            return []
-        return [
-            NamedCheck("encode against PyTorch", self.encode, self.case.tolerance),
-            NamedCheck("encode in a batch as alone", self.encode_alone, self.case.alone_tolerance),
-        ]
+def outputs_alone(case: Case) -> Iterator[Comparison]:
+    """Sources in a batch against the same sources in batches of one."""
+    for together, source in zip(case.encoded, case.sources, strict=True):
+        for name, alone in case.encode([source])[0].items():
+            yield name, together[name], alone
 
-    @cached_property
-    def encoded(self) -> Arrays:
-        return self.case.served.encode(self.case.sources)
 
-    def encode(self) -> ErrorTracker:
-        """Ragged, padded batches against single unpadded sources in PyTorch, valid positions only; and the longest
-        source."""
-        tracker = self.case.tracker()
-        for outputs, sources in (
-            (self.encoded, self.case.sources),
-            (self.case.served.encode([self.case.samples.longest_source]), [self.case.samples.longest_source]),
-        ):
-            for row, source in enumerate(sources):
-                for name, expected in self.case.expected.source(source).items():
-                    actual = self.case.roundings.values(name, outputs[name][row])
-                    tracker.add(name, valid(actual, len(source)), expected[0])
-        return tracker
+def masks_alone(case: Case) -> Iterator[Comparison]:
+    """Predictions for the masks of one text, with and without those of the other texts in its batch."""
+    places = [predicted_places(case.sources[0]), *[()] * (len(case.sources) - 1)]
+    name = "place_logprobs"
+    yield name, case.encode(case.sources, places)[0][name], case.encoded[0][name]
 
-    def encode_alone(self) -> Measured:
-        return self.case.alone(
-            (valid(self.encoded[name][row], len(source)), valid(alone[0], len(source)))
-            for row, source in enumerate(self.case.sources)
-            for name, alone in self.case.served.encode([source]).items()
-        )
+
+def weights_inside(case: Case) -> Iterator[Comparison]:
+    """The weights of a text's tokens are 0 after its end."""
+    for source, weights_S in zip(case.sources, case.graphs.encode(case.sources)["token_weights"], strict=True):
+        yield "the padding of a text", weights_S[len(source) :], np.zeros(())

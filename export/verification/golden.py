@@ -1,4 +1,4 @@
-"""Greedy answers of graphs, and the choice of a bundle's golden answer among them."""
+"""Golden outputs, which a server must reproduce: a greedy answer, or a vector of an encoder-only model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,65 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.manifest import PAD_MULTIPLE, Golden
-from export.verification.graph_calls import Arrays, Graphs, lengths, round_up
+from export.manifest import PAD_MULTIPLE, Golden, GoldenVector
 from export.verification.inputs import Ids
-from export.verification.measure import Check
+from export.verification.ort_graphs import Array, Arrays, OrtGraphs, lengths, round_up
+
+# The largest difference of a vector on another machine, as a share of its largest value. Quantized graphs can differ by
+# a step where a value lies between two integers.
+VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+DIGITS = 6  # significant digits of a golden vector's values
+
+
+# ---- greedy answers
+
+
+@dataclass(frozen=True)
+class Answer:
+    """New tokens, eos included, and the smallest margin between the two best tokens of a step, as a share of the
+    largest log-probability."""
+
+    tokens: Ids
+    smallest_gap: float
+
+
+def encode_for_decode(graphs: OrtGraphs, sources: Sequence[Ids]) -> Arrays:
+    """The inputs of `decode` that depend on sources: keys, values and lengths."""
+    cross = {**graphs.encode(sources), "source_lengths": lengths(sources)}
+    cross.pop("encoder_states")
+    return cross
+
+
+def answer_greedily(
+    graphs: OrtGraphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
+) -> list[Answer]:
+    """Greedy answers of a batch: every row runs until the last one has finished; `sources` may be empty.
+
+    prompts: all of one length if there are sources, because they are then fed token by token.
+    """
+    cross: Arrays = {}
+    if sources:
+        cross = encode_for_decode(graphs, sources)
+    buffers = graphs.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
+    starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
+    if sources:
+        *firsts, last = zip(*prompts, strict=True)
+        for place, column in enumerate(firsts):
+            graphs.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
+        starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
+    answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
+    for _ in range(max_tokens):
+        best = graphs.decode(blocks, starts, buffers, cross, top_k=2)
+        starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
+        blocks = best.top_ids[:, :1].tolist()
+        for row, answer in enumerate(answers):
+            if not answer or answer[-1] not in ends:
+                first, second = best.top_logprobs[row]
+                answer.append(blocks[row][0])
+                gaps[row].append(float((first - second) / np.abs(best.logprobs[row]).max()))
+        if all(answer[-1] in ends for answer in answers):
+            break
+    return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -28,36 +83,24 @@ class RightAnswer:
         return self.is_sure, len(set(self.golden.output)), self.smallest_gap
 
 
-@dataclass(frozen=True)
-class Verification:
-    checks: tuple[Check, ...]
-    answers: tuple[RightAnswer, ...] = ()  # at most one per input
-
-    @property
-    def golden(self) -> Golden | None:
-        """The best answer; None if no answer was correct."""
-        return common_golden([self])
-
-
-def common_golden(verifications: Sequence[Verification]) -> Golden | None:
+def common_golden(variants: Sequence[Sequence[RightAnswer]]) -> Golden | None:
     """An input and an answer, or the start of one, that all variants give correctly and alike; None if there is none.
 
-    Variants of fewer bits legitimately answer some inputs differently from float32; then the common start of their
-    answers can serve. Complete answers are preferred, then the richest, then those with the clearest choices.
+    variants: the right answers of each, at most one per input. Variants of fewer bits legitimately answer some inputs
+    differently from float32; then the common start of their answers can serve. Complete answers are preferred, then the
+    richest, then those with the clearest choices.
     """
-    questions = [
-        {(a.golden.source, a.golden.prompt): a for a in verification.answers} for verification in verifications
-    ]
+    by_input = [{(a.golden.source, a.golden.prompt): a for a in answers} for answers in variants]
     best: tuple[tuple[bool, tuple[bool, int, float]], Golden] | None = None
-    for key in set(questions[0]).intersection(*questions[1:]):
-        answers = [answered[key] for answered in questions]
+    for source, prompt in set(by_input[0]).intersection(*by_input[1:]):
+        answers = [variant[source, prompt] for variant in by_input]
         outputs = [answer.golden.output for answer in answers]
         is_whole = len(set(outputs)) == 1
         output = common_start(outputs)
         if not output:
             continue
         merged = RightAnswer(
-            Golden(source=key[0], prompt=key[1], output=output),
+            Golden(source=source, prompt=prompt, output=output),
             all(answer.is_sure for answer in answers),
             min(answer.smallest_gap for answer in answers),
         )
@@ -72,49 +115,23 @@ def common_start(sequences: Sequence[Ids]) -> Ids:
     return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, places))
 
 
-@dataclass(frozen=True)
-class Answer:
-    """New tokens, eos included, and the smallest margin between the two best tokens of a step, as a share of the
-    largest log-probability."""
-
-    tokens: Ids
-    smallest_gap: float
+# ---- vectors
 
 
-def encode_for_decode(served: Graphs, sources: Sequence[Ids]) -> Arrays:
-    """The inputs of `decode` that depend on sources: keys, values and lengths."""
-    cross = {**served.encode(sources), "source_lengths": lengths(sources)}
-    cross.pop("encoder_states")
-    return cross
+def mean_state(graphs: OrtGraphs, source: Ids) -> Array:
+    """The mean of the states of a text over its tokens, float32 (M,)."""
+    states_SM = graphs.encode([source])["encoder_states"][0, : len(source)]
+    mean: Array = states_SM.astype(np.float32).mean(0)
+    return mean
 
 
-def answer_greedily(
-    served: Graphs, sources: Sequence[Ids], prompts: Sequence[Sequence[int]], ends: Sequence[int], max_tokens: int
-) -> list[Answer]:
-    """Greedy answers of a batch: every row runs until the last one has finished; `sources` may be empty.
+def golden_vector(graphs: OrtGraphs, source: Ids) -> GoldenVector:
+    """The vector of a text that a server must reproduce."""
+    values = tuple(float(f"{value:.{DIGITS}g}") for value in mean_state(graphs, source))
+    return GoldenVector(values=values, tolerance=VECTOR_TOLERANCES[graphs.variant.precision])
 
-    prompts: all of one length if there are sources, because they are then fed token by token.
-    """
-    cross: Arrays = {}
-    if sources:
-        cross = encode_for_decode(served, sources)
-    buffers = served.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
-    starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
-    if sources:
-        *firsts, last = zip(*prompts, strict=True)
-        for place, column in enumerate(firsts):
-            served.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
-        starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
-    answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
-    for _ in range(max_tokens):
-        best = served.decode(blocks, starts, buffers, cross, top_k=2)
-        starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
-        blocks = best.top_ids[:, :1].tolist()
-        for row, answer in enumerate(answers):
-            if not answer or answer[-1] not in ends:
-                first, second = best.top_logprobs[row]
-                answer.append(blocks[row][0])
-                gaps[row].append(float((first - second) / np.abs(best.logprobs[row]).max()))
-        if all(answer[-1] in ends for answer in answers):
-            break
-    return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
+
+def vector_difference(vector: GoldenVector, values: Array) -> float:
+    """The largest difference, as a share of the vector's largest value."""
+    expected = np.array(vector.values)
+    return float(np.abs(values - expected).max() / max(float(np.abs(expected).max()), 1e-6))

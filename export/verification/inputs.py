@@ -34,6 +34,7 @@ class Samples:
     longest_target: Ids
 
     def describe(self) -> str:
+        """The numbers and lengths of sources and targets."""
         kinds = {"sources": self.sources, "targets": self.targets}
         return ", ".join(f"{len(rows)} {name} of {_range(rows)} tokens" for name, rows in kinds.items() if rows)
 
@@ -41,11 +42,8 @@ class Samples:
 def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts: Sequence[str] = ()) -> Samples:
     """Inputs for a model; `texts` are used as its sources or, without an encoder, as its targets."""
     random, template = np.random.default_rng(20), config.template
-    most_source, most_target = (
-        config.max_source_len - template.num_source_special,
-        config.max_target_len - len(template.wrap_prompt()),
-    )
-
+    most_source = config.max_source_len - template.num_source_special
+    most_target = config.max_target_len - len(template.wrap_prompt())
     special = (config.pad_id, config.bos_id, config.eos_id, config.unk_id)
     ordinary = np.setdiff1d(np.arange(config.vocab_size), special)
 
@@ -72,6 +70,11 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         longest_source=source(MAX_LENGTH),
         longest_target=target(MAX_LENGTH) if config.has_decoder else (),
     )
+
+
+def predicted_places(source: Ids) -> tuple[int, ...]:
+    """Positions of a text that a masked head predicts: the first, one in the middle, the last."""
+    return tuple(sorted({0, len(source) // 2, len(source) - 1}))
 
 
 def framed_texts(texts: Sequence[str], tokenizer: Tokenizer, config: ModelConfig) -> list[Ids]:

@@ -1,5 +1,8 @@
 """The graphs of one variant in sessions of ONNX Runtime, with the session settings, provider and memory layout of a
 server: past and present share one buffer.
+
+Rows are ragged and occupy the first rows of larger buffers that are full of garbage. Buffers belong to the caller; a
+call writes into them.
 """
 
 from __future__ import annotations
@@ -7,37 +10,55 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 
 from export.manifest import PAD_MULTIPLE, Limits, Role, StateSpec, Variant
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session
-from export.verification.emulated_quantization import Roundings, SeenProduct, product_values, read_roundings
-from export.verification.graph_calls import (
-    Array,
-    Arrays,
-    Prediction,
-    ShortlistPrediction,
-    garbage,
-    last_positions,
-    lengths,
-    padded,
-    round_up,
-)
+from export.verification.emulated_quantization import RecordedProduct, Roundings, product_values, read_roundings
 from export.verification.inputs import Ids
 
+GARBAGE = 37.0  # initial contents of buffers: large, but finite, so that a weight of 0 cancels it
+INT8_GARBAGE = -128  # the same for int8 caches, whose largest value is 127 times their step
 CACHE_AXES = 4  # rows, heads, positions, head_dim; states of a recurrent model have rows and a size
 
-T = TypeVar("T")
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+class Prediction(NamedTuple):
+    """Outputs of `decode` and `logprobs` for the next token of each row, or after each requested token; fields are
+    named like the outputs."""
+
+    logits: Array  # float32 (rows, V)
+    logprobs: Array  # float32 (rows, V)
+    normaliser: Array  # float32 (rows,): logits = logprobs + normaliser
+    top_logprobs: Array  # float32 (rows, N), best first
+    top_ids: Array  # int64 (rows, N)
+
+    def row(self, i: int) -> Prediction:
+        """One row, as arrays with one row each."""
+        return Prediction(*(array[i : i + 1] for array in self))
+
+
+class ShortlistPrediction(NamedTuple):
+    """The predictions of a step over per-row shortlists: the first W tokens of each row's shortlist, in its order."""
+
+    states: Array  # float32 (rows, M), from which logits are computed
+    logprobs: Array  # float32 (rows, W), -inf after the end of a row's shortlist
+    normaliser: Array  # float32 (rows,)
+    top_logprobs: Array  # float32 (rows, N), best first
+    top_ids: Array  # int64 (rows, N)
 
 
 class OrtGraphs:
-    """`Graphs` of one variant in sessions configured like a server's."""
+    """The graphs of one variant in sessions configured like a server's."""
 
     def __init__(self, directory: Path, variant: Variant, limits: Limits) -> None:
         self.directory, self.variant, self.limits = directory, variant, limits
@@ -49,83 +70,86 @@ class OrtGraphs:
 
     @property
     def roles(self) -> Collection[str]:
+        """The roles of the graphs that exist."""
         return self.variant.graphs.keys()
 
     def roundings(self, *roles: Role) -> Roundings:
-        graphs = {role: self.variant.graphs[role].file for role in roles if role in self.variant.graphs}
-        return read_roundings({role: onnx.load(self.directory / file) for role, file in graphs.items()})
+        """The roundings in the graphs of these roles, as far as they exist."""
+        return read_roundings(self._load(role) for role in roles if role in self.roles)
 
-    def seen_products(
-        self, sources: Sequence[Ids], tokens: Sequence[int], starts: Sequence[int], buffers: Arrays, cross: Arrays
-    ) -> list[SeenProduct]:
-        seen = []
-        if "encode" in self.roles:
-            seen += self._seen("encode", self._encoder_feeds(sources))
-        asked = last_positions([[token] for token in tokens])
-        return [*seen, *self._seen("decode", self._step_feeds(tokens, starts, buffers, cross, asked))]
+    def _load(self, role: Role) -> onnx.ModelProto:
+        return onnx.load(self.directory / self.variant.graphs[role].file)
 
-    def _step_feeds(
-        self,
-        tokens: Sequence[int],
-        starts: Sequence[int],
-        buffers: Arrays,
-        cross: Mapping[str, Array],
-        asked: Sequence[tuple[int, int]],
-    ) -> Arrays:
-        """The inputs of `decode` for one step of some rows."""
-        feeds: Arrays = {
-            "tokens": np.array(tokens, np.int64)[:, None],
-            "starts": np.array(starts, np.int64),
-            "lengths": np.array(starts, np.int32) + 1,
-            "total_length": np.array(_capacity_of(buffers), np.int32),
-            **self._asked(asked),
-            **{f"past.{name}": array for name, array in buffers.items()},
-            **cross,
-        }
-        return self._read_by("decode", feeds)
-
-    def _read_by(self, role: Role, feeds: Mapping[str, T]) -> dict[str, T]:
-        """The feeds that a graph takes."""
-        return {name: value for name, value in feeds.items() if name in self.variant.graphs[role].inputs}
-
-    def _seen(self, role: Role, feeds: Mapping[str, Array]) -> list[SeenProduct]:
-        """Runs a copy of a graph that also returns the inputs and outputs of its products."""
-        model = onnx.load(self.directory / self.variant.graphs[role].file)
+    def record_products(self, role: Role, feeds: Mapping[str, Array]) -> list[RecordedProduct]:
+        """Run a copy of a graph that also returns the inputs and outputs of its products."""
+        model = self._load(role)
         values = product_values(model)
         names = list(dict.fromkeys(name for _, *pair in values for name in pair))
-        told = {value.name for value in model.graph.output}
+        known = {value.name for value in model.graph.output}
         model.graph.output.extend(
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names if name not in told
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            for name in names
+            if name not in known
         )
         arrays = dict(zip(names, open_session(model.SerializeToString()).run(names, dict(feeds)), strict=True))
         return [
-            SeenProduct(weight, *(arrays[name].reshape(-1, arrays[name].shape[-1]) for name in (given, result)))
+            RecordedProduct(weight, *(arrays[name].reshape(-1, arrays[name].shape[-1]) for name in (given, result)))
             for weight, given, result in values
         ]
 
-    def seen_encoder_products(self, sources: Sequence[Ids], places: Sequence[Sequence[int]]) -> list[SeenProduct]:
-        return self._seen("encode", self._encoder_feeds(sources, places))
-
     def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
-        names = self.variant.graphs["encode"].outputs
-        feeds = self._encoder_feeds(sources, places)
-        return dict(zip(names, self.sessions["encode"].run(list(names), feeds), strict=True))
+        """All outputs of `encode` for a ragged batch, by name; arguments of `encoder_feeds`."""
+        return self._run("encode", self.encoder_feeds(sources, places))
 
-    def _encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
-        """places: positions of each source to predict, if the graph has a masked head."""
-        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
-        feeds: Arrays = {"source": padded(sources, length), "source_lengths": lengths(sources)}
-        if "places" in self.variant.graphs["encode"].inputs:
-            flat = [row * length + place for row, own in enumerate(places) for place in own]
-            feeds["places"] = np.array(flat or [0], np.int64)
-        return feeds
+    def _run(self, role: Role, feeds: Arrays) -> Arrays:
+        """All outputs of a graph, by name."""
+        names = self.variant.graphs[role].outputs
+        return dict(zip(names, self.sessions[role].run(list(names), feeds), strict=True))
+
+    def _inputs_of(self, role: Role, feeds: Arrays) -> Arrays:
+        """The feeds that a graph takes."""
+        return {name: feeds[name] for name in self.variant.graphs[role].inputs if name in feeds}
+
+    def encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
+        """The inputs of `encode`. places: positions of each source to predict, if the graph has a masked head."""
+        tokens = padded(sources)
+        flat = [row * tokens.shape[1] + place for row, own in enumerate(places) for place in own]
+        feeds = {"source": tokens, "source_lengths": lengths(sources), "places": np.array(flat or [0], np.int64)}
+        return self._inputs_of("encode", feeds)
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
-        arrays: Arrays = {}
-        for state in self.variant.states:
-            if state.kind not in ("cross_kv", "shortlist"):
-                arrays[state.name] = _dirty(state, {"batch": rows, "capacity": state.places(capacity)})
-        return arrays
+        """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states."""
+        return {
+            state.name: _garbage_state(state, {"batch": rows, "capacity": state.places(capacity)})
+            for state in self.variant.states
+            if state.kind not in ("cross_kv", "shortlist")
+        }
+
+    def decoder_feeds(
+        self,
+        blocks: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        buffers: Arrays,
+        cross: Mapping[str, Array],
+        requested: Sequence[tuple[int, int]] | None = None,
+    ) -> Arrays:
+        """The inputs of `decode` for a block of tokens of each row; arguments of `decode`."""
+        is_prefill = not any(starts) and self.limits.max_block != 1
+        tokens = padded(blocks, PAD_MULTIPLE if is_prefill else 1)
+        capacity = next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
+        requested = last_positions(blocks) if requested is None else requested
+        feeds: Arrays = {
+            "tokens": tokens,
+            "starts": np.array(starts, np.int64),
+            "lengths": np.array(starts, np.int32) + lengths(blocks),
+            "total_length": np.array(tokens.shape[1] if is_prefill else capacity, np.int32),
+            # A graph has one of these two inputs, or neither if it reads one token per row and predicts for all rows.
+            "positions": np.array(requested, np.int64).reshape(-1, 2),
+            "asked": np.array([row for row, _ in requested], np.int64),
+            **{f"past.{name}": array for name, array in buffers.items()},
+            **cross,
+        }
+        return self._inputs_of("decode", feeds)
 
     def decode(
         self,
@@ -135,9 +159,16 @@ class OrtGraphs:
         cross: Mapping[str, Array],
         *,
         top_k: int = 1,
-        asked: Sequence[tuple[int, int]] | None = None,
+        requested: Sequence[tuple[int, int]] | None = None,
     ) -> Prediction:
-        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k, asked=asked)
+        """Predictions after each row's block; `buffers` and `cross` hold exactly these rows.
+
+        cross: source_lengths and the source's keys and values, or empty. Blocks of more than one token are a prefill
+        with starts of 0, or belong to a single row. top_k: number of best tokens per row. requested: for models that
+        support chunked prefill, the tokens after which to predict instead, each as (row, position in the block); if
+        empty, nothing is ranked.
+        """
+        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k, requested=requested)
         run()
         return prediction
 
@@ -149,20 +180,10 @@ class OrtGraphs:
         cross: Mapping[str, Array],
         *,
         top_k: int = 1,
-        asked: Sequence[tuple[int, int]] | None = None,
+        requested: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Callable[[], None], Prediction]:
         """`decode` and `logprobs`, bound but not run yet, and the arrays that they will fill. Runs are repeatable."""
-        is_prefill = not any(starts) and self.limits.max_block != 1
-        length = round_up(max(map(len, blocks)), PAD_MULTIPLE if is_prefill else 1)
-        capacity = _capacity_of(buffers)
-        feeds = {
-            "tokens": padded(blocks, length),
-            "starts": np.array(starts, np.int64),
-            "lengths": np.array(starts, np.int32) + lengths(blocks),
-            "total_length": np.array(length if is_prefill else capacity, np.int32),
-            **self._asked(asked := last_positions(blocks) if asked is None else asked),
-        }
-        rows = len(asked)
+        rows = len(blocks if requested is None else requested)
         prediction = Prediction(
             logits=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
             logprobs=np.full((rows, self.limits.vocab_size), np.nan, np.float32),
@@ -170,43 +191,27 @@ class OrtGraphs:
             top_logprobs=np.full((rows, top_k), np.nan, np.float32),
             top_ids=np.full((rows, top_k), -1, np.int64),
         )
+        inputs = self.decoder_feeds(blocks, starts, buffers, cross, requested)
+        inputs |= {"logits": prediction.logits, "top_k": np.array([top_k], np.int64)}
+        outputs: Arrays = {**buffers, **cross, **prediction._asdict()}
+        if "states" in self.variant.graphs["decode"].outputs:  # read by the graphs of shortlists
+            (width,) = [state.shape[1] for state in self.variant.states if state.name == "word_weight"]
+            outputs["states"] = np.full((len(blocks), int(width)), np.nan, np.float32)
         value = onnxruntime.OrtValue.ortvalue_from_numpy
-        states = {name: value(array) for name, array in {**buffers, **cross}.items()}
-        told = {name: value(array) for name, array in prediction._asdict().items()}
-        if "project_shortlist" in self.roles:
-            told["states"] = value(np.full((len(blocks), self._state_width), np.nan, np.float32))
-        inputs = {name: value(array) for name, array in feeds.items()}
-        inputs |= {f"past.{name}" if name in buffers else name: states[name] for name in states}
-        inputs |= {"logits": told["logits"], "top_k": value(np.array([top_k], np.int64))}
-        roles = ("decode", "logprobs") if rows else ("decode",)
-        bindings = {role: self.sessions[role].io_binding() for role in roles}
-        for role, binding in bindings.items():
-            graph = self.variant.graphs[role]
-            for name in graph.inputs:
-                binding.bind_ortvalue_input(name, inputs[name])
-            for name in graph.outputs:
-                # present.X and other outputs that pass the state X through share its memory.
-                binding.bind_ortvalue_output(name, told[name] if name in told else states[name.partition(".")[2]])
-        bound = inputs, told, states  # values whose arrays the bindings point into
+        bindings = {}
+        for role in ("decode", "logprobs") if rows else ("decode",):
+            bindings[role] = binding = self.sessions[role].io_binding()
+            for name in self.variant.graphs[role].inputs:
+                binding.bind_ortvalue_input(name, value(inputs[name]))
+            for name in self.variant.graphs[role].outputs:
+                state = name.removeprefix("present.").removeprefix("passed.")  # whose memory is also the output's
+                binding.bind_ortvalue_output(name, value(outputs[state]))
 
-        def run(_bound: Any = bound) -> None:
+        def run(_bound: Any = (inputs, outputs)) -> None:  # the bindings point into these arrays
             for role, binding in bindings.items():
                 self.sessions[role].run_with_iobinding(binding)
 
         return run, prediction
-
-    def _asked(self, positions: Sequence[tuple[int, int]]) -> Arrays:
-        """The input of `decode` that selects positions; empty where it reads one token per row and predicts for all."""
-        if "asked" in self.variant.graphs["decode"].inputs:
-            return {"asked": np.array([row for row, _ in positions], np.int64)}
-        if self.limits.max_block == 1:
-            return {}
-        return {"positions": np.array(positions, np.int64).reshape(-1, 2)}
-
-    @property
-    def _state_width(self) -> int:
-        (spec,) = [state for state in self.variant.states if state.name == "word_weight"]
-        return int(spec.shape[1])
 
     def shortlist_logprobs(
         self,
@@ -218,51 +223,77 @@ class OrtGraphs:
         *,
         width: int,
     ) -> ShortlistPrediction:
-        step = self.sessions["decode"].run(["states"], self._step_feeds(tokens, starts, buffers, cross, ()))
-        states: Array = step[0]
-        kept = [state for state in self.variant.states if state.kind == "shortlist"]
-        held = {state.name: _dirty(state, {"batch": len(words), "words": width}) for state in kept}
+        """Predictions after one token of each row over the row's shortlist, in shortlist buffers of capacity `width`
+        that are full of garbage; no logits of `decode` are requested."""
+        feeds = self.decoder_feeds([[token] for token in tokens], starts, buffers, cross, ())
+        states: Array = self.sessions["decode"].run(["states"], feeds)[0]
+        feeds = {
+            state.name: _garbage_state(state, {"batch": len(words), "words": width})
+            for state in self.variant.states
+            if state.kind == "shortlist"
+        }
         for row, own in enumerate(words):
-            told = self.sessions["project_shortlist"].run(
-                [state.name for state in kept], {"ids": np.array([own], np.int64)}
-            )
-            for state, array in zip(kept, told, strict=True):
-                held[state.name][row, ..., : len(own)] = array[0]
-        feeds: Arrays = {
+            for name, array in self._run("project_shortlist", {"ids": np.array([own], np.int64)}).items():
+                feeds[name][row, ..., : len(own)] = array[0]
+        feeds |= {
             "states": states,
             "word_counts": lengths(words),
             "word_places": np.arange(width, dtype=np.int32),
             "top_k": np.array([2], np.int64),
-            **held,
         }
-        names = ("logprobs", "normaliser", "top_logprobs", "top_ids")
-        return ShortlistPrediction(states, *self.sessions["shortlist_logprobs"].run(list(names), feeds))
+        outputs = self._run("shortlist_logprobs", feeds)
+        return ShortlistPrediction(states, *(outputs[name] for name in ShortlistPrediction._fields[1:]))
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
-        tokens = padded(targets, round_up(max(map(len, targets)), PAD_MULTIPLE))
-        feeds = self._read_by("align", {"tokens": tokens, **cross})
-        (attention,) = self.sessions["align"].run(["cross_attention"], feeds)
-        result: Array = attention
-        return result
+        """Weights with which target positions attend to source positions, float32 (L, B, H, T, S), T and S padded.
+
+        targets: as fed to the decoder, bos first. cross: as for `decode`.
+        """
+        feeds = self._inputs_of("align", {"tokens": padded(targets), **cross})
+        return self._run("align", feeds)["cross_attention"]
 
     def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
-        feeds: Arrays = {}
-        for rows, tokens, counts in ((sources, "source", "source_lengths"), (targets, "tokens", "lengths")):
-            if tokens in self.variant.graphs["attend"].inputs:
-                feeds[tokens] = padded(rows, round_up(max(map(len, rows)), PAD_MULTIPLE))
-                feeds[counts] = lengths(rows)
-        names = self.variant.graphs["attend"].outputs
-        return dict(zip(names, self.sessions["attend"].run(list(names), feeds), strict=True))
+        """Every attention of a pass over a ragged batch, by output name: float32 (L, B, H, Q, K), padded.
+
+        targets: as fed to the decoder, bos first. Rows of an input that the model does not have are empty.
+        """
+        feeds = {
+            "source": padded(sources),
+            "source_lengths": lengths(sources),
+            "tokens": padded(targets),
+            "lengths": lengths(targets),
+        }
+        return self._run("attend", self._inputs_of("attend", feeds))
 
 
-def _dirty(state: StateSpec, sizes: Mapping[str, int]) -> Array:
-    """A state full of garbage. sizes: of the symbolic axes."""
+def padded(rows: Sequence[Sequence[int]], multiple: int = PAD_MULTIPLE) -> Array:
+    """Right-padded with id 0 to a multiple of some length, int64 (rows, length)."""
+    length = round_up(max(map(len, rows)), multiple)
+    return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)
+
+
+def last_positions(blocks: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """The last token of each row's block, as (row, position in the block)."""
+    return [(row, len(block) - 1) for row, block in enumerate(blocks)]
+
+
+def lengths(rows: Sequence[Sequence[int]]) -> Array:
+    """The length of each row, int32."""
+    return np.array([len(row) for row in rows], np.int32)
+
+
+def round_up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+def garbage(shape: Sequence[int], dtype: Any) -> Array:
+    """The initial contents of a buffer."""
+    return np.full(shape, INT8_GARBAGE if np.dtype(dtype) == np.int8 else GARBAGE, dtype)
+
+
+def _garbage_state(state: StateSpec, sizes: Mapping[str, int]) -> Array:
+    """sizes: of the symbolic axes."""
     return garbage([sizes[axis] if isinstance(axis, str) else axis for axis in state.shape], state.dtype)
-
-
-def _capacity_of(buffers: Arrays) -> int:
-    """The capacity of caches in positions; 0 if there are none."""
-    return next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
 
 
 @cache

@@ -1,57 +1,65 @@
-"""Checks of a quantized variant: its integers against the checkpoint, each product against its inputs, and its logits
+"""Checks of a quantized variant: its integers against the checkpoint, each product against its inputs, and its outputs
 against the unquantized model; the last check is less sensitive, but makes no assumptions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from export.verification.case import Case, capacity_of
-from export.verification.decode_checks import DecodeChecks
-from export.verification.emulated_quantization import products_off, weights_off
-from export.verification.measure import HALF_A_STEP, PLAIN_TOLERANCES, PRODUCT_TOLERANCE, Measured, NamedCheck
+from export.verification.emulated_quantization import product_error, weight_error
+from export.verification.inputs import predicted_places
+from export.verification.measure import Comparison, Measured, largest_error
 from export.verification.torch_reference import TorchReference
 
 
-class QuantizationChecks:
-    """Checks of the integers, products and logits of one quantized variant."""
+def weights(case: Case) -> Measured:
+    """The weights of every graph but `attend`."""
+    found = [weight_error(case.plain_model, case.roundings)]
+    if "align" in case.graphs.roles:
+        found.append(weight_error(case.plain_model, case.align_roundings, is_whole=False))
+    return max(found)
 
-    def __init__(self, case: Case, decode: DecodeChecks) -> None:
-        self.case, self.decode = case, decode
 
-    def checks(self) -> list[NamedCheck]:
-        if not self.case.quantization:
-            return []
-        return [
-            NamedCheck("weights against the checkpoint", self.weights, HALF_A_STEP),
-            NamedCheck("each product against its inputs", self.products, PRODUCT_TOLERANCE),
-            NamedCheck("logits against PyTorch without rounding", self.plain, PLAIN_TOLERANCES[self.case.precision]),
-        ]
+def attend_weights(case: Case) -> Measured:
+    return weight_error(case.plain_model, case.read_roundings("attend"), is_whole=False)
 
-    def weights(self) -> Measured:
-        """The weights of every graph, `align` included."""
-        found = [weights_off(self.case.plain_model, self.case.roundings)]
-        if "align" in self.case.served.roles:
-            found.append(weights_off(self.case.plain_model, self.case.aligning, is_whole=False))
-        return max(found)
 
-    def products(self) -> Measured:
-        """The products of `encode` for all sources, and of a step at the end of each target."""
-        rows, ends = range(len(self.case.targets)), [len(target) - 1 for target in self.case.targets]
-        buffers = self.case.served.buffers(len(rows), capacity_of(self.case.targets))
-        for row, (source, target) in enumerate(zip(self.case.sources, self.case.targets, strict=True)):
-            self.case.fill(buffers, row, source, target[: ends[row]])
-        tokens = [target[-1] for target in self.case.targets]
-        seen = self.case.served.seen_products(self.case.sources, tokens, ends, buffers, self.case.cross(rows))
-        return products_off(self.case.plain_model, self.case.roundings, seen)
+def products(case: Case) -> Measured:
+    """The products of `encode` for all sources, and of a step at the end of each target."""
+    recorded, graphs = [], case.graphs
+    if case.config.has_encoder:
+        places = [predicted_places(source) for source in case.sources]
+        recorded += graphs.record_products("encode", graphs.encoder_feeds(case.sources, places))
+    if case.config.has_decoder:
+        buffers = graphs.buffers(len(case.rows), capacity_of(case.targets))
+        for row, source, target in case.rows:
+            case.fill(buffers, row, source, target[:-1])
+        blocks, starts = [target[-1:] for target in case.targets], [len(target) - 1 for target in case.targets]
+        cross = case.cross(range(len(case.rows)))
+        recorded += graphs.record_products("decode", graphs.decoder_feeds(blocks, starts, buffers, cross))
+    return product_error(case.plain_model, case.roundings, recorded)
 
-    def plain(self) -> Measured:
-        """Cached steps against the full sequence of the unquantized model. The median, because in a random model
-        rounding removes what determines some rows."""
-        errors, expected = list[float](), TorchReference(self.case.plain_model)
-        for row, (source, target) in enumerate(zip(self.case.sources, self.case.targets, strict=True)):
-            logits = expected.logits(source, target)
-            for position in self.decode.positions(row):
-                tracker = self.case.tracker()
-                tracker.add("logits", self.decode.played.predictions[row, position].logits[0], logits[position])
-                errors.append(tracker.error)
-        return float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}"
+
+def unrounded(case: Case) -> Measured:
+    """Logits of cached steps, or the states of an encoder-only model, against the unquantized model. The median,
+    because in a random model rounding removes what determines some rows."""
+    pairs = _logits(case) if case.config.has_decoder else _states(case)
+    errors = [largest_error([pair], by_deviation=True).error for pair in pairs]
+    return Measured(float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}")
+
+
+def _logits(case: Case) -> Iterator[Comparison]:
+    reference = TorchReference(case.plain_model)
+    for row, source, target in case.rows:
+        logits_TV = reference.logits(source, target)
+        for position, prediction in case.steps.predictions[row].items():
+            yield "logits", prediction.logits[0], logits_TV[position]
+
+
+def _states(case: Case) -> Iterator[Comparison]:
+    reference, longest = TorchReference(case.plain_model), case.samples.longest_source
+    for outputs, source in zip((*case.encoded, case.encoded_longest), (*case.sources, longest), strict=True):
+        for pair in zip(outputs["encoder_states"], reference.source(source)["encoder_states"], strict=True):
+            yield "encoder_states", *pair

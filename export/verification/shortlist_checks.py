@@ -2,83 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from export.manifest import WORD_MULTIPLE
 from export.verification.case import Case, capacity_of
-from export.verification.graph_calls import Array, ShortlistPrediction, differing, round_up
 from export.verification.inputs import Ids
-from export.verification.measure import ErrorTracker, Measured, NamedCheck
+from export.verification.measure import Comparison
+from export.verification.ort_graphs import ShortlistPrediction, round_up
+from model.encoder import Encoder
 
-# Error of a shortlist's logits against the same states times the checkpoint's weights: seven bits reach 0.02.
-SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
-FEWEST_WORDS = 16
+FEWEST_TOKENS = 16  # of a shortlist, because an error over few tokens means little
 
 
-class ShortlistChecks:
-    """Checks of logits over a row's own shortlist."""
+def shortlists_of(case: Case) -> list[Ids]:
+    """Shortlists of various lengths, one per row, in ascending order."""
+    random, most = np.random.default_rng(1), case.config.vocab_size
+    least = min(FEWEST_TOKENS, most)
+    sizes = [least + (len(target) * 7 + row * 5) % (most - least + 1) for row, _, target in case.rows]
+    return [tuple(sorted(random.choice(most, size, replace=False).tolist())) for size in sizes]
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
 
-    def checks(self) -> list[NamedCheck]:
-        if "project_shortlist" not in self.case.served.roles:
-            return []
-        return [
-            NamedCheck("own words against PyTorch", self.own_words, SHORTLIST_TOLERANCES[self.case.precision]),
-            NamedCheck("own words in a batch as alone", self.own_words_alone, self.case.alone_tolerance),
-        ]
+def _predict(
+    case: Case, rows: Sequence[tuple[int, Ids, Ids]], shortlists: Sequence[Ids], width: int
+) -> ShortlistPrediction:
+    """Predictions of a step at the end of some rows' targets."""
+    buffers = case.graphs.buffers(len(rows), capacity_of(case.targets))
+    for place, (_, source, target) in enumerate(rows):
+        case.fill(buffers, place, source, target[:-1])
+    tokens, starts = [target[-1] for _, _, target in rows], [len(target) - 1 for _, _, target in rows]
+    cross = case.cross([row for row, _, _ in rows])
+    return case.graphs.shortlist_logprobs(shortlists, tokens, starts, buffers, cross, width=width)
 
-    @cached_property
-    def words(self) -> list[Ids]:
-        """Shortlists of various lengths, one per row, in ascending order; an error over few tokens means little."""
-        draw, all_words = np.random.default_rng(1), self.case.config.vocab_size
-        least = min(FEWEST_WORDS, all_words)
-        sizes = [
-            least + (len(target) * 7 + row * 5) % (all_words - least + 1)
-            for row, target in enumerate(self.case.targets)
-        ]
-        return [tuple(sorted(draw.choice(all_words, size, replace=False).tolist())) for size in sizes]
 
-    def _ranked(self, rows: Sequence[int], width: int) -> ShortlistPrediction:
-        """Predictions of a step at the end of some targets."""
-        targets = [self.case.targets[row] for row in rows]
-        buffers = self.case.served.buffers(len(rows), capacity_of(self.case.targets))
-        for place, row in enumerate(rows):
-            self.case.fill(buffers, place, self.case.sources[row], self.case.targets[row][:-1])
-        tokens, starts = [target[-1] for target in targets], [len(target) - 1 for target in targets]
-        words = [self.words[row] for row in rows]
-        return self.case.served.shortlist_logprobs(words, tokens, starts, buffers, self.case.cross(rows), width=width)
+def predictions(case: Case) -> Iterator[Comparison]:
+    """Logits against the product of the same states and the checkpoint's weight, probabilities against their sum, and
+    the best tokens against a sort."""
+    assert not isinstance(case.plain_model, Encoder)
+    unembedding = case.plain_model.decoder.unembedding
+    weight_VM = unembedding.weight.detach().double().numpy()
+    bias_V = np.zeros(len(weight_VM)) if unembedding.bias is None else unembedding.bias.detach().double().numpy()
+    shortlists = shortlists_of(case)
+    together = _predict_all(case, shortlists)
+    for row, own in enumerate(shortlists):
+        ids, logprobs = np.array(own), together.logprobs[row]
+        inside, outside = logprobs[: len(ids)], logprobs[len(ids) :]
+        logits = together.states[row].astype(np.float64) @ weight_VM[ids].T + bias_V[ids]
+        yield f"logits of row {row}", inside + together.normaliser[row], logits
+        yield f"sum of row {row}", np.exp(logprobs.astype(np.float64)).sum(keepdims=True), np.ones(1)
+        yield f"tokens of row {row} that are not its own", np.isneginf(outside), np.ones(len(outside), bool)
+        best = np.argsort(-inside, kind="stable")[: together.top_ids.shape[1]]
+        found = together.top_ids[row, : len(best)], together.top_logprobs[row, : len(best)]
+        is_sorted = (found[0] == ids[best]) & (found[1] == inside[best])
+        yield f"best tokens of row {row}, which must be those of the sorted row", is_sorted, np.ones(len(best), bool)
 
-    @cached_property
-    def ranked(self) -> ShortlistPrediction:
-        return self._ranked(range(len(self.case.targets)), round_up(max(map(len, self.words)), WORD_MULTIPLE))
 
-    def own_words(self) -> Measured | ErrorTracker:
-        """Logits against the product of the same states and the checkpoint's weight, and the best tokens against a
-        sort."""
-        tracker, yardstick = self.case.tracker(), self.case.yardstick(self.case.plain_model)
-        for row, own in enumerate(self.words):
-            logprobs = self.ranked.logprobs[row]
-            logits = yardstick.unembedded(self.ranked.states[row : row + 1])[0]
-            tracker.add(f"logits of row {row}", logprobs[: len(own)] + self.ranked.normaliser[row], logits[list(own)])
-            tracker.add(f"sum of row {row}", np.exp(logprobs.astype(np.float64)).sum(keepdims=True), np.ones(1))
-            if not np.isneginf(logprobs[len(own) :]).all():
-                return float("inf"), f"row {row} has words that are not its own"
-            best = np.argsort(-logprobs[: len(own)], kind="stable")[: self.ranked.top_ids.shape[1]]
-            named = self.ranked.top_ids[row, : len(best)], self.ranked.top_logprobs[row, : len(best)]
-            if any(differing(*pair) for pair in zip(named, (np.array(own)[best], logprobs[best]), strict=True)):
-                return float("inf"), f"the best words of row {row} are not those of the sorted row"
-        return tracker
+def predictions_alone(case: Case) -> Iterator[Comparison]:
+    """Rows in a batch against the same rows in batches of one with a larger shortlist capacity."""
+    shortlists = shortlists_of(case)
+    together = _predict_all(case, shortlists)
+    for row, own in enumerate(shortlists):
+        alone = _predict(case, case.rows[row : row + 1], [own], together.logprobs.shape[1] + WORD_MULTIPLE)
+        yield f"logprobs of row {row}", together.logprobs[row, : len(own)], alone.logprobs[0, : len(own)]
+        yield f"normaliser of row {row}", together.normaliser[row : row + 1], alone.normaliser
 
-    def own_words_alone(self) -> Measured:
-        """Rows in batches of one, also with a larger shortlist capacity."""
-        pairs, width = list[tuple[Array, Array]](), self.ranked.logprobs.shape[1] + WORD_MULTIPLE
-        for row, own in enumerate(self.words):
-            alone = self._ranked([row], width)
-            pairs.append((self.ranked.logprobs[row, : len(own)], alone.logprobs[0, : len(own)]))
-            pairs.append((self.ranked.normaliser[row : row + 1], alone.normaliser))
-        return self.case.alone(pairs)
+
+def _predict_all(case: Case, shortlists: Sequence[Ids]) -> ShortlistPrediction:
+    return _predict(case, case.rows, shortlists, round_up(max(map(len, shortlists)), WORD_MULTIPLE))

@@ -1,8 +1,7 @@
 """Verification that the exported graphs, run as they will be served, compute the same as the PyTorch model.
 
-`export.verification.ort_graphs` runs the graphs; the modules of checks define the comparisons, and
-`export.verification.measure` the criteria. This module makes the report. It decides nothing about bundles:
-`export.to_onnx` refuses to write one whose report has a failed check.
+`export.verification.ort_graphs` runs the graphs, `export.verification.checks` lists the checks. This module makes the
+report. It decides nothing about bundles: `export.to_onnx` refuses to write one whose report has a failed check.
 """
 
 from __future__ import annotations
@@ -11,23 +10,35 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from export.bundle import load_bundle, load_shortlist
 from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
 from export.sessions import PROVIDER
-from export.verification.attention_checks import AttentionVerifier
-from export.verification.encoder_checks import EncoderVerifier, golden_vector, mean_state, vector_difference
-from export.verification.golden import Verification, answer_greedily, common_golden
-from export.verification.graph_verifier import GraphVerifier
+from export.verification.case import Case
+from export.verification.checks import Check, run_checks
+from export.verification.golden import (
+    RightAnswer,
+    answer_greedily,
+    common_golden,
+    golden_vector,
+    mean_state,
+    vector_difference,
+)
 from export.verification.inputs import Samples, sample_inputs
-from export.verification.measure import Check
 from export.verification.ort_graphs import OrtGraphs
 from model.architectures import Model
 from model.atomic_write import DIGESTS
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.encoder import Encoder
+
+
+class Verification(NamedTuple):
+    """The checks of one variant, and its right greedy answers, at most one per input."""
+
+    checks: tuple[Check, ...]
+    answers: tuple[RightAnswer, ...]
 
 
 def make_report(checks: Iterable[Check]) -> dict[str, Any]:
@@ -45,14 +56,8 @@ def verify_graphs(
 
     only: names of checks; empty: all checks.
     """
-    served = OrtGraphs(directory, variant, limits_of(model.config))
-    arguments = variant.precision, model, samples, variant.quantization
-    seen = AttentionVerifier(served, *arguments).verify(only) if "attend" in served.roles else ()
-    if isinstance(model, Encoder):
-        encoder = EncoderVerifier(served, variant.precision, model, samples, variant.quantization)
-        return Verification((*encoder.verify(only), *seen))
-    found = GraphVerifier(served, variant.precision, model, samples, variant.quantization).run(only)
-    return Verification((*found.checks, *seen), found.answers)
+    case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples)
+    return Verification(run_checks(case, only), tuple(case.right_answers))
 
 
 def verify_variants(
@@ -62,10 +67,10 @@ def verify_variants(
     verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
     checks = [check for verification in verified for check in verification.checks]
     limits, ends = limits_of(model.config), model.config.eos_ids
-    if isinstance(model, Encoder):
-        golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
+    if not isinstance(model, Encoder):
+        golden = common_golden([verification.answers for verification in verified])
     else:
-        golden = common_golden(verified)
+        golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
     if golden is not None:
         checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in variants]
     return checks, golden
@@ -74,10 +79,8 @@ def verify_variants(
 def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits, samples: Samples) -> Golden:
     """The vectors of each variant for one text: the longest except for extreme inputs."""
     source = max(samples.sources, key=len)
-    vectors = {
-        variant.precision: golden_vector(OrtGraphs(directory, variant, limits), source, variant.precision)
-        for variant in variants
-    }
+    graphs = [OrtGraphs(directory, variant, limits) for variant in variants]
+    vectors = {one.variant.precision: golden_vector(one, source) for one in graphs}
     return Golden(source=source, prompt=(), output=(), vectors=vectors)
 
 
@@ -88,18 +91,18 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
     """
     manifest = load_bundle(bundle)
     size = sum(file.bytes for file in manifest.files.values())
-    checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes", "")]
+    checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes")]
     if manifest.shortlist:
         shortlist = load_shortlist(bundle / manifest.shortlist, vocab_size=manifest.limits.vocab_size)
-        checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens", ""))
+        checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens"))
     for variant in manifest.variants:
-        served = OrtGraphs(bundle, variant, manifest.limits)
-        checks.append(_check_golden(served, manifest.golden, manifest.tokens.ends))
+        graphs = OrtGraphs(bundle, variant, manifest.limits)
+        checks.append(_check_golden(graphs, manifest.golden, manifest.tokens.ends))
     if checkpoint is not None:
         loaded = load_checkpoint(checkpoint)
-        theirs, ours = checkpoint_digest(checkpoint), manifest.lineage.get("checkpoint_sha256")
-        difference = "" if theirs == ours else f"the bundle was made from {ours}"
-        checks.append(_equality("made from this checkpoint", "", f"digests {theirs}", difference))
+        actual, recorded = checkpoint_digest(checkpoint), manifest.lineage.get("checkpoint_sha256")
+        difference = "" if actual == recorded else f"the bundle was made from {recorded}"
+        checks.append(_equality("made from this checkpoint", "", f"digests {actual}", difference))
         samples = sample_inputs(loaded.config, loaded.tokenizer)
         for variant in manifest.variants:
             checks += verify_graphs(bundle, variant, loaded.model, samples).checks
@@ -111,21 +114,23 @@ def checkpoint_digest(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / DIGESTS).read_bytes()).hexdigest()
 
 
-def _check_golden(served: OrtGraphs, golden: Golden, ends: Sequence[int]) -> Check:
-    precision = served.variant.precision
+def _check_golden(graphs: OrtGraphs, golden: Golden, ends: Sequence[int]) -> Check:
+    precision, difference = graphs.variant.precision, ""
     if golden.vectors:
-        vector = golden.vectors[precision]
-        off = vector_difference(vector, mean_state(served, golden.source))
-        told = "" if off <= vector.tolerance else f"the vector differs by {off:.2g} of its largest value"
-        return _equality("golden answer", precision, f"{len(golden.source)} source tokens", told)
-    sources = [golden.source] if golden.source else []
-    (answer,) = answer_greedily(served, sources, [golden.prompt], ends, len(golden.output))
-    inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
-    difference = "" if answer.tokens == golden.output else f"expected {golden.output}, got {answer.tokens}"
+        inputs, vector = f"{len(golden.source)} source tokens", golden.vectors[precision]
+        error = vector_difference(vector, mean_state(graphs, golden.source))
+        if not error <= vector.tolerance:
+            difference = f"the vector differs by {error:.2g} of its largest value, limit {vector.tolerance:.2g}"
+    else:
+        inputs = f"{len(golden.source)} source, {len(golden.prompt)} prompt and {len(golden.output)} new tokens"
+        sources = [golden.source] if golden.source else []
+        (answer,) = answer_greedily(graphs, sources, [golden.prompt], ends, len(golden.output))
+        if answer.tokens != golden.output:
+            difference = f"expected {golden.output}, got {answer.tokens}"
     return _equality("golden answer", precision, inputs, difference)
 
 
-def _equality(name: str, precision: str, inputs: str, difference: str) -> Check:
+def _equality(name: str, precision: str, inputs: str, difference: str = "") -> Check:
     """A check that passes if `difference` is empty."""
     return Check(
         name=name,

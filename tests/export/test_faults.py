@@ -29,8 +29,8 @@ SUMS = "probabilities of a row add up to one"
 ATTENTION = "attention against PyTorch"
 EVERY_ATTENTION = "every attention against PyTorch"
 BEST = "best tokens are those of the sorted row"
-UNASKED = "prefill that nobody asks about"
-OWN_WORDS, OWN_WORDS_ALONE = "own words against PyTorch", "own words in a batch as alone"
+UNASKED = "prefill without requested logits"
+OWN_WORDS, OWN_WORDS_ALONE = "shortlist logits against PyTorch", "shortlists in a batch as alone"
 
 
 def nodes(graph, op):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from export.select_scheme import MAX_LOSS, Development, SchemeSelectionError, _Item, read_batch, select_scheme
-from export.verification.graph_calls import Prediction
+from export.verification.ort_graphs import Prediction
 from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
 
 EOS = 2

@@ -14,10 +14,8 @@ from export.export_errors import ExportError, ParityError
 from export.options import QuantizationOptions
 from export.select_scheme import Development, SchemeSelectionError
 from export.to_onnx import export_model
-from export.verification.encoder_checks import EncoderVerifier, places_of
-from export.verification.inputs import sample_inputs
-from export.verification.ort_graphs import OrtGraphs
-from export.verification.verifier import limits_of, verify_bundle
+from export.verification.inputs import predicted_places, sample_inputs
+from export.verification.verifier import verify_bundle, verify_graphs
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.runtime.runner import OnnxModel
@@ -50,8 +48,9 @@ def broken(bundle, tmp_path, role="encode"):
     def failing(model):
         (tmp_path / "fp32").mkdir()
         onnx.save(graph, tmp_path / "fp32/encode.onnx")
-        served = OrtGraphs(tmp_path, manifest.variants[0], limits_of(model.config))
-        checks = EncoderVerifier(served, "fp32", model, sample_inputs(model.config, TOKENIZER, TEXTS)).verify()
+        checks = verify_graphs(
+            tmp_path, manifest.variants[0], model, sample_inputs(model.config, TOKENIZER, TEXTS)
+        ).checks
         return {check.name for check in checks if not check.passed}
 
     return graph.graph, failing
@@ -182,7 +181,7 @@ def test_half_precision_is_exported_and_compared(tmp_path):
 
 
 def test_places_are_inside_their_text():
-    assert [places_of(tuple(range(length))) for length in (1, 2, 3, 9)] == [(0,), (0, 1), (0, 1, 2), (0, 4, 8)]
+    assert [predicted_places(tuple(range(length))) for length in (1, 2, 3, 9)] == [(0,), (0, 1), (0, 1, 2), (0, 4, 8)]
 
 
 def test_another_vector_stops_a_server(tiny_encoder_bundles):

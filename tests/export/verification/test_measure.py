@@ -6,9 +6,17 @@ import pytest
 import torch
 
 from export.variants import save_variant
+from export.verification.checks import TOLERANCES
 from export.verification.inputs import sample_inputs
-from export.verification.measure import FLOAT32_FACTOR, LARGEST_TOLERANCE, TOLERANCES, ErrorTracker, judged_tolerance
-from export.verification.torch_reference import Expectation, Yardstick
+from export.verification.measure import (
+    FLOAT32_FACTOR,
+    LARGEST_TOLERANCE,
+    Expectation,
+    count_differences,
+    judged_tolerance,
+    largest_error,
+    worst,
+)
 from export.verification.verifier import verify_graphs
 from model.architectures import build
 from tests.export.test_faults import a_bias_dropped, attention_with_another_scale, with_fault
@@ -45,13 +53,51 @@ def test_a_sound_graph_of_a_lively_model_passes_and_a_fault_does_not(tmp_path):
         assert not check.passed, fault.__name__
 
 
-def test_the_yardstick_is_the_error_of_float32_by_the_same_measure():
+def test_the_error_of_float32_is_measured_like_that_of_the_graph():
     exact = np.array([100.0, -1.0])
-    tracker = ErrorTracker()
-    tracker.add("one", exact + 0.002, Expectation(exact, exact + 0.001))
-    tracker.add("other", exact + 0.001, Expectation(exact, exact))
-    assert tracker.error == pytest.approx(2e-5)
-    assert tracker.float32_error == pytest.approx(1e-5)
+    one, other = (
+        ("one", exact + 0.002, Expectation(exact, exact + 0.001)),
+        ("other", exact + 0.001, Expectation(exact, exact)),
+    )
+    found = largest_error([one, other])
+    assert found.error == pytest.approx(2e-5)
+    assert found.float32_error == pytest.approx(1e-5)
+    assert found.note == "worst in one"
+
+
+def test_errors_are_measured_as_a_share_of_the_output():
+    expected = np.array([100.0, -1.0], np.float32)
+    small, nothing = ("small", expected + 0.001, expected), ("nothing", expected[:0], expected[:0])
+    found = largest_error([small, nothing])
+    assert found.error == pytest.approx(1e-5, rel=0.1)
+    assert found.note == "worst in small"
+    found = largest_error([small, ("undefined", expected * float("nan"), expected)])
+    assert found == (float("inf"), "worst in undefined", 0.0)
+    assert not found.error <= TOLERANCES["fp32"]
+    found = largest_error([("shape", expected[:1], expected)])
+    assert found == (float("inf"), "worst in shape: shape (1,) instead of (2,)", 0.0)
+
+
+def test_errors_of_rounded_rows_are_measured_as_a_share_of_their_deviation():
+    expected = np.array([-101.0, -99.0], np.float32)
+    row, value = ("row", expected + 0.1, expected), ("one value", expected[:1] * 1.2, expected[:1])
+    assert largest_error([row], by_deviation=True).error == pytest.approx(0.1, rel=1e-4)
+    assert largest_error([row, value], by_deviation=True).error == pytest.approx(0.2, rel=1e-5)
+
+
+def test_differences_are_counted_in_every_bit_and_against_a_scalar():
+    ones = np.ones(3, np.float32)
+    last_bit = np.nextafter(ones, np.float32(2))
+    assert count_differences([("same", ones, ones.copy())]) == (0.0, "no value differs", 0.0)
+    found = count_differences([("same", ones, ones), ("last bit", last_bit, ones), ("padding", ones[:2], np.zeros(()))])
+    assert found == (5.0, "values that differ in any bit, first in last bit", 0.0)
+    assert count_differences([("undefined", ones * np.nan, ones * np.nan)]).error == 3.0
+
+
+def test_the_worst_of_no_errors_is_0_and_of_nan_infinite():
+    assert worst([], "no weights") == (0.0, "no weights", 0.0)
+    assert worst([("a", 0.5), ("b", 0.7), ("c", 0.6)]) == (0.7, "worst in b", 0.0)
+    assert worst([("a", float("nan")), ("b", float("inf"))]) == (float("inf"), "worst in a", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +110,3 @@ def test_a_tolerance_is_at_least_its_floor_and_never_without_bound(float32_error
 
 def test_a_tolerance_above_the_bound_stays():
     assert judged_tolerance(0.15, 1.0) == 0.15
-
-
-def test_a_reference_in_float64_agrees_with_float32():
-    logits = Yardstick(lively_model(), in_float64=True).logits((4, 5, 2), (1, 6))
-    assert logits.exact.dtype == np.float64
-    assert logits.float32.dtype == np.float32
-    assert not np.array_equal(logits.exact, logits.float32)
-    np.testing.assert_allclose(logits.exact, logits.float32, rtol=1e-3, atol=1e-3)

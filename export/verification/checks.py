@@ -1,0 +1,160 @@
+"""Every check of an export: its name, what it compares, and its limit.
+
+A check is a function of a `Case`. It yields comparisons (the name of an output, its value, the expected value) or
+returns a measured error. With a limit of 0 the values that differ in any bit are counted; otherwise the largest error
+of any output must be within the limit (`export.verification.measure`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from export.verification import (
+    answer_checks,
+    attention_checks,
+    decode_checks,
+    encode_checks,
+    quantization_checks,
+    shortlist_checks,
+)
+from export.verification.case import Case
+from export.verification.measure import Comparison, Measured, count_differences, judged_tolerance, largest_error
+
+# Largest error of an output, as a share of its largest value. fp32: some 50 times the error of models with 20 million
+# parameters. fp16: the most sensitive random model reaches half of it.
+# int8, int4: the root mean squared error of a row as a share of the row's standard deviation, against the model with
+# the same roundings. Most rows have 1e-6. A sum that differs in its last bit can round to the neighbouring integer,
+# which moves later values by a step: of 20 random models the most sensitive reaches 0.07, most reach 0.01.
+TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
+# Weights are at most 1. The error of a weight is up to half the error of its score, and float32's error is proportional
+# to the score: above LARGE_SCORE the tolerance grows in proportion. Unscaled random models have scores above 100, where
+# PyTorch itself has an error of 1e-5.
+ATTENTION_TOLERANCES = {**TOLERANCES, "fp32": 1e-5}
+# Error of a shortlist's logits against the same states times the checkpoint's weights: seven bits reach 0.02.
+SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+# The same measure as TOLERANCES, of logits against the unquantized model, in the median row. The most sensitive random
+# models, whose predictions have small margins, reach half of it. A graph whose output ignores the token has an error
+# of 1.
+UNROUNDED_TOLERANCES = {"int8": 0.6, "int4": 0.9}
+# The same measure for one product of integers: models reach 1e-6, and some 1e-5 where a value between two integers is
+# rounded to the other one.
+PRODUCT_TOLERANCE = 1e-3
+HALF_A_STEP = 0.501  # between a weight and its integer: half a step plus the error of float32
+SUM_TOLERANCE = 5e-5  # of a row's probabilities, in any precision: log-softmax is always computed in float32
+
+
+class CheckSpec(NamedTuple):
+    """A check that has not run yet. limit: the floor of the tolerance if PyTorch in float32 is compared, too."""
+
+    name: str
+    measure: Callable[[Case], Iterable[Comparison] | Measured]
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A check's result. `max_error`: the largest difference of any output, as a share of that output's largest value;
+    for quantized graphs the largest error of any row as a share of its standard deviation; for checks of equality the
+    number of values or sequences that differ, with tolerance 0. `float32_error`: the same measure of PyTorch in float32
+    against PyTorch in float64, 0 where that is not compared; `tolerance` includes it."""
+
+    name: str
+    precision: str
+    inputs: str
+    max_error: float
+    tolerance: float
+    passed: bool
+    note: str = ""
+    float32_error: float = 0.0
+
+
+def checks_of(case: Case) -> Iterator[CheckSpec]:
+    """The checks that apply to a variant, in the order of the report."""
+    config, roles, precision = case.config, case.graphs.roles, case.precision
+    near = TOLERANCES[precision]
+    same = 0.0 if case.quantization is None or case.quantization.batch_invariant else near
+    if case.quantization:
+        outputs = "logits" if config.has_decoder else "states"
+        yield CheckSpec("weights against the checkpoint", quantization_checks.weights, HALF_A_STEP)
+        yield CheckSpec("each product against its inputs", quantization_checks.products, PRODUCT_TOLERANCE)
+        limit = UNROUNDED_TOLERANCES[precision]
+        yield CheckSpec(f"{outputs} against PyTorch without rounding", quantization_checks.unrounded, limit)
+    if config.supports_chunked_prefill:
+        yield CheckSpec("prefill against PyTorch", decode_checks.prefill, near)
+        yield CheckSpec("prefill in a batch as alone", _alone(decode_checks.prefill_alone), same)
+        yield CheckSpec("prefill without requested logits", decode_checks.prefill_without_logits, 0.0)
+        yield CheckSpec("block after a prefill against PyTorch", decode_checks.later_block, near)
+        yield CheckSpec("several positions of a block against PyTorch", decode_checks.several_positions, near)
+    if config.has_encoder:
+        yield CheckSpec("encode against PyTorch", encode_checks.outputs, near)
+        yield CheckSpec("encode in a batch as alone", _alone(encode_checks.outputs_alone), same)
+        heads = case.graphs.variant.graphs["encode"].outputs
+        if "place_logprobs" in heads:
+            yield CheckSpec("masks in a batch as alone", _alone(encode_checks.masks_alone), same)
+        if "token_weights" in heads:
+            yield CheckSpec("weights stay within the text", encode_checks.weights_inside, 0.0)
+    if config.has_decoder:
+        yield CheckSpec("cached steps against the full sequence", decode_checks.steps, near)
+        yield CheckSpec("caches against PyTorch", decode_checks.caches, near)
+        yield CheckSpec("caches written nowhere else", decode_checks.caches_elsewhere, 0.0)
+        yield CheckSpec("steps in a batch as alone", _alone(decode_checks.steps_alone), same)
+        yield CheckSpec("normaliser against PyTorch", decode_checks.normaliser, near)
+        yield CheckSpec("probabilities of a row add up to one", decode_checks.sums, SUM_TOLERANCE)
+        yield CheckSpec("best tokens are those of the sorted row", decode_checks.best_tokens, 0.0)
+        yield CheckSpec("last position against PyTorch", decode_checks.last_position, near)
+        yield CheckSpec("greedy answers against the reference", answer_checks.answers, 0.0)
+    if "project_shortlist" in roles:
+        limit = SHORTLIST_TOLERANCES[precision]
+        yield CheckSpec("shortlist logits against PyTorch", shortlist_checks.predictions, limit)
+        yield CheckSpec("shortlists in a batch as alone", _alone(shortlist_checks.predictions_alone), same)
+    if "align" in roles:
+        yield CheckSpec("attention against PyTorch", attention_checks.cross, near)
+        yield CheckSpec("attention stays within the source", attention_checks.cross_inside, 0.0)
+    if "attend" in roles:
+        if case.quantization:
+            name = "weights of every attention against the checkpoint"
+            yield CheckSpec(name, quantization_checks.attend_weights, HALF_A_STEP)
+        yield CheckSpec("every attention against PyTorch", attention_checks.every, ATTENTION_TOLERANCES[precision])
+        yield CheckSpec("every attention stays within its rows", attention_checks.every_inside, 0.0)
+
+
+def _alone(compare: Callable[[Case], Iterable[Comparison]]) -> Callable[[Case], Iterable[Comparison] | Measured]:
+    """Compares bits, or errors for a scheme whose rows may depend on their batch."""
+
+    def measure(case: Case) -> Iterable[Comparison] | Measured:
+        if case.quantization is None or case.quantization.batch_invariant:
+            return compare(case)
+        comparisons = list(compare(case))
+        differ, size = count_differences(comparisons).error, case.quantization.block_size
+        note = f"bits not compared: answers in blocks of {size} may depend on the batch; {differ:.0f} values differ"
+        return largest_error(comparisons, by_deviation=True)._replace(note=note)
+
+    return measure
+
+
+def run_checks(case: Case, only: Collection[str] = ()) -> tuple[Check, ...]:
+    """The results of all checks, or of those with the names in `only`."""
+    return tuple(_run(case, spec) for spec in checks_of(case) if not only or spec.name in only)
+
+
+def _run(case: Case, spec: CheckSpec) -> Check:
+    try:
+        found = spec.measure(case)
+        if not isinstance(found, Measured):
+            by_deviation = case.quantization is not None
+            found = largest_error(found, by_deviation=by_deviation) if spec.limit else count_differences(found)
+    except Exception as failure:  # any error of the runtime for a graph it cannot run is a failed check
+        found = Measured(float("inf"), f"{type(failure).__name__}: {failure!s:.200}")
+    tolerance = judged_tolerance(spec.limit, found.float32_error)
+    return Check(
+        name=spec.name,
+        precision=case.precision,
+        inputs=case.samples.describe(),
+        max_error=min(found.error, 1e30),  # JSON has no infinity
+        tolerance=tolerance,
+        passed=found.error <= tolerance,
+        note=found.note,
+        float32_error=found.float32_error,
+    )

@@ -1,0 +1,36 @@
+"""The choice of a bundle's golden answer, and golden vectors."""
+
+from export.manifest import Golden
+from export.verification.golden import RightAnswer, common_golden
+
+
+def answered(*outputs, is_sure=True):
+    """What one variant answered to the questions 4, 5, …"""
+    answers = [
+        RightAnswer(Golden(source=(4 + i, 2), prompt=(1,), output=output), is_sure, 0.5)
+        for i, output in enumerate(outputs)
+        if output
+    ]
+    return answers
+
+
+def test_the_golden_answer_is_one_that_all_variants_give():
+    golden = common_golden([answered((5, 6, 7, 2), (8, 9, 2)), answered((5, 6, 8, 2), (8, 9, 2))])
+    assert golden == Golden(source=(5, 2), prompt=(1,), output=(8, 9, 2))
+
+
+def test_where_variants_part_everywhere_the_golden_answer_ends_before_they_do():
+    golden = common_golden([answered((5, 6, 7, 2), (8, 9, 2)), answered((5, 6, 8, 2), (9, 2))])
+    assert golden == Golden(source=(4, 2), prompt=(1,), output=(5, 6))
+
+
+def test_what_one_variant_answered_wrongly_is_not_golden():
+    assert common_golden([answered((5, 6, 7, 2), ()), answered((), (8, 9, 2))]) is None
+
+
+def test_a_clear_short_answer_is_preferred_to_a_rich_one_that_another_processor_might_not_give():
+    sure, unsure = answered((), (8, 2)), answered((5, 6, 7, 2), is_sure=False)
+    both = [*sure, *unsure]
+    golden = common_golden([both, both])
+    assert golden is not None
+    assert golden.output == (8, 2)
