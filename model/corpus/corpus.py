@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cache
-from typing import Literal, NamedTuple
+from functools import cache, partial
+from typing import Literal, NamedTuple, TypeVar
 
-from model.corpus.grammar import Choice, Join, Rule, Value, one_of
-from model.corpus.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, conjugate, join_words
+from model.corpus.grammar import Choice, Join, Rule, Value, one_of, weighted
+from model.corpus.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, combinations_of, conjugate, join_words
 from model.corpus.lexicon import SAYING, Noun
 from model.corpus.phrases import (
     NOUNS,
@@ -25,47 +25,41 @@ from model.corpus.phrases import (
     Predicate,
     Use,
     determiner,
+    joins,
     nominal,
     outfit,
     predicate,
-    spread,
     staying,
+    together,
 )
 from model.corpus.scenes import scene_rule
 
+T = TypeVar("T")
 Split = Literal["train", "test"]
 
 
 class Clause(NamedTuple):
-    """A subject and its predicate, before word order is applied."""
+    """A subject and its predicate in each word order."""
 
-    subject: Phrase
-    predicate: Predicate
+    english: str
+    question: str
+    verb_second: str  # German main clauses
+    verb_first: str  # German questions, and main clauses that begin with another constituent
+    verb_last: str  # German subordinate clauses
+    combinations: tuple[tuple[str, str], ...]
 
-    @property
-    def combinations(self) -> tuple[tuple[str, str], ...]:
-        return self.subject.combinations + self.predicate.complement.combinations
 
-    def english(self) -> str:
-        verb, complement = self.predicate
-        return join_words(self.subject.en, verb.auxiliary, verb.en, complement.en)
-
-    def english_question(self) -> str:
-        verb, complement = self.predicate
-        return join_words(verb.auxiliary, self.subject.en, verb.en, complement.en)
-
-    def verb_second(self) -> str:
-        verb, complement = self.predicate
-        return join_words(self.subject.de, verb.finite, verb.adverb, complement.de, verb.end)
-
-    def verb_first(self) -> str:
-        """The word order of questions, and of main clauses that begin with another constituent."""
-        verb, complement = self.predicate
-        return join_words(verb.finite, self.subject.de, verb.adverb, complement.de, verb.end)
-
-    def verb_last(self) -> str:
-        verb, complement = self.predicate
-        return join_words(self.subject.de, verb.adverb, complement.de, verb.cluster)
+def clause_of(subject: Phrase, predicate: Predicate) -> Clause:
+    """The clause of a subject and its predicate."""
+    verb, complement = predicate
+    return Clause(
+        join_words(subject.en, verb.auxiliary, verb.en, complement.en),
+        join_words(verb.auxiliary, subject.en, verb.en, complement.en),
+        join_words(subject.de, verb.finite, verb.adverb, complement.de, verb.end),
+        join_words(verb.finite, subject.de, verb.adverb, complement.de, verb.end),
+        join_words(subject.de, verb.adverb, complement.de, verb.cluster),
+        subject.combinations + complement.combinations,
+    )
 
 
 class Sentence(NamedTuple):
@@ -74,9 +68,18 @@ class Sentence(NamedTuple):
     combinations: tuple[tuple[str, str], ...]  # (adjective, noun) and (verb, place), in English
 
 
-def _sentence(en: str, de: str, *clauses: Clause | Phrase, end: str = ".") -> Sentence:
-    combinations = tuple(pair for clause in clauses for pair in clause.combinations)
-    return Sentence(en[0].upper() + en[1:] + end, de[0].upper() + de[1:] + end, combinations)
+def _pattern(en: str, de: str, end: str = ".") -> Callable[..., Sentence]:
+    """Makes sentences of parts by a pattern for each language, in which {0} is the first part."""
+
+    def put(*parts: Clause | Phrase | Predicate) -> Sentence:
+        left, right = en.format(*parts), de.format(*parts)
+        combinations = combinations_of(parts)
+        return Sentence(left[0].upper() + left[1:] + end, right[0].upper() + right[1:] + end, combinations)
+
+    return put
+
+
+_PLAIN = _pattern("{0.english}", "{0.verb_second}")
 
 
 class Subjects(NamedTuple):
@@ -102,8 +105,8 @@ LIVING = tuple(subjects for subjects in SUBJECTS if subjects.kind in ("person", 
 _WEIGHT = {"person": 4, "animal": 2, "lying": 1, "standing": 1}  # per noun
 
 
-def _each_subject(rule: Callable[[Subjects, bool], Rule[Clause]], subjects: tuple[Subjects, ...]) -> Rule[Clause]:
-    """One clause rule per group of subjects, with singular and plural 3:2."""
+def _each_subject(rule: Callable[[Subjects, bool], Rule[T]], subjects: tuple[Subjects, ...]) -> Rule[T]:
+    """One rule per group of subjects, with singular and plural 3:2."""
     return Choice(
         [Choice([rule(group, False), rule(group, True)], [3, 2]) for group in subjects],
         [len(group.nouns) * _WEIGHT[group.kind] for group in subjects],
@@ -115,58 +118,40 @@ def subject(group: Subjects, *, plural: bool, position: Position, dressed: bool,
     """The subject, optionally with its clothes."""
     determiners = determiner(position, plural=plural, countable=group.kind in ("person", "animal"))
 
-    def bare(novel: bool) -> Rule[Phrase]:
-        return nominal(group.nouns, determiners, plural=plural, case="nom", novel=novel)
-
+    bare = partial(nominal, group.nouns, determiners, plural=plural, case="nom")
     if not dressed or group.kind != "person":
-        return bare(novel)
-
-    def wear(person: Phrase, clothes: Phrase) -> Phrase:
-        combinations = person.combinations + clothes.combinations
-        return Phrase(f"{person.en} {clothes.en}", f"{person.de} {clothes.de}", combinations)
-
-    clothed = [Join(wear, bare(first), outfit(plural, second)) for first, second in spread(novel, 2)]
-    return Choice([bare(novel), Choice(clothed)], [3, 1])
+        return bare(novel=novel)
+    return Choice([bare(novel=novel), Choice(joins(novel, together, bare, partial(outfit, plural)))], [3, 1])
 
 
 @cache
 def clause(use: Use, *, position: Position, brief: bool, novel: bool) -> Rule[Clause]:
     def of(group: Subjects, plural: bool) -> Rule[Clause]:
-        owner = group.owner(plural=plural)
-        parts = [
-            Join(
-                Clause,
-                subject(group, plural=plural, position=position, dressed=not brief, novel=first),
-                predicate(group.kind, use, owner, plural=plural, brief=brief, novel=second),
-            )
-            for first, second in spread(novel, 2)
-        ]
-        return Choice(parts)
+        named = partial(subject, group, plural=plural, position=position, dressed=not brief)
+        does = partial(predicate, group.kind, use, group.owner(plural=plural), plural=plural, brief=brief)
+        return Choice(joins(novel, clause_of, named, does))
 
     return _each_subject(of, SUBJECTS if use in ("statement", "meanwhile") else LIVING)
 
 
 def statement(novel: bool) -> Rule[Sentence]:
     """ "The man is waiting in the park." """
-    return Join(
-        lambda c: _sentence(c.english(), c.verb_second(), c),
-        clause("statement", position="opening", brief=False, novel=novel),
-    )
+    return Join(_PLAIN, clause("statement", position="opening", brief=False, novel=novel))
 
 
-_TIMES: tuple[tuple[Use, tuple[tuple[str, str], ...]], ...] = (
-    ("now", (("today", "heute"), ("now", "jetzt"))),
-    ("tomorrow", (("tomorrow", "morgen"), ("on Sunday", "am Sonntag"), ("on Monday", "am Montag"))),
-    ("habit", (("in the morning", "am Morgen"), ("in the evening", "am Abend"), ("in winter", "im Winter"))),
+_TIMES: tuple[tuple[Use, tuple[Phrase, ...]], ...] = (
+    ("now", (Phrase("today", "heute"), Phrase("now", "jetzt"))),
+    ("tomorrow", (Phrase("tomorrow", "morgen"), Phrase("on Sunday", "am Sonntag"), Phrase("on Monday", "am Montag"))),
+    (
+        "habit",
+        (Phrase("in the morning", "am Morgen"), Phrase("in the evening", "am Abend"), Phrase("in winter", "im Winter")),
+    ),
 )
 
 
 def after_time(novel: bool) -> Rule[Sentence]:
     """ "Today the man is waiting": German keeps the verb in second place."""
-
-    def put(time: tuple[str, str], c: Clause) -> Sentence:
-        return _sentence(f"{time[0]} {c.english()}", f"{time[1]} {c.verb_first()}", c)
-
+    put = _pattern("{0.en} {1.english}", "{0.de} {1.verb_first}")
     return Choice(
         [Join(put, one_of(times), clause(use, position="inside", brief=False, novel=novel)) for use, times in _TIMES]
     )
@@ -174,107 +159,58 @@ def after_time(novel: bool) -> Rule[Sentence]:
 
 def after_place(novel: bool) -> Rule[Sentence]:
     """ "In the park two dogs are sleeping." """
+    put = _pattern(
+        "{1.complement.en} {0.en} {1.verb.auxiliary} {1.verb.en}", "{1.complement.de} {1.verb.finite} {0.de}"
+    )
 
-    def put(c: Clause) -> Sentence:
-        verb, where = c.predicate
-        en = join_words(where.en, c.subject.en, verb.auxiliary, verb.en)
-        return _sentence(en, join_words(where.de, verb.finite, c.subject.de), c)
+    def of(group: Subjects, plural: bool) -> Rule[Sentence]:
+        named = partial(subject, group, plural=plural, position="new", dressed=True)
+        return Choice(joins(novel, put, named, partial(staying, group.kind, plural=plural)))
 
-    def of(group: Subjects, plural: bool) -> Rule[Clause]:
-        return Choice(
-            [
-                Join(
-                    Clause,
-                    subject(group, plural=plural, position="new", dressed=True, novel=first),
-                    staying(group.kind, plural=plural, novel=second),
-                )
-                for first, second in spread(novel, 2)
-            ]
-        )
-
-    return Join(put, _each_subject(of, SUBJECTS))
+    return _each_subject(of, SUBJECTS)
 
 
-_SUBORDINATE: tuple[tuple[Use, tuple[str, str]], ...] = (
-    ("clause", ("because", "weil")),
-    ("meanwhile", ("while", "während")),
+_SUBORDINATE: tuple[tuple[Use, Phrase], ...] = (
+    ("clause", Phrase("because", "weil")),
+    ("meanwhile", Phrase("while", "während")),
 )
-_COORDINATE = (("and", "und"), ("but", "aber"))
 
 
 def subordinate(novel: bool) -> Rule[Sentence]:
     """ "… because the woman is singing": verb-last in German; a subordinate clause in front inverts the main clause."""
 
-    def last(c: Clause, word: tuple[str, str], why: Clause) -> Sentence:
-        en = f"{c.english()} {word[0]} {why.english()}"
-        return _sentence(en, f"{c.verb_second()}, {word[1]} {why.verb_last()}", c, why)
+    def order(put: Callable[..., Sentence], position: Position) -> Rule[Sentence]:
+        rules: list[Rule[Sentence]] = []
+        for use, word in _SUBORDINATE:
+            main, reason = (partial(clause, use, position=place, brief=True) for place in (position, "inside"))
+            rules += joins(novel, put, main, Value(word), reason)
+        return Choice(rules)
 
-    def first(c: Clause, word: tuple[str, str], why: Clause) -> Sentence:
-        en = f"{word[0]} {why.english()}, {c.english()}"
-        return _sentence(en, f"{word[1]} {why.verb_last()}, {c.verb_first()}", c, why)
-
-    def order(put: Callable[[Clause, tuple[str, str], Clause], Sentence], position: Position) -> Rule[Sentence]:
-        return Choice(
-            [
-                Join(
-                    put,
-                    clause(use, position=position, brief=True, novel=one),
-                    Value(word),
-                    clause(use, position="inside", brief=True, novel=other),
-                )
-                for use, word in _SUBORDINATE
-                for one, other in spread(novel, 2)
-            ]
-        )
-
+    last = _pattern("{0.english} {1.en} {2.english}", "{0.verb_second}, {1.de} {2.verb_last}")
+    first = _pattern("{1.en} {2.english}, {0.english}", "{1.de} {2.verb_last}, {0.verb_first}")
     return Choice([order(last, "opening"), order(first, "inside")], [2, 1])
 
 
 def coordinate(novel: bool) -> Rule[Sentence]:
     """ "… and the woman is singing", "…, but the woman is singing"."""
-
-    def put(one: Clause, word: tuple[str, str], other: Clause) -> Sentence:
-        comma = "," if word[0] == "but" else ""
-        en = f"{one.english()}{comma} {word[0]} {other.english()}"
-        return _sentence(en, f"{one.verb_second()}{comma} {word[1]} {other.verb_second()}", one, other)
-
-    return Choice(
-        [
-            Join(
-                put,
-                clause("clause", position="opening", brief=True, novel=first),
-                one_of(_COORDINATE),
-                clause("clause", position="inside", brief=True, novel=second),
-            )
-            for first, second in spread(novel, 2)
-        ]
-    )
+    put = _pattern("{0.english}{1.en} {2.english}", "{0.verb_second}{1.de} {2.verb_second}")
+    one, other = (partial(clause, "clause", position=position, brief=True) for position in ("opening", "inside"))
+    return Choice(joins(novel, put, one, one_of([Phrase(" and", " und"), Phrase(", but", ", aber")]), other))
 
 
 def reported(novel: bool) -> Rule[Sentence]:
     """ "The woman says that the boy is sleeping." """
 
-    def put(speaker: Clause, said: Clause) -> Sentence:
-        en = f"{speaker.english()} that {said.english()}"
-        return _sentence(en, f"{speaker.verb_second()}, dass {said.verb_last()}", speaker, said)
-
     def speaking(novel: bool) -> Rule[Clause]:
         def of(group: Subjects, plural: bool) -> Rule[Clause]:
             verbs = [Predicate(conjugate(verb, SIMPLE, plural=plural), Phrase("", "")) for verb in SAYING]
-            return Join(
-                Clause,
-                subject(group, plural=plural, position="opening", dressed=True, novel=novel),
-                one_of(verbs),
-            )
+            named = subject(group, plural=plural, position="opening", dressed=True, novel=novel)
+            return Join(clause_of, named, one_of(verbs))
 
         return _each_subject(of, tuple(group for group in LIVING if group.kind == "person"))
 
-    return Choice(
-        [
-            Join(put, speaking(first), clause("clause", position="inside", brief=True, novel=second))
-            for first, second in spread(novel, 2)
-        ]
-    )
+    put = _pattern("{0.english} that {1.english}", "{0.verb_second}, dass {1.verb_last}")
+    return Choice(joins(novel, put, speaking, partial(clause, "clause", position="inside", brief=True)))
 
 
 def relative(novel: bool) -> Rule[Sentence]:
@@ -287,50 +223,46 @@ def relative(novel: bool) -> Rule[Sentence]:
         )
 
         def put(noun: Phrase, described: Predicate, main: Predicate) -> Clause:
-            inner = Clause(pronoun, described)
+            inner = clause_of(pronoun, described)
             combinations = noun.combinations + inner.combinations
-            return Clause(
-                Phrase(f"{noun.en} {inner.english()}", f"{noun.de}, {inner.verb_last()},", combinations), main
-            )
+            return clause_of(Phrase(f"{noun.en} {inner.english}", f"{noun.de}, {inner.verb_last},", combinations), main)
 
-        owner = group.owner(plural=plural)
-        return Choice(
-            [
-                Join(
-                    put,
-                    subject(group, plural=plural, position="opening", dressed=False, novel=first),
-                    predicate(group.kind, "clause", owner, plural=plural, brief=True, novel=second),
-                    predicate(group.kind, "clause", owner, plural=plural, brief=True, novel=third),
-                )
-                for first, second, third in spread(novel, 3)
-            ]
-        )
+        named = partial(subject, group, plural=plural, position="opening", dressed=False)
+        does = partial(predicate, group.kind, "clause", group.owner(plural=plural), plural=plural, brief=True)
+        return Choice(joins(novel, put, named, does, does))
 
-    return Join(lambda c: _sentence(c.english(), c.verb_second(), c), _each_subject(of, LIVING))
+    return Join(_PLAIN, _each_subject(of, LIVING))
 
 
 def question(novel: bool) -> Rule[Sentence]:
     """ "Has the man …?", "Why is the man …?" """
-
-    def plain(c: Clause) -> Sentence:
-        return _sentence(c.english_question(), c.verb_first(), c, end="?")
-
-    def asking(c: Clause) -> Sentence:
-        return _sentence(f"why {c.english_question()}", f"warum {c.verb_first()}", c, end="?")
-
+    plain = _pattern("{0.question}", "{0.verb_first}", end="?")
+    why = _pattern("why {0.question}", "warum {0.verb_first}", end="?")
     return Choice(
         [
-            Join(plain, clause("question", position="inside", brief=False, novel=novel)),
-            Join(asking, clause("asking", position="inside", brief=False, novel=novel)),
+            Join(put, clause(use, position="inside", brief=False, novel=novel))
+            for put, use in ((plain, "question"), (why, "asking"))
         ]
     )
+
+
+_RULES: dict[str, tuple[Callable[[bool], Rule[Sentence]], int]] = {  # by kind, with its weight
+    "statement": (statement, 10),
+    "time first": (after_time, 5),
+    "place first": (after_place, 3),
+    "subordinate": (subordinate, 3),
+    "coordinate": (coordinate, 2),
+    "reported": (reported, 2),
+    "relative": (relative, 3),
+    "question": (question, 2),
+}
+KINDS = tuple(_RULES)
 
 
 @cache
 def sentences(split: Split) -> Rule[Sentence]:
     """The whole grammar, with exact `count` and `entropy`."""
-    kinds = (statement, after_time, after_place, subordinate, coordinate, reported, relative, question)
-    return Choice([kind(split == "test") for kind in kinds], [10, 5, 3, 3, 2, 2, 3, 2])
+    return weighted([(rule(split == "test"), weight) for rule, weight in _RULES.values()])
 
 
 def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
@@ -339,18 +271,14 @@ def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     return [(sentence.en, sentence.de) for sentence in (rule.draw(uniform)[0] for _ in range(count))]
 
 
-KINDS = ("statement", "time first", "place first", "subordinate", "coordinate", "reported", "relative", "question")
-
-
 def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     """English sentences and their kinds (KINDS): a classification task with exact labels."""
-    rules = (statement, after_time, after_place, subordinate, coordinate, reported, relative, question)
     random_numbers = random.Random(seed)
     drawn = []
     for _ in range(count):
-        place = random_numbers.randrange(len(KINDS))
-        sentence, _ = rules[place](split == "test").draw(random_numbers.random)
-        drawn.append((sentence.en, KINDS[place]))
+        kind = KINDS[random_numbers.randrange(len(KINDS))]
+        sentence, _ = _RULES[kind][0](split == "test").draw(random_numbers.random)
+        drawn.append((sentence.en, kind))
     return drawn
 
 

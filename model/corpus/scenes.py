@@ -8,14 +8,26 @@ translation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from typing import NamedTuple
 
 from model.corpus.grammar import Choice, Join, Rule, Value, one_of
-from model.corpus.inflection import HER, HIS, NO_ARTICLE, NOW, THEIR, A, Determiner, Phrase, conjugate
+from model.corpus.inflection import (
+    HER,
+    HIS,
+    NO_ARTICLE,
+    NOW,
+    THEIR,
+    A,
+    Determiner,
+    Phrase,
+    combinations_of,
+    conjugate,
+    indefinite_article,
+)
 from model.corpus.lexicon import ACCESSORIES, ANIMALS, GARMENTS, PEOPLE, STAYING, VERBS, Noun
-from model.corpus.phrases import THINGS, Predicate, determiner, nominal, predicate, spread, staying
+from model.corpus.phrases import THINGS, determiner, joins, nominal, predicate, staying
 
 
 class Scene(NamedTuple):
@@ -42,54 +54,47 @@ _HEROES = (
     Hero(PEOPLE, True, "they", "them", THEIR),
 )
 
-Part = Callable[[Hero, bool], Rule[Phrase]]  # one sentence of a scene (two for a described thing), novel or not
+Part = Callable[..., Rule[Phrase]]  # one sentence of a scene (two for a described thing), from a hero and `novel`
 
 
-def _says(subject: Phrase, does: Predicate) -> Phrase:
-    verb, complement = does
-    words = (subject.en, verb.auxiliary, verb.en, complement.en)
-    return _sentence(" ".join(word for word in words if word), subject, complement)
+def _pattern(text: str) -> Callable[..., Phrase]:
+    """Makes an English sentence of parts by a pattern, in which {0} is the first part."""
+
+    def put(*parts: object) -> Phrase:
+        filled = " ".join(text.format(*parts).split())
+        return Phrase(filled[0].upper() + filled[1:] + ".", "", combinations_of(parts))
+
+    return put
 
 
-def _sentence(text: str, *phrases: Phrase) -> Phrase:
-    pairs = tuple(pair for phrase in phrases for pair in phrase.combinations)
-    return Phrase(text[0].upper() + text[1:] + ".", "", pairs)
+_DOES = _pattern("{0.en} {1.verb.auxiliary} {1.verb.en} {1.complement.en}")
 
 
-def _somebody(nouns: tuple[Noun, ...], *, plural: bool, novel: bool) -> Rule[Phrase]:
+def _start(hero: Hero, verb: str) -> str:
+    """ "she is wearing" """
+    group = conjugate(VERBS[verb], NOW, plural=hero.plural)
+    return f"{hero.subject} {group.auxiliary} {group.en}"
+
+
+def _new(nouns: tuple[Noun, ...], *, plural: bool, novel: bool) -> Rule[Phrase]:
     article = determiner("new", plural=plural)
     return nominal(nouns, article, plural=plural, case="nom", novel=novel, with_adjective=3, without=1)
 
 
 def _opening(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "A tall woman is waiting in front of the station." """
-    return Choice(
-        [
-            Join(
-                _says,
-                _somebody(hero.nouns, plural=hero.plural, novel=first),
-                staying("person", plural=hero.plural, novel=second),
-            )
-            for first, second in spread(novel, 2)
-        ]
-    )
+    person = partial(_new, hero.nouns, plural=hero.plural)
+    return Choice(joins(novel, _DOES, person, partial(staying, "person", plural=hero.plural)))
 
 
 def _clothes(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is wearing a red coat and a green hat." """
-
-    def worn(nouns: tuple[Noun, ...], novel: bool) -> Rule[Phrase]:
-        article = Value(NO_ARTICLE if hero.plural else A)
-        return nominal(nouns, article, plural=hero.plural, case="acc", novel=novel, without=0)
-
-    def put(first: Phrase, second: Phrase | None) -> Phrase:
-        named = first.en if second is None else f"{first.en} and {second.en}"
-        verb = conjugate(VERBS["wear"], NOW, plural=hero.plural)
-        parts = (first,) if second is None else (first, second)
-        return _sentence(f"{hero.subject} {verb.auxiliary} {verb.en} {named}", *parts)
-
-    both = [Join(put, worn(GARMENTS, first), worn(ACCESSORIES, second)) for first, second in spread(novel, 2)]
-    return Choice([Join(put, worn(GARMENTS, novel), Value(None)), Choice(both)])
+    article, start = Value(NO_ARTICLE if hero.plural else A), _start(hero, "wear")
+    garment, accessory = (
+        partial(nominal, nouns, article, plural=hero.plural, case="acc", without=0) for nouns in (GARMENTS, ACCESSORIES)
+    )
+    both = joins(novel, _pattern(start + " {0.en} and {1.en}"), garment, accessory)
+    return Choice([Join(_pattern(start + " {0.en}"), garment(novel=novel)), Choice(both)])
 
 
 _MOODS = ("cold", "thirsty", "late", "alone", "busy", "cold and thirsty", "cold and alone", "busy and late")
@@ -98,18 +103,16 @@ _MOODS = ("cold", "thirsty", "late", "alone", "busy", "cold and thirsty", "cold 
 def _mood(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is cold and alone." These adjectives describe no person elsewhere: nothing contradicts "a happy woman"."""
     verb = "are" if hero.plural else "is"
-    return one_of([_sentence(f"{hero.subject} {verb} {mood}") for mood in _MOODS])
+    return one_of([_pattern(f"{hero.subject} {verb} {mood}")() for mood in _MOODS])
 
 
 def _carried(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a small suitcase." """
-    verb = conjugate(VERBS["carry"], NOW, plural=hero.plural)
     things = [
         nominal(THINGS, determiner("new", plural=plural), plural=plural, case="acc", novel=novel, without=0)
         for plural in (False, True)
     ]
-    start = f"{hero.subject} {verb.auxiliary} {verb.en}"
-    return Join(lambda thing: _sentence(f"{start} {thing.en}", thing), Choice(things, [2, 1]))
+    return Join(_pattern(_start(hero, "carry") + " {0.en}"), Choice(things, [2, 1]))
 
 
 _STATES = ("old", "new", "big", "small", "beautiful", "expensive", "cheap")
@@ -118,29 +121,15 @@ _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 
 def _described(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a suitcase. The suitcase is old and red." """
-    verb = conjugate(VERBS["carry"], NOW, plural=hero.plural)
-    start = f"{hero.subject} {verb.auxiliary} {verb.en}"
-
-    def put(thing: Noun, state: str, colour: str) -> Phrase:
-        article = "an" if thing.en[0] in "aeiou" else "a"
-        first = _sentence(f"{start} {article} {thing.en}")
-        return first._replace(en=f"{first.en} The {thing.en} is {state} and {colour}.")
-
-    return Join(put, one_of(THINGS), one_of(_STATES), one_of(_COLOURS))
+    things = [Phrase(f"{indefinite_article(thing.en)} {thing.en}. The {thing.en}", "") for thing in THINGS]
+    put = _pattern(_start(hero, "carry") + " {0.en} is {1} and {2}")
+    return Join(put, one_of(things), one_of(_STATES), one_of(_COLOURS))
 
 
 def _animal(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "Her black dog is sleeping under the table." """
-    return Choice(
-        [
-            Join(
-                _says,
-                nominal(ANIMALS, Value(hero.owner), plural=False, case="nom", novel=first),
-                staying("animal", plural=False, novel=second),
-            )
-            for first, second in spread(novel, 2)
-        ]
-    )
+    animal = partial(nominal, ANIMALS, Value(hero.owner), plural=False, case="nom")
+    return Choice(joins(novel, _DOES, animal, partial(staying, "animal", plural=False)))
 
 
 _BESIDE = ("next to", "in front of", "behind", "near")
@@ -148,16 +137,11 @@ _BESIDE = ("next to", "in front of", "behind", "near")
 
 def _company(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "Next to her a small boy is playing." """
-
-    def put(where: str, who: Phrase, doing: str) -> Phrase:
-        return _sentence(f"{where} {hero.object} {who.en} {doing}", who)
+    put = _pattern("{0} " + hero.object + " {1.en} {2.auxiliary} {2.en}")
 
     def of(plural: bool) -> Rule[Phrase]:
-        doing = []
-        for verb in STAYING["person"]:
-            group = conjugate(verb, NOW, plural=plural)
-            doing.append(f"{group.auxiliary} {group.en}")
-        return Join(put, one_of(_BESIDE), _somebody(PEOPLE, plural=plural, novel=novel), one_of(doing))
+        verbs = [conjugate(verb, NOW, plural=plural) for verb in STAYING["person"]]
+        return Join(put, one_of(_BESIDE), _new(PEOPLE, plural=plural, novel=novel), one_of(verbs))
 
     return Choice([of(False), of(True)], [2, 1])
 
@@ -165,7 +149,7 @@ def _company(hero: Hero, novel: bool) -> Rule[Phrase]:
 def _wish(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She wants to buy a blue hat." """
     pronoun = Value(Phrase(hero.subject, ""))
-    return Join(_says, pronoun, predicate("person", "wish", hero.owner, plural=hero.plural, brief=False, novel=novel))
+    return Join(_DOES, pronoun, predicate("person", "wish", hero.owner, plural=hero.plural, brief=False, novel=novel))
 
 
 _PARTS: tuple[tuple[Part, int, bool], ...] = (  # in the order of a scene: rule, sentences, can be novel
@@ -190,19 +174,14 @@ def _sequences() -> list[tuple[tuple[Part, bool], ...]]:
     return found
 
 
-def _told(*sentences: Phrase) -> Scene:
-    return Scene(" ".join(s.en for s in sentences), tuple(pair for s in sentences for pair in s.combinations))
+def _whole(*sentences: Phrase) -> Scene:
+    return Scene(" ".join(sentence.en for sentence in sentences), combinations_of(sentences))
 
 
 @cache
 def _scene(hero: Hero, parts: tuple[tuple[Part, bool], ...], novel: bool) -> Rule[Scene]:
-    able = [0, *(place for place, (_, can_be_novel) in enumerate(parts, 1) if can_be_novel)]
-    rules = []
-    for marks in spread(novel, len(able)):
-        marked = dict(zip(able, marks, strict=True))
-        following = [part(hero, marked.get(place, False)) for place, (part, _) in enumerate(parts, 1)]
-        rules.append(Join(_told, _opening(hero, marked[0]), *following))
-    return Choice(rules)
+    following = (partial(part, hero) if can_be_novel else part(hero, False) for part, can_be_novel in parts)
+    return Choice(joins(novel, _whole, partial(_opening, hero), *following))
 
 
 @cache

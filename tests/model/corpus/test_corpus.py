@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from model.corpus.corpus import Clause, count_sentences, pairs, sentences
+from model.corpus.corpus import clause_of, count_sentences, pairs, sentences
 from model.corpus.inflection import HABITS, NOW, PERFECT, WANT, Phrase, conjugate
 from model.corpus.lexicon import HANDLING
 from model.corpus.phrases import Predicate, held_out_adjectives, held_out_places
@@ -85,15 +85,15 @@ PICK_UP = next(verb for verb in HANDLING if verb.en == "pick")
 )
 def test_the_german_verb_stands_second_first_or_last(tense, second, first, last):
     predicate = Predicate(conjugate(PICK_UP, tense, plural=False), Phrase("a ball", "einen Ball"))
-    clause = Clause(Phrase("the man", "der Mann"), predicate)
-    assert (clause.verb_second(), clause.verb_first(), clause.verb_last()) == (second, first, last)
+    clause = clause_of(Phrase("the man", "der Mann"), predicate)
+    assert (clause.verb_second, clause.verb_first, clause.verb_last) == (second, first, last)
 
 
 def test_english_questions_begin_with_the_auxiliary():
     predicate = Predicate(conjugate(PICK_UP, PERFECT, plural=True), Phrase("a ball", "einen Ball"))
-    clause = Clause(Phrase("two men", "zwei Männer"), predicate)
-    assert clause.english() == "two men have picked up a ball"
-    assert clause.english_question() == "have two men picked up a ball"
+    clause = clause_of(Phrase("two men", "zwei Männer"), predicate)
+    assert clause.english == "two men have picked up a ball"
+    assert clause.question == "have two men picked up a ball"
 
 
 def test_sentences_are_clean_text_of_six_to_thirty_words_and_marks():

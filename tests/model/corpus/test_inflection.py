@@ -106,13 +106,6 @@ def test_places(preposition, determiner, adjective, place, en, de):
     assert (phrase.en, phrase.de) == (en, de)
 
 
-def test_every_place_that_can_be_near_has_a_genitive():
-    for place in lexicon.PLACES:
-        assert bool(place.genitive) == (lexicon.PREPOSITIONS["near"] in place.where), place.en
-        if place.genitive:
-            assert place.genitive.endswith("s") == (place.gender != "f"), place.en
-
-
 def test_english_articles_follow_the_sound():
     for word, article in (("apple", "an"), ("umbrella", "an"), ("uniform", "a"), ("hat", "a"), ("uncle", "an")):
         assert noun_phrase(NOUNS[word], A, None, plural=False, case="nom").en == f"{article} {word}"
