@@ -31,7 +31,7 @@ from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import Traced, save_variant, trace_model
 from export.verification.verifier import limits_of
-from model.checkpoint import load_checkpoint, save_checkpoint
+from model.checkpoint import load_checkpoint, save_checkpoint, weights_of
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder
@@ -188,7 +188,8 @@ def _save_random(path: Path) -> None:
     model = random_model()
     vocabulary = " ".join(f"w{number}" for number in range(model.config.vocab_size - 4))
     tokenizer = Tokenizer.train([vocabulary], kind="words", vocab_size=model.config.vocab_size)
-    save_checkpoint(path, model, tokenizer=tokenizer, train=TrainConfig(steps=1), metrics={}, lineage={})
+    weights, train = weights_of(model), TrainConfig(steps=1)
+    save_checkpoint(path, model.config, weights, tokenizer=tokenizer, train=train, metrics={}, lineage={})
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -21,7 +21,7 @@ import torch
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.training.data import Examples
-from model.training.progress import StepMetrics
+from model.training.progress import Display
 from model.training.train import TrainError, train
 
 History = list[dict[str, float]]
@@ -132,11 +132,7 @@ def _read(path: Path) -> Trained:
     return Trained(checkpoint=checkpoint, history=history)
 
 
-class _Silent:
+class _Silent(Display):
     """Training shows nothing: two runs on one terminal would garble each other."""
 
     def message(self, text: str) -> None: ...
-
-    def update(self, figures: StepMetrics) -> None: ...
-
-    def close(self) -> None: ...

@@ -15,7 +15,6 @@ Only safetensors and JSON: nothing here can execute code when loaded. The states
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import struct
@@ -69,35 +68,6 @@ class Checkpoint:
 
 def save_checkpoint(
     path: Path,
-    model: Model,
-    *,
-    tokenizer: Tokenizer,
-    train: TrainConfig,
-    metrics: Mapping[str, Any],
-    lineage: Mapping[str, Any],
-    extra: Mapping[str, bytes] | None = None,
-    disk: Disk | None = None,
-) -> None:
-    """Write a checkpoint into `path`, which may exist but must not hold a finished checkpoint yet.
-
-    extra: further files (model card, curves) under their names. On any failure `path` still is no finished checkpoint
-    and CheckpointError says why.
-    """
-    write_checkpoint(
-        path,
-        model.config,
-        {name: parameter.detach() for name, parameter in model.named_parameters()},
-        tokenizer=tokenizer,
-        train=train,
-        metrics=metrics,
-        lineage=lineage,
-        extra=extra,
-        disk=disk,
-    )
-
-
-def write_checkpoint(
-    path: Path,
     config: ModelConfig,
     weights: Mapping[str, Tensor],
     *,
@@ -108,13 +78,16 @@ def write_checkpoint(
     extra: Mapping[str, bytes] | None = None,
     disk: Disk | None = None,
 ) -> None:
-    """`save_checkpoint` of weights that no model holds, one tensor in memory at a time.
+    """Write a checkpoint into `path`, which may exist but must not hold a finished checkpoint yet.
 
-    weights: float32, by the names of the model's parameters. train: None if the model was not trained here.
+    weights: by the names of the model's parameters (`weights_of`), written as float32 with one tensor in memory at a
+    time. train: None if the model was not trained here. extra: further files (model card, curves) under their names.
+    On any failure `path` still is no finished checkpoint and CheckpointError says why.
     """
     check_unfinished(path)
+    training = {} if train is None else {"train": train.to_json()}
     files: dict[str, Content] = {
-        "config.json": config_json(config, train),
+        "config.json": to_json({"format_version": FORMAT_VERSION, "model": config.to_json(), **training}),
         "tokenizer.json": tokenizer.to_json().encode(),
         WEIGHTS: tensors_in_pieces(weights),
         "metrics.json": to_json(metrics),
@@ -159,11 +132,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)
 
 
-def config_json(model: ModelConfig, train: TrainConfig | None) -> bytes:
-    training = {} if train is None else {"train": train.to_json()}
-    return to_json({"format_version": FORMAT_VERSION, "model": model.to_json(), **training})
-
-
 def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | None]:
     """Both configurations out of config.json, the second one if it was trained here; `path` is the directory, for
     messages."""
@@ -205,25 +173,18 @@ def tensors_in_pieces(tensors: Mapping[str, Tensor]) -> Pieces:
     return Pieces(8 + len(described) + end, parts)
 
 
-def read_tensors(data: bytes, where: Path) -> dict[str, Tensor]:
-    with _no_safetensors(where):
-        tensors: dict[str, Tensor] = safetensors.torch.load(data)
-    return tensors
-
-
 def map_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, which come into memory where they are read."""
-    with _no_safetensors(file):
+    try:
         tensors: dict[str, Tensor] = safetensors.torch.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{file}: not a safetensors file: {error}") from error
     return tensors
 
 
-@contextlib.contextmanager
-def _no_safetensors(where: Path) -> Iterator[None]:
-    try:
-        yield
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{where}: not a safetensors file: {error}") from error
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters by their names, without gradient."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from model.architectures import build
 from model.atomic_write import digest_of_file
-from model.checkpoint import check_unfinished, write_checkpoint
+from model.checkpoint import check_unfinished, save_checkpoint
 from model.config import ModelConfig
 from model.pretrained.files import (
     CONFIG,
@@ -70,7 +70,7 @@ def import_checkpoint(
     weights = {name: ours.weights[name] for name in names}
     lineage = lineage_of(source)
     parameters = sum(tensor.numel() for tensor in weights.values())
-    write_checkpoint(
+    save_checkpoint(
         out,
         ours.config,
         weights,

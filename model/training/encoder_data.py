@@ -7,14 +7,14 @@ validation always uses those of epoch 0.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
-from model.training.data import POOL_BATCHES, Batch, Batches, DataError, Examples, pad
+from model.training.data import Batch, Batches, DataError, Examples, bucketed, pad
 
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
@@ -74,25 +74,9 @@ class _TextBatches:
             )
 
     def plan(self, epoch: int) -> list[list[int]]:
-        rng = random.Random(f"{self._seed} {epoch}")
-        order = list(range(len(self._sources)))
-        rng.shuffle(order)
-        mean = sum(map(len, self._sources)) / len(order)
-        pool = max(1, int(POOL_BATCHES * self._budget / mean))
-        batches: list[list[int]] = []
-        for start in range(0, len(order), pool):
-            batches.extend(self._cut(sorted(order[start : start + pool], key=lambda key: len(self._sources[key]))))
-        rng.shuffle(batches)
-        return [[epoch * len(order) + key for key in batch] for batch in batches]
-
-    def _cut(self, keys: Sequence[int]) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for key in keys:  # the longest text comes last
-            if batch and len(self._sources[key]) * (len(batch) + 1) > self._budget:
-                yield batch
-                batch = []
-            batch.append(key)
-        yield batch
+        lengths = [(len(source), 0) for source in self._sources]
+        batches = bucketed(lengths, budget=self._budget, seed=self._seed, epoch=epoch)
+        return [[epoch * len(lengths) + key for key in batch] for batch in batches]
 
     def _batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], tokens: int) -> Batch:
         lengths = torch.tensor([len(source) for source in sources])
@@ -114,8 +98,8 @@ class MaskedBatches(_TextBatches):
 
     def load(self, keys: Sequence[int]) -> Batch:
         masked = [self._masked(*divmod(key, len(self._sources))) for key in keys]
-        targets = [[told.targets.get(place, self._pad_id) for place in range(len(told.ids))] for told in masked]
-        return self._batch([told.ids for told in masked], targets, sum(len(told.targets) for told in masked))
+        targets = [[text.targets.get(place, self._pad_id) for place in range(len(text.ids))] for text in masked]
+        return self._batch([text.ids for text in masked], targets, sum(len(text.targets) for text in masked))
 
     def _masked(self, epoch: int, place: int) -> Masked:
         source = self._sources[place]

@@ -89,12 +89,7 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
     """The loss and the number of targets: the masked tokens or the labels. Only a seventh of the tokens, or one vector
     per text, is projected, so the logits may be materialised."""
     with torch.autocast(batch.source_BS.device.type, torch.bfloat16, enabled=bf16):
-        states_BSM = model(batch.source_BS, batch.lengths_B)
-        if model.masked is not None:
-            hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
-            logits = model.token_logits(hidden_NM)
-        else:
-            logits, targets_N = model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+        logits, targets_N = encoder_logits(model, batch)
     logits = logits.float()
     if model.config.multi_label:
         wanted = functional.one_hot(targets_N, logits.shape[1]).to(logits.dtype)
@@ -103,6 +98,15 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
     plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
     smoothed = functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing)
     return Loss(smoothed, plain), len(targets_N)
+
+
+def encoder_logits(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The logits of the masked tokens or of the labels, and their targets (N,)."""
+    states_BSM = model(batch.source_BS, batch.lengths_B)
+    if model.masked is None:
+        return model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
+    hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
+    return model.token_logits(hidden_NM), targets_N
 
 
 def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:

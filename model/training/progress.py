@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -29,35 +29,25 @@ class StepMetrics:
         )
 
 
-class Display(Protocol):
-    def message(self, text: str) -> None:
-        """Reports a single event: data read, validation loss, a state saved."""
-        ...
-
-    def update(self, figures: StepMetrics) -> None: ...
-
-    def close(self) -> None:
-        """Restores the terminal; may be called twice."""
-        ...
-
-
-class PlainDisplay:
+class Display:
     """One line per message and per update."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
 
     def message(self, text: str) -> None:
+        """Reports a single event: data read, validation loss, a state saved."""
         print(text, file=self._stream, flush=True)
 
     def update(self, figures: StepMetrics) -> None:
-        print(figures.line(), file=self._stream, flush=True)
+        """Reports a log step."""
+        self.message(figures.line())
 
     def close(self) -> None:
-        pass
+        """Restores the terminal; may be called twice."""
 
 
-class BarDisplay:
+class BarDisplay(Display):
     """A `rich` progress bar; messages scroll above it."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -79,7 +69,7 @@ class BarDisplay:
 def display_for(stream: TextIO | None = None) -> Display:
     """A bar if the stream, by default stderr, is a terminal; plain lines otherwise."""
     console = Console(file=stream or sys.stderr)
-    return BarDisplay(console) if console.is_terminal else PlainDisplay(stream)
+    return BarDisplay(console) if console.is_terminal else Display(stream)
 
 
 def clock(seconds: float) -> str:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import nn
 
 from model.architectures import Model, build
 from model.atomic_write import DIGESTS, Disk, write_file
-from model.checkpoint import CheckpointError, load_weights, save_checkpoint
+from model.checkpoint import CheckpointError, load_weights, save_checkpoint, weights_of
 from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import MASK_ID, Tokenizer
@@ -33,7 +32,7 @@ from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import Display, PlainDisplay, StepMetrics, clock
+from model.training.progress import Display, StepMetrics, clock
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
 
@@ -67,46 +66,25 @@ def train(
     Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError if saving fails.
     """
     started = time.monotonic()
-    display = display or PlainDisplay()
+    display = display or Display()
     try:
         if resume and (out / DIGESTS).exists():
             display.message(f"{out} is finished already")
         else:
-            run = _start(model_config, train_config, data, validation, out, display, disk, resume=resume)
+            identity = {
+                "model": model_config.to_json(),
+                "train": train_config.to_json(),
+                "data": data.digest,
+                "validation": validation.digest if validation else None,
+            }
+            claim(out, identity, resume=resume)
+            run = _Run(model_config, train_config, data, validation, out, display, disk)
             with _stop_signals() as signalled:
                 run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
             run.finish()
     finally:
         display.close()
     return out
-
-
-def _start(
-    model_config: ModelConfig,
-    train_config: TrainConfig,
-    data: Examples,
-    validation: Examples | None,
-    out: Path,
-    display: Display,
-    disk: Disk | None,
-    *,
-    resume: bool,
-) -> _Run:
-    identity = {
-        "model": model_config.to_json(),
-        "train": train_config.to_json(),
-        "data": data.digest,
-        "validation": validation.digest if validation else None,
-    }
-    claim(out, identity, resume=resume)
-    display.message(f"reading {len(data.pairs):,} examples of {data.name}")
-    if validation is None:
-        data, validation = split(data, size=train_config.validation_size, seed=train_config.seed)
-    tokenizer = _tokenizer(out, data, train_config, disk, model_config)
-    display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({train_config.tokenizer})")
-    model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
-    model_config.check_trainable()
-    return _Run(model_config, train_config, data, validation, tokenizer, out, display, disk)
 
 
 def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
@@ -137,30 +115,22 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
     """In this context the first Ctrl-C or SIGTERM requests a stop after the step; a second Ctrl-C stops immediately."""
-    asked = threading.Event()
+    requested = threading.Event()
 
-    def ask(number: int, _: object) -> None:
-        if asked.is_set() and number == signal.SIGINT:
+    def request(number: int, _: object) -> None:
+        if requested.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-@dataclass
-class _Rate:
-    """Tokens per second since the last row of the history."""
-
-    tokens: int
-    seconds: float
 
 
 class _Run:
@@ -171,17 +141,23 @@ class _Run:
         model_config: ModelConfig,
         config: TrainConfig,
         data: Examples,
-        validation: Examples,
-        tokenizer: Tokenizer,
+        validation: Examples | None,
         out: Path,
         display: Display,
         disk: Disk | None,
     ) -> None:
-        self.config, self.tokenizer, self.out, self.display, self.disk = config, tokenizer, out, display, disk
+        self.config, self.out, self.display, self.disk = config, out, display, disk
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.bf16 = takes_bf16(config.bf16, self.device)
+        display.message(f"reading {len(data.pairs):,} examples of {data.name}")
+        if validation is None:
+            data, validation = split(data, size=config.validation_size, seed=config.seed)
         self.examples, self.held_out = data, validation
+        self.tokenizer = tokenizer = _tokenizer(out, data, config, disk, model_config)
+        display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({config.tokenizer})")
+        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
+        model_config.check_trainable()
         make = batches_of if model_config.has_decoder else encoder_batches
         self.batches = make(data, tokenizer, model_config, config)
         self.validation = make(validation, tokenizer, model_config, config)
@@ -189,6 +165,8 @@ class _Run:
         self.model: Model = build(model_config).to(self.device).train()
         self.optimiser = make_optimiser(self.model, config)
         self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
+        self.saved_step = self.progress.step
+        self.logged_tokens, self.logged_s = self.progress.tokens, self.progress.elapsed_s  # at the last log step
         for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
@@ -201,26 +179,21 @@ class _Run:
 
     def train(self, started: float, should_stop: Callable[[], bool]) -> None:
         config, progress = self.config, self.progress
-        before_s = progress.elapsed_s  # of earlier sessions of this run
-        rate = _Rate(progress.tokens, before_s)
-        saved_step = progress.step
+        before_s = progress.elapsed_s  # of earlier processes of this run
         groups = self._groups()
         while (share := self.share()) < 1.0:
             self._step(next(groups), learning_rate(config, progress.step, share))
             progress.elapsed_s = before_s + time.monotonic() - started
             if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
-                rate = self._log(rate)
+                self._log()
             if progress.step % config.validate_every_steps == 0:
                 self._validate()
             if progress.step % config.save_every_steps == 0:
                 self._save()
-                saved_step = progress.step
             if should_stop() and self.share() < 1.0:
-                if saved_step != progress.step:
-                    self._save()
+                self._save()
                 raise Interrupted(f"stopped after step {progress.step}, state saved in {self.out}; go on with --resume")
-        if saved_step != progress.step:
-            self._save()
+        self._save()
 
     def share(self) -> float:
         """The completed share of the run, 0..1, by steps or by elapsed time."""
@@ -266,45 +239,41 @@ class _Run:
         progress.tokens += tokens
         progress.loss_tokens += tokens
 
-    def _log(self, rate: _Rate) -> _Rate:
+    def _log(self) -> None:
         progress = self.progress
         loss = progress.loss_sum / max(1, progress.loss_tokens)
         if not math.isfinite(loss):
             raise TrainError(
                 f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps"
             )
-        seconds = progress.elapsed_s - rate.seconds
-        tokens_per_s = (progress.tokens - rate.tokens) / max(seconds, 1e-9)
-        current = self.optimiser.param_groups[0]["lr"]
-        progress.history.append(
-            {
-                "step": progress.step,
-                "epoch": progress.epoch,
-                "tokens": progress.tokens,
-                "seconds": round(progress.elapsed_s, 3),
-                "learning_rate": current,
-                "train_loss": loss,
-                "tokens_per_s": round(tokens_per_s, 1),
-            }
-        )
+        tokens_per_s = (progress.tokens - self.logged_tokens) / max(progress.elapsed_s - self.logged_s, 1e-9)
+        rate = self.optimiser.param_groups[0]["lr"]
+        self._record(learning_rate=rate, train_loss=loss, tokens_per_s=round(tokens_per_s, 1))
         progress.loss_sum, progress.loss_tokens = 0.0, 0
+        self.logged_tokens, self.logged_s = progress.tokens, progress.elapsed_s
         share = self.share()
         remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
-        self.display.update(StepMetrics(progress.step, share, loss, current, tokens_per_s, remaining_s))
-        return _Rate(progress.tokens, progress.elapsed_s)
+        self.display.update(StepMetrics(progress.step, share, loss, rate, tokens_per_s, remaining_s))
 
-    def _validate(self) -> float:
-        loss = loss_per_token(self.model, self.validation)
-        progress = self.progress
-        row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens}
-        progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), "validation_loss": loss})
+    def _validate(self) -> None:
+        loss, progress = loss_per_token(self.model, self.validation), self.progress
+        self._record(validation_loss=loss)
         self.display.message(
             f"step {progress.step}, epoch {progress.epoch + 1}, {clock(progress.elapsed_s)}: validation loss {loss:.4f}"
         )
-        return loss
+
+    def _record(self, **figures: float) -> None:
+        """Adds a row to the history."""
+        progress = self.progress
+        row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens}
+        progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), **figures})
 
     def _save(self) -> None:
+        """Saves the state unless the newest one is of this step."""
+        if self.saved_step == self.progress.step:
+            return
         save_state(self.states, self.model, self.optimiser, self.progress, self.disk)
+        self.saved_step = self.progress.step
         self._prune()
         try:
             write_file(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
@@ -337,7 +306,8 @@ class _Run:
         lineage = lineage_of(config, self.examples, self.held_out)
         save_checkpoint(
             self.out,
-            self.model,
+            self.model.config,
+            weights_of(self.model),
             tokenizer=self.tokenizer,
             train=config,
             metrics=metrics,
@@ -356,7 +326,7 @@ class _Run:
         self._prune()  # repeated: a run may have been killed between saving and pruning
         self.model.eval()
         last_loss = loss_per_token(self.model, self.validation)
-        last = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        last = {name: weight.clone() for name, weight in weights_of(self.model).items()}
         averaged = average_states(self.states, self.config.average_checkpoints, self.model)
         loss = loss_per_token(self.model, self.validation)
         if loss > last_loss:  # the states are too far apart, as in a short run

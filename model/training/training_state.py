@@ -18,7 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from model.atomic_write import DIGESTS, DamagedError, Disk, read_verified, write_directory, write_file
-from model.checkpoint import CheckpointError, cannot_save, load_weights, read_tensors, tensors_to_bytes, to_json
+from model.checkpoint import (
+    CheckpointError,
+    cannot_save,
+    load_weights,
+    map_tensors,
+    tensors_to_bytes,
+    to_json,
+    weights_of,
+)
 
 WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
 
@@ -88,7 +96,7 @@ def save_state(
     """Writes `states/step-…` atomically. Raises CheckpointError on failure, with all earlier states intact."""
     path = states / f"step-{progress.step:08d}"
     files = {
-        WEIGHTS: tensors_to_bytes({name: parameter.detach() for name, parameter in model.named_parameters()}),
+        WEIGHTS: tensors_to_bytes(weights_of(model)),
         OPTIMISER: tensors_to_bytes(_optimiser_tensors(model, optimiser)),
         PROGRESS: to_json(asdict(progress)),
     }
@@ -107,7 +115,7 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
     damaged: list[str] = []
     for path in reversed(list_states(states)):
         try:
-            files = read_verified(path, (WEIGHTS, OPTIMISER, PROGRESS))
+            files = read_verified(path, (PROGRESS,), present=(WEIGHTS, OPTIMISER))
         except DamagedError as error:
             warnings.warn(
                 f"DAMAGED TRAINING STATE {path.name}: {error}; going back to the state before it",
@@ -116,8 +124,8 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
             )
             damaged.append(path.name)
             continue
-        load_weights(model, read_tensors(files[WEIGHTS], path / WEIGHTS), path)
-        _restore_optimiser(model, optimiser, read_tensors(files[OPTIMISER], path / OPTIMISER))
+        load_weights(model, map_tensors(path / WEIGHTS), path)
+        _restore_optimiser(model, optimiser, map_tensors(path / OPTIMISER))
         return Progress(**json.loads(files[PROGRESS]))
     if damaged:
         raise CheckpointError(
@@ -155,7 +163,8 @@ def average_states(states: Path, last: int, model: nn.Module) -> int:
     count = 0
     for path in list_states(states)[-last:]:
         try:
-            tensors = read_tensors(read_verified(path, (WEIGHTS,))[WEIGHTS], path / WEIGHTS)
+            read_verified(path, (), present=(WEIGHTS,))
+            tensors = map_tensors(path / WEIGHTS)
         except DamagedError as error:
             warnings.warn(
                 f"DAMAGED TRAINING STATE, left out of the average: {error}", DamagedStateWarning, stacklevel=2
@@ -188,6 +197,6 @@ def _restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tenso
     for key, tensor in tensors.items():
         kind, slash, name = key.partition("/")
         if slash:
-            states.setdefault(name, {})[kind] = tensor.to(parameters[name].device)
+            states.setdefault(name, {})[kind] = tensor.to(parameters[name].device, copy=True)
     for name, state in states.items():
         optimiser.state[parameters[name]] = state

@@ -28,7 +28,7 @@ from export.variants import calibration_ids, save_variant, trace_model
 from export.verification.golden import common_golden
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
-from model.checkpoint import CheckpointError, save_checkpoint
+from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
@@ -430,7 +430,8 @@ def checkpoint(tmp_path):
     lineage = {"seed": 4, "git_commit": None, "data_sha256": "0" * 64}
     train, metrics = TrainConfig(steps=1), {"bleu": 12.5}
     model = tiny_model(tiny_config("decoder"))
-    save_checkpoint(path, model, tokenizer=tiny_tokenizer(), train=train, metrics=metrics, lineage=lineage)
+    weights, tokenizer = weights_of(model), tiny_tokenizer()
+    save_checkpoint(path, model.config, weights, tokenizer=tokenizer, train=train, metrics=metrics, lineage=lineage)
     return path
 
 

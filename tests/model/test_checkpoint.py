@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model.atomic_write import write_directory
-from model.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from model.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.full_disk import failures
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
@@ -15,7 +15,8 @@ TRAIN = TrainConfig(steps=1)
 
 def save(path, model=None, **changes):
     arguments = {"tokenizer": tiny_tokenizer(), "train": TRAIN, "metrics": {"bleu": 1.5}, "lineage": {"seed": 7}}
-    save_checkpoint(path, model or tiny_model(tiny_config()), **{**arguments, **changes})
+    model = model or tiny_model(tiny_config())
+    save_checkpoint(path, model.config, weights_of(model), **{**arguments, **changes})
     return path
 
 

@@ -14,7 +14,7 @@ from export.verification.checks import Check
 from export.verification.inputs import sample_inputs
 from export.verification.ort_graphs import OrtGraphs
 from export.verification.verifier import make_report, verify_bundle, verify_graphs
-from model.checkpoint import save_checkpoint
+from model.checkpoint import save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
@@ -29,7 +29,8 @@ def editable(bundle, tmp_path):
 
 
 def save(model, path):
-    save_checkpoint(path, model, tokenizer=tiny_tokenizer(), train=TrainConfig(steps=1), metrics={}, lineage={})
+    weights, tokenizer, train = weights_of(model), tiny_tokenizer(), TrainConfig(steps=1)
+    save_checkpoint(path, model.config, weights, tokenizer=tokenizer, train=train, metrics={}, lineage={})
 
 
 @pytest.mark.parametrize("kind", ["translation", "generation"])

@@ -7,6 +7,7 @@ from model.architecture_config import EncoderDecoderConfig
 from model.config import SpecialTokenTemplate, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import (
+    _EMBEDDED,
     DataError,
     Examples,
     PairBatches,
@@ -18,6 +19,7 @@ from model.training.data import (
     read_text,
     read_tsv,
     split,
+    unseen_examples,
 )
 from tests.tiny import as_decoder
 
@@ -238,14 +240,18 @@ def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):
         batches_of(Examples([("", "a b")], "short"), tokenizer, model, train)
 
 
-@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy"])
+@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy", "kinds"])
 def test_embedded_examples_are_the_same_every_time(kind, monkeypatch):
-    monkeypatch.setattr("model.training.data.EMBEDDED_PAIRS", 200)
-    monkeypatch.setattr("model.training.data.EMBEDDED_SCENES", 200)
+    name, _, draw = _EMBEDDED[kind]
+    monkeypatch.setitem(_EMBEDDED, kind, (name, 200, draw))
     examples = embedded_examples(kind)
-    assert len(examples.pairs) >= 200
+    assert len(examples.pairs) == 200
     assert examples.digest == embedded_examples(kind).digest
     assert all(target for _, target in examples.pairs)
+    unseen = unseen_examples(name, 50)
+    assert unseen is not None
+    assert len(unseen.pairs) == 50
+    assert unseen_examples("another text", 50) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])

@@ -18,7 +18,7 @@ from model.presets import PRESETS
 from model.training.data import Examples, copy_examples, embedded_examples
 from model.training.evaluate import translate
 from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import BarDisplay, PlainDisplay, StepMetrics, clock, display_for
+from model.training.progress import BarDisplay, Display, StepMetrics, clock, display_for
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
 from tests.full_disk import FullDisk, failures
@@ -240,9 +240,7 @@ def test_training_learns_the_copy_task(tmp_path):
     preset = PRESETS["tiny-copy"]
     model = preset.model.replace(d_model=64, d_ff=128)
     config = preset.train.replace(steps=240, warmup_steps=40, learning_rate=4e-3)
-    out = train(
-        model, config, data=embedded_examples("copy"), out=tmp_path / "run", display=PlainDisplay(io.StringIO())
-    )
+    out = train(model, config, data=embedded_examples("copy"), out=tmp_path / "run", display=Display(io.StringIO()))
     checkpoint = load_checkpoint(out)
     texts = [text for text, _ in copy_examples(100, seed=99).pairs]
     copies = translate(checkpoint.model, checkpoint.tokenizer, texts)
