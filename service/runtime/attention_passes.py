@@ -8,7 +8,7 @@ import numpy as np
 
 from export.manifest import AttentionKind
 from service.runtime.bindings import Binding
-from service.runtime.encoder import Scratch
+from service.runtime.kv_cache import Scratch
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.step_inputs import RowInputs
 
@@ -37,10 +37,9 @@ class AttentionPasses:
         binding = Binding(self._align)
         binding.read_array("tokens", np.array([tokens], np.int64))
         binding.read_array("source_lengths", np.array([length], np.int32))
-        for name, place in self._scratch.places(1, length):
+        for name, place in self._scratch.places():
             binding.read(name, place)
-        for buffer in self._scratch.buffers:
-            buffer.give(self._scratch.block(buffer, 1, length), row, length)
+        self._scratch.store(row, length)
         self._scratch.arena.memory.settle()
         binding.io.bind_output("cross_attention", "cpu")
         binding.run()

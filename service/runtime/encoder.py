@@ -5,56 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from service.encoder_request import EncoderOutput
 from service.runtime.batching import contiguous_runs, encoder_outputs_by_row, mask_positions, pad, source_width
-from service.runtime.bindings import Arena, Binding, BindingCache, Place
-from service.runtime.kv_cache import CacheBuffer
-from service.runtime.memory import Block
+from service.runtime.bindings import Binding, BindingCache
+from service.runtime.kv_cache import Scratch
 from service.runtime.step_inputs import RowInputs
 from service.step import NewRow
-
-
-class Scratch:
-    """Memory for cross keys and values without padding between rows: the encoder writes there, because the caches of
-    rows have another pitch. It is reused, so that few runs allocate.
-
-    buffers: the cross-attention caches.
-    """
-
-    def __init__(self, arena: Arena, buffers: Sequence[CacheBuffer]) -> None:
-        self.arena, self.buffers = arena, buffers
-        self._blocks: dict[str, Block] = {}
-
-    @property
-    def size(self) -> int:
-        """Bytes allocated. May be called from any thread."""
-        return sum(block.size for block in list(self._blocks.values()))
-
-    def block(self, buffer: CacheBuffer, rows: int, length: int) -> Block:
-        """A block with room for the states of `buffer`: `rows` rows of `length` positions."""
-        name, size = buffer.names[0], buffer.count * buffer.scratch_size(rows, length)
-        block = self._blocks.get(name)
-        if block is None or block.size < size:
-            block = self._blocks[name] = self.arena.allocate(1 << (size - 1).bit_length())
-        return block
-
-    def reserve(self, rows: int, length: int) -> None:
-        """Makes room for the states of `rows` rows of `length` positions."""
-        for buffer in self.buffers:
-            self.block(buffer, rows, length)
-
-    def places(self, rows: int, length: int) -> Iterator[tuple[str, Place]]:
-        """Each state's name and where it lies in its block, for a binding."""
-        for buffer in self.buffers:
-            block, size = self.block(buffer, rows, length), buffer.scratch_size(rows, length)
-            shape = buffer.shape_for(rows, length)
-            for place, name in enumerate(buffer.names):
-                yield name, self.arena.place(block, place * size, buffer.dtype, shape)
 
 
 class EncoderBinding(Binding):
@@ -98,11 +59,7 @@ class Encoder:
         outputs = binding.io.get_outputs()[-len(wanted) :] if wanted else ()
         found = encoder_outputs_by_row(new_rows, dict(zip(wanted, (one.numpy() for one in outputs), strict=True)))
         for first, stop in contiguous_runs(rows):
-            valid = len(new_rows[stop - 1].source)
-            for buffer in self._scratch.buffers:
-                block = self._scratch.block(buffer, count, width)
-                place = {"first": first, "count": stop - first, "valid": valid, "rows": count, "length": width}
-                buffer.take(block, rows[first], **place)
+            self._scratch.load(first, rows[first], rows=stop - first, length=len(new_rows[stop - 1].source))
         self._memory.settle()
         return found
 
@@ -113,7 +70,7 @@ class Encoder:
         binding = self._bindings.get((count, width)) if is_plain else None
         if binding is None:
             binding = EncoderBinding(self._session, count, width, positions)
-            for name, place in self._scratch.places(count, width):
+            for name, place in self._scratch.places():
                 binding.write(name, place)
             for name in wanted:
                 binding.io.bind_output(name, "cpu")

@@ -21,7 +21,7 @@ import numpy as np
 from export.manifest import StateKind, StateSpec, Variant
 from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
-from service.runtime.memory import Block
+from service.runtime.memory import Block, Region
 from service.step import Copy, PrefixBlock
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
@@ -34,126 +34,93 @@ class CacheBuffer:
     applies to all of them."""
 
     def __init__(self, specs: Sequence[StateSpec], arena: Arena) -> None:
-        self.names = [spec.name for spec in specs]
-        self.spec, self.arena, self.memory = specs[0], arena, arena.memory
+        self.specs, self.arena, self.memory = specs, arena, arena.memory
+        self.spec = specs[0]
+        self.kind: StateKind = self.spec.kind
         self.axes = CacheAxes.of(self.spec)
         self.dtype: np.dtype[np.generic] = np.dtype(self.spec.dtype)
+        self._unit = self.axes.inner * self.axes.itemsize  # bytes of a place, or of a line that does not grow
         self.clear()
 
     def clear(self) -> None:
         """Drops all rows and their memory."""
-        self.rows = self.capacity = 0
-        self.block: Block = self.arena.allocate(0)
+        self._use(self.arena.allocate(0), 0, 0)
 
-    @property
-    def kind(self) -> StateKind:
-        """The kind of the states, which determines what they grow with."""
-        return self.spec.kind
-
-    @property
-    def count(self) -> int:
-        """Number of states."""
-        return len(self.names)
+    def _use(self, block: Block, rows: int, capacity: int) -> None:
+        self.block, self.rows, self.capacity = block, rows, capacity
+        self._region = Region(block, self.pitch_for(capacity), len(self.specs), block.size // len(self.specs))
+        self._row_bytes = self.axes.outer * self._region.pitch
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """The shape of `rows` rows of one state as the graph sees them."""
-        return self.shape_for(rows, self.capacity)
-
-    def shape_for(self, rows: int, length: int) -> tuple[int, ...]:
-        """The shape of `rows` rows of one state with room for `length` positions."""
-        places = self.spec.places(length)
+        places = self.spec.places(self.capacity)
         return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
     def pitch_for(self, length: int) -> int:
         """Bytes of one line with `length` positions."""
-        return (self.spec.places(length) if self.axes.grows else 1) * self.axes.inner * self.axes.itemsize
+        return self.spec.places(length) * self._unit if self.axes.grows else self._unit
 
-    def addresses(self, row: int) -> Iterator[tuple[str, int]]:
-        """Each state's name and the address of a row."""
-        first, stride = self.block.address + row * self._row_bytes, self._stride
-        return ((name, first + place * stride) for place, name in enumerate(self.names))
+    def offsets(self, row: int) -> Iterator[tuple[str, int]]:
+        """Each state's name, and the byte of the block at which a row begins."""
+        first, stride = row * self._row_bytes, self._region.stride
+        return ((spec.name, first + index * stride) for index, spec in enumerate(self.specs))
 
     def places(self, row: int, rows: int) -> Iterator[tuple[str, Place]]:
         """Each state's name and where rows [row, row + rows) lie, for a binding: valid for one capacity."""
-        first, stride, shape = row * self._row_bytes, self._stride, self.shape(rows)
-        for place, name in enumerate(self.names):
-            yield name, self.arena.place(self.block, first + place * stride, self.dtype, shape)
-
-    @property
-    def _stride(self) -> int:
-        """Bytes from one state to the next."""
-        return self.block.size // self.count
-
-    @property
-    def _pitch(self) -> int:
-        return self.pitch_for(self.capacity)
-
-    @property
-    def _row_bytes(self) -> int:
-        return self.axes.outer * self._pitch
+        shape = self.shape(rows)
+        for name, offset in self.offsets(row):
+            yield name, self.arena.place(self.block, offset, self.dtype, shape)
 
     def size_for(self, rows: int, capacity: int) -> int:
         """Bytes of `rows` rows of `capacity` positions, of all states."""
-        return self.count * rows * self.axes.outer * self.pitch_for(capacity)
+        return len(self.specs) * rows * self.axes.outer * self.pitch_for(capacity)
 
     def reshape(self, rows: int, capacity: int, *, live: int) -> None:
         """Changes the shape within the same memory, which must be large enough, and keeps the first `live` rows."""
         assert self.size_for(rows, capacity) <= self.block.size, (rows, capacity)
-        old_pitch, valid = self._pitch, min(capacity, self.capacity)
-        self.rows, self.capacity = rows, capacity
-        width = self.pitch_for(valid)
-        if live and width and self._pitch != old_pitch:
-            self._move_lines(live * self.axes.outer, old_pitch, self._pitch, width)
+        old, width = self._region, self.pitch_for(min(capacity, self.capacity))
+        self._use(self.block, rows, capacity)
+        if live and width and self._region.pitch != old.pitch:
+            self._move_lines(live * self.axes.outer, old, self._region, width)
 
-    def _move_lines(self, lines: int, old: int, new: int, width: int) -> None:
-        """Moves lines 0 .. `lines` of `width` bytes from a pitch of `old` bytes to one of `new` bytes. A copy moves as
-        many lines as do not overlap their targets; the first few always overlap and go through another block."""
-        few, own = min(lines, -(-max(old, new) // abs(new - old))), (self.block, self._stride)
-        if new > old:  # from the last line on, because each moves to the place of later ones
+    def _move_lines(self, lines: int, old: Region, new: Region, width: int) -> None:
+        """Moves lines 0 .. `lines` of `width` bytes within a block, from one pitch to another. A copy moves as many
+        lines as do not overlap their targets; the first few always overlap and go through another block."""
+        few = min(lines, -(-max(old.pitch, new.pitch) // abs(new.pitch - old.pitch)))
+        if new.pitch > old.pitch:  # from the last line on, because each moves to the place of later ones
             stop = lines
             while stop > few:
-                start = max(few, -(-stop * old // new))
-                self._move(own, own, start, stop, old, new, width)
+                start = max(few, -(-stop * old.pitch // new.pitch))
+                self._move(new, old, start, stop, width)
                 stop = start
-        other = self.memory.allocate(self.count * few * width), few * width
-        self._move(other, own, 0, few, old, width, width)
-        self._move(own, other, 0, few, width, new, width)
-        if new < old:
+        size = few * width
+        other = Region(self.memory.allocate(old.parts * size), width, old.parts, size)
+        self._move(other, old, 0, few, width)
+        self._move(new, other, 0, few, width)
+        if new.pitch < old.pitch:
             start = few
             while start < lines:
-                stop = min(lines, start * old // new)
-                self._move(own, own, start, stop, old, new, width)
+                stop = min(lines, start * old.pitch // new.pitch)
+                self._move(new, old, start, stop, width)
                 start = stop
 
-    def _move(self, target: _Strided, source: _Strided, start: int, stop: int, old: int, new: int, width: int) -> None:
-        self.memory.copy(
-            target[0],
-            source[0],
-            target_offset=start * new,
-            source_offset=start * old,
-            target_pitch=new,
-            source_pitch=old,
-            width=width,
-            height=stop - start,
-            count=self.count,
-            target_stride=target[1],
-            source_stride=source[1],
-        )
+    def _move(self, target: Region, source: Region, start: int, stop: int, width: int) -> None:
+        """Copies lines [start, stop)."""
+        target, source = [region.at(start * region.pitch) for region in (target, source)]
+        self.memory.copy(target, source, width=width, height=stop - start)
 
     def resize(self, rows: int, capacity: int, *, live: int, size: int = 0) -> None:
         """Allocates memory for (rows, capacity), of at least `size` bytes, and keeps the first `live` rows as far as
         they fit."""
-        old, old_pitch, valid = (self.block, self._stride), self._pitch, min(capacity, self.capacity)
-        self.block = self.arena.allocate(max(size, self.size_for(rows, capacity)))
-        self.rows, self.capacity = rows, capacity
+        old, width = self._region, self.pitch_for(min(capacity, self.capacity))
+        self._use(self.arena.allocate(max(size, self.size_for(rows, capacity))), rows, capacity)
         if live:
-            new = self.block, self._stride
-            self._move(new, old, 0, live * self.axes.outer, old_pitch, self._pitch, self.pitch_for(valid))
+            self._move(self._region, old, 0, live * self.axes.outer, width)
 
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
         strided ones by whole places, fixed-size states as a whole. No row may be both source and target."""
-        stride, pitch, unit = self.spec.stride, self._pitch, self.pitch_for(1)  # of what does not grow, the same
+        stride = self.spec.stride
         if not self.axes.grows:
             found = [(source, target, 0, 1) for source, target, _, _ in copies]
         elif stride == 1:
@@ -161,98 +128,59 @@ class CacheBuffer:
         else:
             places = self.spec.places
             found = [(source, target, start // stride, places(stop)) for source, target, start, stop in copies]
-        self.memory.copy_rows(
-            self.block, found, lines=self.axes.outer, pitch=pitch, unit=unit, count=self.count, stride=self._stride
-        )
+        self.memory.copy_rows(self._region, found, height=self.axes.outer, unit=self._unit)
 
     def copy_to(
-        self, other: CacheBuffer, source: int, target: int, *, source_start: int, target_start: int, count: int
+        self,
+        other: CacheBuffer,
+        source: int,
+        target: int,
+        *,
+        length: int,
+        rows: int = 1,
+        source_start: int = 0,
+        target_start: int = 0,
     ) -> None:
-        """Copies `count` positions of row `source`, from `source_start` on, into row `target` of another buffer of the
-        same states, from `target_start` on."""
+        """Copies `length` positions of `rows` rows from `source` on, the first one `source_start`, over those of rows
+        from `target` on of another buffer of the same states, the first one `target_start`."""
         self.memory.copy(
-            other.block,
-            self.block,
-            target_offset=target * other._row_bytes + (other.pitch_for(target_start) if self.axes.grows else 0),
-            source_offset=source * self._row_bytes + (self.pitch_for(source_start) if self.axes.grows else 0),
-            target_pitch=other._pitch,
-            source_pitch=self._pitch,
-            width=self.pitch_for(count),
-            height=self.axes.outer,
-            count=self.count,
-            target_stride=other._stride,
-            source_stride=self._stride,
+            other._from(target, target_start),
+            self._from(source, source_start),
+            width=self.pitch_for(length),
+            height=rows * self.axes.outer,
         )
 
-    def scratch_size(self, rows: int, length: int) -> int:
-        """Bytes of one state of `rows` rows with room for `length` positions, as `take` and `give` lay them out: state
-        after state."""
-        return rows * self.axes.outer * self.pitch_for(length)
-
-    def take(self, block: Block, row: int, *, first: int, count: int, valid: int, rows: int, length: int) -> None:
-        """Copies `valid` positions of rows [first, first + count) of `block`, which holds `rows` rows with room for
-        `length` positions, into rows from `row` on."""
-        pitch = self.pitch_for(length)
-        self.memory.copy(
-            self.block,
-            block,
-            target_offset=row * self._row_bytes,
-            source_offset=first * self.axes.outer * pitch,
-            target_pitch=self._pitch,
-            source_pitch=pitch,
-            width=self.pitch_for(valid),
-            height=count * self.axes.outer,
-            count=self.count,
-            target_stride=self._stride,
-            source_stride=self.scratch_size(rows, length),
-        )
-
-    def give(self, block: Block, row: int, length: int) -> None:
-        """Copies `length` positions of row `row` to `block`, as its only row."""
-        pitch = self.pitch_for(length)
-        self.memory.copy(
-            block,
-            self.block,
-            target_offset=0,
-            source_offset=row * self._row_bytes,
-            target_pitch=pitch,
-            source_pitch=self._pitch,
-            width=pitch,
-            height=self.axes.outer,
-            count=self.count,
-            target_stride=self.scratch_size(1, length),
-            source_stride=self._stride,
-        )
+    def _from(self, row: int, start: int) -> Region:
+        """The lines from a row on, each from position `start` on."""
+        return self._region.at(row * self._row_bytes + (self.spec.places(start) * self._unit if self.axes.grows else 0))
 
 
-_Strided = tuple[Block, int]
-"""A block, and the bytes from one of its states to the next."""
+class StateBuffers:
+    """Buffers of an engine's states: one for all states of the same kind, type and shape."""
+
+    def __init__(self, specs: Iterable[StateSpec], arena: Arena) -> None:
+        self.arena = arena
+        alike: dict[tuple[object, ...], list[StateSpec]] = {}
+        for spec in specs:
+            alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
+        self.buffers = [CacheBuffer(group, arena) for group in alike.values()]
+
+    @property
+    def size(self) -> int:
+        """Bytes allocated. May be read from any thread."""
+        return sum(buffer.block.size for buffer in self.buffers)
 
 
-def _buffers(specs: Iterable[StateSpec], arena: Arena) -> list[CacheBuffer]:
-    """Buffers of these states: one for all of the same kind, type and shape."""
-    alike: dict[tuple[object, ...], list[StateSpec]] = {}
-    for spec in specs:
-        alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
-    return [CacheBuffer(group, arena) for group in alike.values()]
-
-
-class CacheBuffers:
+class CacheBuffers(StateBuffers):
     """The caches of an engine's rows, resized together.
 
     capacities: positions that each row has room for, by kind of state.
     """
 
-    def __init__(self, specs: Sequence[StateSpec], arena: Arena, *, max_rows: int) -> None:
-        self.arena, self.max_rows = arena, max_rows
-        self.buffers = _buffers(specs, arena)
-        self.rows = 0
+    def __init__(self, specs: Iterable[StateSpec], arena: Arena, *, max_rows: int) -> None:
+        super().__init__(specs, arena)
+        self.max_rows, self.rows = max_rows, 0
         self.capacities: dict[StateKind, int] = {}
-
-    @property
-    def size(self) -> int:
-        """Bytes allocated."""
-        return sum(buffer.block.size for buffer in self.buffers)
 
     def clear(self) -> None:
         """Drops all rows and their memory."""
@@ -323,28 +251,57 @@ def _capacity(kind: StateKind, length: int) -> int:
     return shortlist_capacity_for(length) if kind == "shortlist" else capacity_for(length)
 
 
-class PrefixStore:
+class PrefixStore(StateBuffers):
     """Blocks of prompt positions that the prefix cache keeps: `self_kv` copied out of rows, one block a slot."""
 
-    def __init__(self, specs: Sequence[StateSpec], arena: Arena) -> None:
-        self.buffers = _buffers([spec for spec in specs if spec.kind == "self_kv"], arena)
+    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
+        self._rows = caches.of_kind("self_kv")
+        super().__init__([spec for buffer in self._rows for spec in buffer.specs], arena)
 
-    @property
-    def size(self) -> int:
-        """Bytes allocated."""
-        return sum(buffer.block.size for buffer in self.buffers)
-
-    def store(self, rows: CacheBuffers, block: PrefixBlock, *, slots: int) -> None:
+    def store(self, block: PrefixBlock, *, slots: int) -> None:
         """Copies a block of a row into its slot. Memory for all `slots` is allocated once; unwritten pages are free."""
-        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
+        for kept, buffer in zip(self.buffers, self._rows, strict=True):
             if (kept.rows, kept.capacity) != (slots, block.count):
                 kept.resize(slots, block.count, live=0)
-            buffer.copy_to(kept, block.row, block.slot, source_start=block.start, target_start=0, count=block.count)
+            buffer.copy_to(kept, block.row, block.slot, length=block.count, source_start=block.start)
 
-    def load(self, rows: CacheBuffers, block: PrefixBlock) -> None:
+    def load(self, block: PrefixBlock) -> None:
         """Copies a stored block into its row."""
-        for kept, buffer in zip(self.buffers, rows.of_kind("self_kv"), strict=True):
-            kept.copy_to(buffer, block.slot, block.row, source_start=0, target_start=block.start, count=block.count)
+        for kept, buffer in zip(self.buffers, self._rows, strict=True):
+            kept.copy_to(buffer, block.slot, block.row, length=block.count, target_start=block.start)
+
+
+class Scratch(StateBuffers):
+    """Cross keys and values of a few rows without room to spare, as the encoder writes them and `align` reads them. The
+    memory is reused, so that few runs allocate."""
+
+    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
+        self._rows = caches.of_kind("cross_kv")
+        super().__init__([spec for buffer in self._rows for spec in buffer.specs], arena)
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Takes the shape of `rows` rows of `length` positions; the contents become undefined."""
+        for buffer in self.buffers:
+            size, count = buffer.size_for(rows, length), len(buffer.specs)
+            if size <= buffer.block.size:
+                buffer.reshape(rows, length, live=0)
+            else:
+                buffer.resize(rows, length, live=0, size=count * (1 << (size // count - 1).bit_length()))
+
+    def places(self) -> Iterator[tuple[str, Place]]:
+        """Each state's name and where its rows lie, for a binding: valid for one shape."""
+        for buffer in self.buffers:
+            yield from buffer.places(0, buffer.rows)
+
+    def store(self, row: int, length: int) -> None:
+        """Copies `length` positions of a row of the caches into row 0."""
+        for kept, buffer in zip(self.buffers, self._rows, strict=True):
+            buffer.copy_to(kept, row, 0, length=length)
+
+    def load(self, first: int, row: int, *, rows: int, length: int) -> None:
+        """Copies `length` positions of `rows` rows from `first` on into the caches, from `row` on."""
+        for kept, buffer in zip(self.buffers, self._rows, strict=True):
+            kept.copy_to(buffer, first, row, rows=rows, length=length)
 
 
 def outputs_by_state(variant: Variant) -> dict[str, list[str]]:

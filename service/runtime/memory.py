@@ -2,6 +2,8 @@
 
 `HostMemory` is numpy; `CudaMemory` calls the CUDA runtime through ctypes, so that no further package is needed. This
 module does not know what the bytes mean.
+
+Shapes: P parts of a block, R rows of a part, H lines of a row or part, W bytes or U units of a line.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +33,21 @@ class Block(Protocol):
     def size(self) -> int: ...
 
 
+class Region(NamedTuple):
+    """Lines of bytes in several parts of a block. The lines of a part start `pitch` bytes apart, from byte `offset` of
+    the part on; the parts start `stride` bytes apart."""
+
+    block: Block
+    pitch: int
+    parts: int = 1
+    stride: int = 0
+    offset: int = 0
+
+    def at(self, offset: int) -> Region:
+        """The region from byte `offset` of each part on."""
+        return self._replace(offset=offset)
+
+
 RowCopy = tuple[int, int, int, int]
 """Source row, target row, and the units of each line: start and stop."""
 
@@ -44,38 +61,14 @@ class Memory(Protocol):
         """At least `size` bytes, aligned to ALIGNMENT; contents undefined."""
         ...
 
-    def copy(
-        self,
-        target: Block,
-        source: Block,
-        *,
-        target_offset: int,
-        source_offset: int,
-        target_pitch: int,
-        source_pitch: int,
-        width: int,
-        height: int,
-        count: int = 1,
-        target_stride: int = 0,
-        source_stride: int = 0,
-    ) -> None:
-        """Copies `count` rectangles, which start `stride` bytes apart, of `height` lines of `width` bytes, which start
-        `pitch` bytes apart. Source and target must not overlap."""
+    def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
+        """Copies `width` bytes of the first `height` lines in each part. Both have as many parts, and must not
+        overlap."""
         ...
 
-    def copy_rows(
-        self,
-        block: Block,
-        copies: Sequence[RowCopy],
-        *,
-        lines: int,
-        pitch: int,
-        unit: int,
-        count: int,
-        stride: int,
-    ) -> None:
-        """Copies rows within `count` parts of a block, which start `stride` bytes apart. A row is `lines` lines of
-        `pitch` bytes, a multiple of `unit`. No row may be both a source and a target."""
+    def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
+        """Copies rows within each part. A row is `height` lines, whose pitch is a multiple of `unit` bytes. No row may
+        be both a source and a target."""
         ...
 
     def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -110,49 +103,23 @@ class HostMemory:
     def allocate(self, size: int) -> HostBlock:
         return HostBlock(size)
 
-    def copy(
-        self,
-        target: Block,
-        source: Block,
-        *,
-        target_offset: int,
-        source_offset: int,
-        target_pitch: int,
-        source_pitch: int,
-        width: int,
-        height: int,
-        count: int = 1,
-        target_stride: int = 0,
-        source_stride: int = 0,
-    ) -> None:
-        assert isinstance(target, HostBlock)
-        assert isinstance(source, HostBlock)
-        shape = count, height, width
+    def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
+        shape = target.parts, height, width
         if width and height:
-            to_CHW = _view(target, target_offset, shape, (target_stride, target_pitch, 1))
-            to_CHW[:] = _view(source, source_offset, shape, (source_stride, source_pitch, 1))
+            to_PHW = _view(target, shape, (target.stride, target.pitch, 1))
+            to_PHW[:] = _view(source, shape, (source.stride, source.pitch, 1))
 
-    def copy_rows(
-        self,
-        block: Block,
-        copies: Sequence[RowCopy],
-        *,
-        lines: int,
-        pitch: int,
-        unit: int,
-        count: int,
-        stride: int,
-    ) -> None:
-        assert isinstance(block, HostBlock)
-        row = lines * pitch
+    def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
+        _, pitch, parts, stride, _ = rows
+        row = height * pitch
         if not row:
             return
         # In units, few per copy: for many, numpy releases the GIL and then waits for the thread that takes it.
-        shape, strides = (stride // row, count, lines, pitch // unit), (row, stride, pitch, unit)
-        rows_RCLU = _view(block, 0, shape, strides, np.dtype((np.void, unit)))
+        shape, strides = (stride // row, parts, height, pitch // unit), (row, stride, pitch, unit)
+        rows_RPHU = _view(rows, shape, strides, np.dtype((np.void, unit)))
         for source, target, start, stop in copies:
             assert 0 <= start <= stop <= pitch // unit, (start, stop, pitch, unit)
-            rows_RCLU[target, :, :, start:stop] = rows_RCLU[source, :, :, start:stop]
+            rows_RPHU[target, :, :, start:stop] = rows_RPHU[source, :, :, start:stop]
 
     def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         assert isinstance(block, HostBlock)
@@ -207,58 +174,23 @@ class CudaMemory:
     def allocate(self, size: int) -> CudaBlock:
         return CudaBlock(self._runtime, size)
 
-    def copy(
-        self,
-        target: Block,
-        source: Block,
-        *,
-        target_offset: int,
-        source_offset: int,
-        target_pitch: int,
-        source_pitch: int,
-        width: int,
-        height: int,
-        count: int = 1,
-        target_stride: int = 0,
-        source_stride: int = 0,
-    ) -> None:
-        for part in range(count if width and height else 0):
+    def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
+        for part in range(target.parts if width and height else 0):
             status = self._runtime.cudaMemcpy2D(
-                ctypes.c_void_p(target.address + target_offset + part * target_stride),
-                ctypes.c_size_t(target_pitch),
-                ctypes.c_void_p(source.address + source_offset + part * source_stride),
-                ctypes.c_size_t(source_pitch),
+                ctypes.c_void_p(target.block.address + target.offset + part * target.stride),
+                ctypes.c_size_t(target.pitch),
+                ctypes.c_void_p(source.block.address + source.offset + part * source.stride),
+                ctypes.c_size_t(source.pitch),
                 ctypes.c_size_t(width),
                 ctypes.c_size_t(height),
                 ctypes.c_int(DEVICE_TO_DEVICE),
             )
             _check(status, f"cudaMemcpy2D of {height} x {width} bytes")
 
-    def copy_rows(
-        self,
-        block: Block,
-        copies: Sequence[RowCopy],
-        *,
-        lines: int,
-        pitch: int,
-        unit: int,
-        count: int,
-        stride: int,
-    ) -> None:
+    def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
         for source, target, start, stop in copies:
-            self.copy(
-                block,
-                block,
-                target_offset=target * lines * pitch + start * unit,
-                source_offset=source * lines * pitch + start * unit,
-                target_pitch=pitch,
-                source_pitch=pitch,
-                width=(stop - start) * unit,
-                height=lines,
-                count=count,
-                target_stride=stride,
-                source_stride=stride,
-            )
+            offsets = [row * height * rows.pitch + start * unit for row in (target, source)]
+            self.copy(*map(rows.at, offsets), width=(stop - start) * unit, height=height)
 
     def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         values = np.empty(shape, dtype)
@@ -286,14 +218,10 @@ def _check(status: int, what: str) -> None:
         raise CudaError(f"{what} failed with CUDA error {status}")
 
 
-def _view(
-    block: HostBlock,
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any] = BYTE,
-) -> np.ndarray:
-    """Part of a block, from byte `offset` on."""
+def _view(region: Region, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any] = BYTE) -> np.ndarray:
+    """An array in the block of a region, from its offset on."""
+    block, offset = region.block, region.offset
+    assert isinstance(block, HostBlock)
     last = sum([(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]) + dtype.itemsize
     assert 0 <= offset < offset + last <= block.size, (offset, shape, strides, block.size)
     return np.ndarray(shape, dtype, block.bytes.data, offset, strides)

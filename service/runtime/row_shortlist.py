@@ -47,8 +47,9 @@ class RowShortlist(OutputBlocks):
         """project, rank: the sessions of `project_shortlist` and `shortlist_logprobs`."""
         self._project, self._rank = project, rank
         self.caches, self._buffers = caches, caches.of_kind("shortlist")
-        (weights,) = [buffer for buffer in self._buffers if "word_weight" in buffer.names]
-        super().__init__(arena, {STATES: int(weights.spec.shape[1]), **dict.fromkeys(RANKED, 0), "normaliser": 1})
+        by_name = {spec.name: buffer for buffer in self._buffers for spec in buffer.specs}
+        self._ids, width = by_name[IDS], int(by_name["word_weight"].spec.shape[1])
+        super().__init__(arena, {STATES: width, **dict.fromkeys(RANKED, 0), "normaliser": 1})
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
         self._lines = 0
         self._places = np.zeros(0, np.int32)
@@ -141,6 +142,5 @@ class RowShortlist(OutputBlocks):
         return float(self._read("normaliser", line, 1)[0, 0])
 
     def _shortlist_of(self, row: int, count: int) -> np.ndarray:
-        (buffer,) = [buffer for buffer in self._buffers if IDS in buffer.names]
-        (address,) = [address for name, address in buffer.addresses(row) if name == IDS]
-        return self._memory.read(buffer.block, address - buffer.block.address, (count,), buffer.dtype)
+        offset = dict(self._ids.offsets(row))[IDS]
+        return self._memory.read(self._ids.block, offset, (count,), self._ids.dtype)

@@ -16,8 +16,8 @@ from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import prefill_batches, source_batches
 from service.runtime.bindings import Arena
 from service.runtime.decoder import Decoder, RowBuffers, logits_rows
-from service.runtime.encoder import Encoder, Scratch
-from service.runtime.kv_cache import CacheBuffers, PrefixStore
+from service.runtime.encoder import Encoder
+from service.runtime.kv_cache import CacheBuffers, PrefixStore, Scratch
 from service.runtime.memory import CudaMemory, HostMemory, Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
@@ -61,7 +61,7 @@ class OnnxRunner:
         self.model = model
         arena = Arena(memory)
         self._caches = CacheBuffers(model.variant.states, arena, max_rows=max_rows)
-        self._prefixes = PrefixStore(model.variant.states, Arena(memory))
+        self._prefixes = PrefixStore(self._caches, Arena(memory))
         self._inputs = RowInputs(arena, max_rows)
         self._logits = LogitsBlocks(arena, self.limits.vocab_size, model.sessions.get("logprobs"))
         self._shortlist: RowShortlist | None = None
@@ -69,7 +69,7 @@ class OnnxRunner:
             sessions = model.sessions["project_shortlist"], model.sessions["shortlist_logprobs"]
             self._shortlist = RowShortlist(*sessions, arena, self._inputs, self._caches, self.limits.vocab_size)
         # An arena of its own: bindings of the encoder outlive moves of the caches.
-        self._scratch = Scratch(Arena(memory), self._caches.of_kind("cross_kv"))
+        self._scratch = Scratch(self._caches, Arena(memory))
         self._attention = AttentionPasses(model, self._scratch, self._inputs)
         self._deferred = RunnerOutputs(self._logits, self._attention, self._shortlist)
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
@@ -188,13 +188,13 @@ class OnnxRunner:
             for new in plan.new_rows:
                 self._shortlist.fill(new)
         for block in plan.prefix_loads:
-            self._prefixes.load(self._caches, block)
+            self._prefixes.load(block)
         self.memory.settle()
         for chunks in prefill_batches(plan.prefill_chunks):
             assert decoder is not None
             decoder.prefill(chunks)
         for block in plan.prefix_stores:
-            self._prefixes.store(self._caches, block, slots=plan.prefix_slots)
+            self._prefixes.store(block, slots=plan.prefix_slots)
 
     def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[list[list[int]], list[list[float]]]:
         """The best tokens of each line, and their scores."""

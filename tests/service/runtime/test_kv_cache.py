@@ -5,19 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import StateKind, StateSpec
-from service.cache_layout import CacheLayout, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
+from export.manifest import StateKind
+from service.cache_layout import CacheShape, capacity_for
 from service.runtime.bindings import Arena
-from service.runtime.kv_cache import CacheBuffer, CacheBuffers
+from service.runtime.kv_cache import CacheBuffer, CacheBuffers, Scratch
 from service.runtime.memory import CudaMemory, HostMemory
 from service.step import Copy
+from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WORDS
 from tests.fakes import FakeCuda, bytes_of
-
-SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
-CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))
-STRIDED = StateSpec(name="self_key.1", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4), stride=3)
-WORDS = StateSpec(name="word_weight", kind="shortlist", dtype="int8", shape=("batch", 6, "shortlist"))
-RECURRENT = StateSpec(name="memory.0", kind="recurrent", dtype="float32", shape=("batch", 3, 5))
 
 memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
 
@@ -25,24 +20,20 @@ memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeC
 def array(buffer, rows=None, state=0):
     """One state of the buffer as an array of all its rows."""
     shape = buffer.shape(buffer.rows)
-    offset = list(buffer.addresses(0))[state][1] - first_address(buffer)
+    offset = list(buffer.offsets(0))[state][1]
     size = int(np.prod(shape)) * buffer.dtype.itemsize
     return bytes_of(buffer.block)[offset : offset + size].view(buffer.dtype).reshape(shape)[:rows]
 
 
 def fill(buffer, seed=1):
     """Random values in all states."""
-    for state in range(buffer.count):
+    for state in range(len(buffer.specs)):
         array(buffer, state=state)[:] = np.random.default_rng(seed + state).integers(1, 99, array(buffer).shape)
 
 
 def stacked(buffer, rows=None):
     """A copy of all states, the states first."""
-    return np.stack([array(buffer, rows, state) for state in range(buffer.count)])
-
-
-def first_address(buffer):
-    return next(buffer.addresses(0))[1]
+    return np.stack([array(buffer, rows, state) for state in range(len(buffer.specs))])
 
 
 def moved(states, *sizes, **more):
@@ -52,33 +43,11 @@ def moved(states, *sizes, **more):
     return states.arena.generation != before
 
 
-def test_capacities_grow_in_small_steps():
-    steps = sorted({capacity_for(length) for length in range(1, 300)})
-    assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
-    assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
-
-
-def test_row_capacities_grow_in_small_steps_up_to_the_most():
-    assert [row_capacity_for(rows, 40) for rows in (1, 2, 3, 4, 5, 9, 17, 33, 40)] == [1, 2, 4, 4, 8, 16, 24, 40, 40]
-
-
-def test_a_layout_counts_bytes_by_what_they_grow_with():
-    layout = CacheLayout.of([SELF, SELF, CROSS, RECURRENT])
-    assert layout == CacheLayout(target_bytes=2 * 2 * 4 * 4, source_bytes=2 * 4 * 2, row_bytes=3 * 5 * 4)
-    first = StateSpec(name="first.0", kind="cross_kv", dtype="float32", shape=("batch", 6))
-    assert CacheLayout.of([first, CROSS]) == CacheLayout(target_bytes=0, source_bytes=2 * 4 * 2, row_bytes=6 * 4)
-    assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
-
-
-def test_words_take_room_only_where_a_row_has_its_own():
-    assert [shortlist_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
-        *(0, 64, 64, 128, 192, 256, 384, 768)
-    ]
-    assert all(shortlist_capacity_for(count) % 64 == 0 for count in range(5000))
-    layout = CacheLayout.of([SELF, WORDS])
-    assert layout == CacheLayout(target_bytes=2 * 4 * 4, shortlist_bytes=6)
-    plain = layout.bytes_for(3, target_len=9, source_len=0, max_rows=8)
-    assert layout.bytes_for(3, target_len=9, source_len=0, shortlist_len=70, max_rows=8) == plain + 4 * 128 * 6
+def cache_and_scratch(memory):
+    """A buffer of four rows of 16 source positions, and scratch memory for its states."""
+    caches = CacheBuffers([CROSS], Arena(memory), max_rows=4)
+    caches.ensure(4, live=0, lengths={"cross_kv": 16})
+    return caches.buffers[0], Scratch(caches, Arena(memory))
 
 
 def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
@@ -98,13 +67,6 @@ def test_words_are_copied_into_rows_of_another_source_and_keep_their_room():
     states.ensure(3, live=3, lengths=lengths | {"shortlist": 0})
     assert buffer.shape(3) == (3, 6, 0)
     assert not moved(states, 3, live=3, lengths=lengths | {"shortlist": 0}), "nothing to be done"
-
-
-def test_what_has_one_place_for_several_positions_is_counted_by_places():
-    layout = CacheLayout.of([SELF, STRIDED])
-    assert layout == CacheLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
-    assert layout.bytes_per(7) == 7 * 32 + 3 * 32
-    assert layout.bytes_for(1, target_len=7, source_len=0, max_rows=8) == 8 * 32 + 3 * 32
 
 
 def test_places_of_several_positions_grow_and_are_copied_whole():
@@ -145,13 +107,13 @@ def test_resizing_keeps_live_rows(make, spec, count):
 def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
     buffer = CacheBuffer([spec] * count, Arena(make()))
     buffer.resize(40, 8, live=0, size=buffer.size_for(64, 128))
-    addresses = list(buffer.addresses(0))
+    address = buffer.block.address
     fill(buffer)
     before, kept = stacked(buffer, live), 8
     for capacity in (16, 24, 32, 128, 96, 64, 16, 7, 8, 9):
         buffer.reshape(40, capacity, live=live)
         kept = min(kept, capacity)
-        assert list(buffer.addresses(0)) == addresses
+        assert buffer.block.address == address
         if spec is RECURRENT:
             assert np.array_equal(stacked(buffer, live), before)
         else:
@@ -171,15 +133,14 @@ def test_a_copy_touches_the_positions_that_it_names(make):
 
 
 @memories
-def test_taking_the_rows_of_another_block(make):
-    device = make()
-    buffer = CacheBuffer([CROSS], Arena(device))
-    buffer.resize(4, 16, live=0)
+def test_rows_of_scratch_memory_are_loaded_into_the_caches(make):
+    buffer, scratch = cache_and_scratch(make())
     array(buffer)[:] = 0
-    block = device.allocate(3 * 2 * 8 * 4 * 2)
-    written = bytes_of(block).view(np.float16).reshape(3, 2, 8, 4)
+    scratch.reserve(3, 8)
+    assert [place[:4] for _, place in scratch.places()] == [(scratch.arena.memory.device, 0, np.float16, (3, 2, 8, 4))]
+    written = array(scratch.buffers[0])
     written[:] = np.arange(written.size).reshape(written.shape)
-    buffer.take(block, 2, first=1, count=2, valid=7, rows=3, length=8)
+    scratch.load(1, 2, rows=2, length=7)
     assert np.array_equal(array(buffer)[2:, :, :7], written[1:, :, :7])
     assert (array(buffer)[2:, :, 7:] == 0).all()
     assert (array(buffer)[:2] == 0).all()
@@ -187,7 +148,7 @@ def test_taking_the_rows_of_another_block(make):
 
 @memories
 @pytest.mark.parametrize("spec", [SELF, CROSS, STRIDED], ids=["self", "cross", "strided"])
-def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
+def test_states_that_are_alike_are_copied_together(make, spec):
     device = make()
     buffer, other = CacheBuffer([spec] * 3, Arena(device)), CacheBuffer([spec] * 3, Arena(device))
     for one, rows, capacity in ((buffer, 5, 24), (other, 4, 9)):
@@ -202,11 +163,12 @@ def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
     assert np.array_equal(after[:, 3, :, : places(2)], before[:, 1, :, : places(2)])
     assert np.array_equal(after[:, [1, 4]], before[:, [1, 4]])
     assert np.array_equal(after[:, 0, :, places(7) :], before[:, 0, :, places(7) :])
-    scratch = device.allocate(3 * buffer.scratch_size(2, 8))
-    buffer.give(scratch, 4, 8)
-    other.take(scratch, 1, first=0, count=1, valid=8, rows=1, length=8)
+    scratch = CacheBuffer([spec] * 3, Arena(device))
+    scratch.resize(2, 8, live=0)
+    buffer.copy_to(scratch, 4, 1, length=8)
+    scratch.copy_to(other, 1, 1, length=8)
     assert np.array_equal(stacked(other)[:, 1, :, : places(8)], after[:, 4, :, : places(8)])
-    buffer.copy_to(other, 3, 2, source_start=3, target_start=0, count=3)
+    buffer.copy_to(other, 3, 2, length=3, source_start=3)
     some = places(3)
     assert np.array_equal(stacked(other)[:, 2, :, :some], after[:, 3, :, places(3) : places(3) + some])
 
@@ -214,23 +176,34 @@ def test_states_that_are_alike_are_copied_taken_and_given_together(make, spec):
 def test_states_share_a_buffer_exactly_when_they_are_alike():
     twins = [SELF, CROSS, STRIDED, RECURRENT, dataclasses.replace(SELF, name="self_value.0")]
     states = CacheBuffers(twins, Arena(HostMemory()), max_rows=4)
-    assert [buffer.names for buffer in states.buffers] == [
+    assert [[spec.name for spec in buffer.specs] for buffer in states.buffers] == [
         ["self_key.0", "self_value.0"], ["cross_key.0"], ["self_key.1"], ["memory.0"]
     ]  # fmt: skip
     states.ensure(2, live=0, lengths={"self_kv": 8, "cross_kv": 8})
-    (_, first), (_, second) = states.buffers[0].addresses(0)
+    (_, first), (_, second) = states.buffers[0].offsets(0)
     assert second - first == array(states.buffers[0]).nbytes
 
 
 @memories
-def test_giving_a_row_to_another_block(make):
-    device = make()
-    buffer = CacheBuffer([CROSS], Arena(device))
-    buffer.resize(2, 16, live=0)
+def test_a_row_of_the_caches_is_stored_in_scratch_memory(make):
+    buffer, scratch = cache_and_scratch(make())
     array(buffer)[:] = np.arange(array(buffer).size).reshape(array(buffer).shape)
-    block = device.allocate(2 * 5 * 4 * 2)
-    buffer.give(block, 1, 5)
-    assert np.array_equal(bytes_of(block).view(np.float16)[:40].reshape(2, 5, 4), array(buffer)[1, :, :5])
+    scratch.reserve(1, 5)
+    scratch.store(1, 5)
+    assert np.array_equal(array(scratch.buffers[0])[0], array(buffer)[1, :, :5])
+
+
+def test_scratch_memory_is_reused_for_runs_that_need_no_more():
+    _, scratch = cache_and_scratch(HostMemory())
+    scratch.reserve(3, 8)
+    generation, size = scratch.arena.generation, scratch.size
+    assert size >= 3 * 2 * 8 * 4 * 2
+    for rows, length in ((1, 24), (3, 8), (6, 4)):
+        scratch.reserve(rows, length)
+        assert [place[3] for _, place in scratch.places()] == [(rows, 2, length, 4)]
+    assert (scratch.arena.generation, scratch.size) == (generation, size)
+    scratch.reserve(4, 24)
+    assert scratch.arena.generation > generation
 
 
 @memories
@@ -282,20 +255,20 @@ def test_cross_attention_is_copied_only_into_rows_of_another_source():
     assert (cross[1, :, 3:] == 1).all()
 
 
-def test_addresses_and_shapes_are_those_of_the_rows():
+def test_offsets_and_shapes_are_those_of_the_rows():
     buffer = CacheBuffer([SELF], Arena(HostMemory()))
     buffer.resize(4, 8, live=0)
     assert buffer.shape(3) == (3, 2, 8, 4)
-    assert dict(buffer.addresses(2))[SELF.name] - first_address(buffer) == array(buffer, 2).nbytes
+    assert dict(buffer.offsets(2))[SELF.name] == array(buffer, 2).nbytes
 
 
 def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
     states = CacheBuffers([SELF, CROSS], Arena(HostMemory()), max_rows=32)
 
     def ensure(rows, target, source, live=1):
-        before = [first_address(buffer) for buffer in states.buffers]
+        before = [buffer.block.address for buffer in states.buffers]
         has_moved = moved(states, rows, live=live, lengths={"self_kv": target, "cross_kv": source})
-        assert has_moved or before == [first_address(buffer) for buffer in states.buffers]
+        assert has_moved or before == [buffer.block.address for buffer in states.buffers]
         return states.rows, states.capacities["self_kv"], states.capacities["cross_kv"]
 
     assert ensure(5, 1, 10, live=0) == (8, 8, 16)
@@ -312,9 +285,9 @@ def test_buffers_grow_when_they_must_and_shrink_when_half_would_do():
 def test_idle_buffers_keep_their_memory_unless_it_is_far_too_much():
     states = CacheBuffers([SELF], Arena(HostMemory()), max_rows=32)
     states.ensure(8, live=0, lengths={"self_kv": 64})
-    address = first_address(states.buffers[0])
+    address = states.buffers[0].block.address
     assert not moved(states, 4, live=0, lengths={"self_kv": 32})
-    assert first_address(states.buffers[0]) == address
+    assert states.buffers[0].block.address == address
     assert states.buffers[0].shape(4) == (4, 2, 32, 4)
     assert not moved(states, 4, live=0, lengths={"self_kv": 32})
     states.ensure(1, live=0, lengths={"self_kv": 8})
@@ -338,11 +311,11 @@ def test_memory_is_taken_once_for_all_that_rows_can_come_to_need():
         buffer.size_for(24, capacity) for buffer, capacity in zip(states.buffers, (64, 32), strict=True)
     ]
     assert states.buffers[0].shape(1) == (1, 2, 8, 4), "a roomy cache is slow"
-    addresses = [first_address(buffer) for buffer in states.buffers]
+    addresses = [buffer.block.address for buffer in states.buffers]
     for rows, longest in ((20, 1), (20, 60), (3, 20)):
         assert not moved(states, rows, live=1, lengths={"self_kv": longest, "cross_kv": 30}, most=most)
         assert states.capacities == {"self_kv": 64 if rows == 3 else capacity_for(longest), "cross_kv": 32}
-        assert [first_address(buffer) for buffer in states.buffers] == addresses
+        assert [buffer.block.address for buffer in states.buffers] == addresses
 
 
 @pytest.mark.parametrize(("needed", "capacity"), [(12, 16), (60, 64), (200, 64)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from service.runtime import memory
-from service.runtime.memory import ALIGNMENT, CudaError, CudaMemory, HostMemory
+from service.runtime.memory import ALIGNMENT, CudaError, CudaMemory, HostMemory, Region
 from tests.fakes import FakeCuda, bytes_of
 
 
@@ -12,7 +12,7 @@ def test_copy_moves_a_rectangle_and_nothing_else(make):
     source, target = device.allocate(100), device.allocate(80)
     bytes_of(source)[:] = np.arange(100)
     bytes_of(target)[:] = 255
-    device.copy(target, source, target_offset=5, source_offset=7, target_pitch=20, source_pitch=30, width=10, height=3)
+    device.copy(Region(target, 20, offset=5), Region(source, 30, offset=7), width=10, height=3)
     expected = np.full(80, 255, np.uint8)
     for line in range(3):
         expected[5 + 20 * line :][:10] = np.arange(7 + 30 * line, 17 + 30 * line)
@@ -25,9 +25,7 @@ def test_copying_nothing_is_fine(make):
     device = make()
     empty, block = device.allocate(0), device.allocate(10)
     for width, height in ((0, 4), (4, 0)):
-        device.copy(
-            block, empty, target_offset=0, source_offset=0, target_pitch=4, source_pitch=4, width=width, height=height
-        )
+        device.copy(Region(block, 4), Region(empty, 4), width=width, height=height)
 
 
 @pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
@@ -53,7 +51,7 @@ def test_host_copies_stay_within_their_blocks():
     device = HostMemory()
     small, large = device.allocate(10), device.allocate(100)
     with pytest.raises(AssertionError):
-        device.copy(small, large, target_offset=0, source_offset=0, target_pitch=8, source_pitch=8, width=8, height=2)
+        device.copy(Region(small, 8), Region(large, 8), width=8, height=2)
 
 
 def test_device_blocks_are_freed_with_their_last_reference():
@@ -72,7 +70,7 @@ def test_errors_of_the_cuda_runtime_are_raised():
     block = device.allocate(10)
     cuda.fail = 700
     with pytest.raises(CudaError, match="error 700"):
-        device.copy(block, block, target_offset=0, source_offset=5, target_pitch=5, source_pitch=5, width=5, height=1)
+        device.copy(Region(block, 5), Region(block, 5, offset=5), width=5, height=1)
 
 
 def test_without_a_loaded_cuda_runtime_there_is_no_cuda_memory(monkeypatch):
