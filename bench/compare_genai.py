@@ -37,7 +37,7 @@ from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.request import Finished, Request
-from service.runtime.busy_engines import BusyEngines
+from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel
 
 ROWS = 16

@@ -25,8 +25,7 @@ from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
 from service.options import MAX_WIDTH
-from service.runtime.busy_engines import BusyEngines
-from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
+from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES, BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.runtime.sessions import CPU, give_back_memory
 

@@ -38,7 +38,7 @@ from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
 from service.model_loader import open_model
-from service.runtime.busy_engines import BusyEngines
+from service.runtime.model_sessions import BusyEngines
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED

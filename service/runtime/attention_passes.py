@@ -23,11 +23,6 @@ class AttentionPasses:
         self._model, self._scratch = model, scratch
         self._align, self._source_lengths = model.sessions.get("align"), rows["source_lengths"]
 
-    @property
-    def has_cross_attention(self) -> bool:
-        """Whether the bundle was exported with attention over the source."""
-        return self._align is not None
-
     def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """One pass of the decoder over `tokens`, in plain attention: float32 (layers, heads, tokens, source). The
         source's keys and values are copied first, so that the result does not depend on the capacity of rows."""

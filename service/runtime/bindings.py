@@ -49,16 +49,22 @@ class Arena:
 
 
 class Binding:
-    """An IOBinding and the arrays in main memory that it reads, which live as long as it does."""
+    """An IOBinding and the arrays in main memory that it reads, by input. They live as long as it does and may be
+    refilled for each run."""
 
     def __init__(self, session: Any) -> None:
         self.session, self.io = session, session.io_binding()
-        self._arrays: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, np.ndarray] = {}
 
     def read_array(self, name: str, array: np.ndarray) -> None:
         """Binds an array in main memory as an input. The CPU reads it in every run, other devices copy it now."""
         self.io.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        self._arrays[name] = array
+        self.arrays[name] = array
+
+    def copy_arrays(self) -> None:
+        """Lets devices copy what the arrays hold now."""
+        for name, array in self.arrays.items():
+            self.read_array(name, array)
 
     def read(self, name: str, place: Place) -> None:
         """Binds an input."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,6 @@ STEPS_UNTIL_CAPTURE, MAX_GRAPHS = 8, 64
 MAX_GRAPHS, because ONNX Runtime frees none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowBuffers:
-    """The buffers that the passes of an engine read and write, by row or line."""
-
-    caches: CacheBuffers
-    inputs: RowInputs
-    logits: LogitsBlocks
-    shortlist: RowShortlist | None
-
-
 class StepBinding(Binding):
     """A decode step of the first rows. runs: their number so far, where steps are captured. options: set once this step
     is captured."""
@@ -49,10 +38,17 @@ class StepBinding(Binding):
 class Decoder:
     """The passes of one `decode` session for the rows of an engine. One thread uses it."""
 
-    def __init__(self, model: ModelSessions, session: Any, buffers: RowBuffers) -> None:
-        self._model, self._session, self._buffers = model, session, buffers
-        self._caches, self._inputs = buffers.caches, buffers.inputs
-        self._arena = buffers.caches.arena
+    def __init__(
+        self,
+        model: ModelSessions,
+        session: Any,
+        caches: CacheBuffers,
+        inputs: RowInputs,
+        logits: LogitsBlocks,
+        shortlist: RowShortlist | None,
+    ) -> None:
+        self._model, self._session, self._arena = model, session, caches.arena
+        self._caches, self._inputs, self._logits, self._shortlist = caches, inputs, logits, shortlist
         self._names = frozenset(model.variant.graphs["decode"].inputs)
         self._outputs_of = outputs_by_state(model.variant)
         self._eos_ids = model.manifest.tokens.ends
@@ -98,14 +94,14 @@ class Decoder:
     def step(self, plan: StepPlan) -> list[Scored]:
         """One decode step of all rows, and the extra greedy steps of a single row. Returns the inputs of the latter,
         with their scores. If the turn is ranked, each step writes a line of its own."""
-        rows, inputs, logits = len(plan.tokens), self._inputs, self._buffers.logits
+        rows, inputs, logits = len(plan.tokens), self._inputs, self._logits
         inputs["tokens"][:rows, 0] = plan.tokens
         inputs["starts"][:rows] = plan.starts
         inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
         self._total_length[...] = self._caches.capacities["self_kv"]
         self._arena.memory.settle()
         until_s = time.perf_counter() + plan.extra_greedy_s
-        asked, shortlist = logits_rows(plan), self._buffers.shortlist if plan.shortlist_rows else None
+        asked, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
         binding = self._step(rows, 0, asked)
         self._run(binding)
         extra: list[Scored] = []
@@ -165,9 +161,9 @@ class Decoder:
                 binding.read(name if buffer.kind == "cross_kv" else f"past.{name}", place)
                 for output in self._outputs_of[name]:
                     binding.write(output, place)
-        self._buffers.logits.bind(binding, *lines)
-        if self._buffers.shortlist is not None:
-            self._buffers.shortlist.bind_states(binding, rows)
+        self._logits.bind(binding, *lines)
+        if self._shortlist is not None:
+            self._shortlist.bind_states(binding, rows)
         return binding
 
     def _feed(self, binding: Binding, name: str, array: np.ndarray) -> None:

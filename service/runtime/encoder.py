@@ -18,30 +18,13 @@ from service.runtime.step_inputs import RowInputs
 from service.step import NewRow
 
 
-class EncoderBinding(Binding):
-    """A run over `count` sources of one width: its arrays are bound once and refilled for each run."""
-
-    def __init__(self, session: Any, count: int, width: int, positions: np.ndarray | None = None) -> None:
-        """positions: the mask positions whose predictions are wanted; None: the graph has none."""
-        super().__init__(session)
-        self.source, self.lengths = np.zeros((count, width), np.int64), np.zeros(count, np.int32)
-        if positions is not None:
-            self.read_array("places", positions)
-        self.bind_sources()
-
-    def bind_sources(self) -> None:
-        """Binds the arrays; devices copy what they hold now."""
-        self.read_array("source", self.source)
-        self.read_array("source_lengths", self.lengths)
-
-
 class Encoder:
     """The passes of one `encode` session for the rows of an engine. One thread uses it."""
 
     def __init__(self, session: Any, scratch: Scratch, rows: RowInputs, *, has_mask_positions: bool) -> None:
         self._session, self._scratch, self._has_mask_positions = session, scratch, has_mask_positions
         self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
-        self._bindings: BindingCache[EncoderBinding] = BindingCache(scratch.arena)
+        self._bindings: BindingCache[Binding] = BindingCache(scratch.arena)
 
     def encode(self, new_rows: Sequence[NewRow]) -> dict[int, EncoderOutput]:
         """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the requested
@@ -51,10 +34,10 @@ class Encoder:
         positions = mask_positions(new_rows, width) if self._has_mask_positions else None
         binding = self._binding(count, width, wanted, positions)
         rows = [new.row for new in new_rows]
-        binding.source[:] = pad([new.source for new in new_rows], width)
-        binding.lengths[:] = self._source_lengths[rows] = [len(new.source) for new in new_rows]
+        binding.arrays["source"][:] = pad([new.source for new in new_rows], width)
+        binding.arrays["source_lengths"][:] = self._source_lengths[rows] = [len(new.source) for new in new_rows]
         if self._memory.device != "cpu":
-            binding.bind_sources()
+            binding.copy_arrays()
         binding.run()
         outputs = binding.io.get_outputs()[-len(wanted) :] if wanted else ()
         found = encoder_outputs_by_row(new_rows, dict(zip(wanted, (one.numpy() for one in outputs), strict=True)))
@@ -63,13 +46,18 @@ class Encoder:
         self._memory.settle()
         return found
 
-    def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> EncoderBinding:
-        """A binding for `count` sources of one width; cached if only the caches are requested."""
+    def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> Binding:
+        """A binding for `count` sources of one width; cached if only the caches are requested. positions: the mask
+        positions whose predictions are wanted; None: the graph has none."""
         self._scratch.reserve(count, width)  # may allocate, and so comes first
         is_plain = not wanted and positions is None
         binding = self._bindings.get((count, width)) if is_plain else None
         if binding is None:
-            binding = EncoderBinding(self._session, count, width, positions)
+            binding = Binding(self._session)
+            if positions is not None:
+                binding.read_array("places", positions)
+            binding.read_array("source", np.zeros((count, width), np.int64))
+            binding.read_array("source_lengths", np.zeros(count, np.int32))
             for name, place in self._scratch.places():
                 binding.write(name, place)
             for name in wanted:

@@ -27,7 +27,6 @@ from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
-from service.runtime.busy_engines import BusyEngines
 from service.runtime.sessions import (
     CPU,
     Device,
@@ -52,6 +51,25 @@ SINGLE_ENGINE_STEPS = 128
 log = logging.getLogger(__name__)
 
 
+class BusyEngines:
+    """The engines with work. Shared by the runners of a server; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: set[object] = set()
+
+    def mark_busy(self, engine: object) -> bool:
+        """Records that `engine` has work. Returns whether it is the only one."""
+        with self._lock:
+            self._busy.add(engine)
+            return len(self._busy) == 1
+
+    def mark_idle(self, engine: object) -> None:
+        """Records that `engine` has no work; idempotent."""
+        with self._lock:
+            self._busy.discard(engine)
+
+
 class ModelSessions:
     """The sessions of one bundle. None of them is ever replaced.
 
@@ -65,17 +83,16 @@ class ModelSessions:
         choice: ExecutionChoice,
         sessions: Sessions,
         *,
-        single_engine_sessions: Sessions | None = None,
         busy_engines: BusyEngines | None = None,
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
-        self.single_engine_sessions: Sessions = single_engine_sessions or {}
+        self.single_engine_sessions: Sessions = {}
         self.busy_engines = busy_engines or BusyEngines()
         self.graph_ids = itertools.count(1)
         self.variant: Variant = manifest.variant(choice.precision)
         self.layout = CacheLayout.of(self.variant.states)
         self._claim, self._attention = threading.Lock(), threading.Lock()
-        self._open_late: Callable[[], Sessions] | None = None
+        self._open_late: Callable[[], None] | None = None
         self._single_engine_steps = 0
         self._open_attention: Callable[[], Any] | None = None
         self._attention_session: Any = None
@@ -115,7 +132,7 @@ class ModelSessions:
                 threads = single_engine_threads
                 model.single_engine_sessions = open_single_engine_sessions(path, manifest, choice, threads=threads)
             else:
-                model._open_late = partial(_verify_and_open, path, manifest, choice, threads=single_engine_threads)
+                model._open_late = partial(model._open_single_engine, path, single_engine_threads)
         return model
 
     @property
@@ -132,13 +149,13 @@ class ModelSessions:
                 with self._claim:
                     opener, self._open_late = self._open_late, None
                 if opener is not None:
-                    name = "single-engine-sessions"
-                    threading.Thread(target=self._open_single_engine, args=(opener,), name=name, daemon=True).start()
+                    threading.Thread(target=opener, name="single-engine-sessions", daemon=True).start()
         return self.single_engine_sessions
 
-    def _open_single_engine(self, opener: Callable[[], Sessions]) -> None:
+    def _open_single_engine(self, path: Path, threads: int) -> None:
         try:
-            self.single_engine_sessions = opener()
+            verify_files(path, self.manifest)  # they may have changed after the others were opened
+            self.single_engine_sessions = open_single_engine_sessions(path, self.manifest, self.choice, threads=threads)
         except (BundleError, StartupError) as error:
             log.warning("decode steps stay on one thread each: %s", error)
 
@@ -165,9 +182,3 @@ class ModelSessions:
             for name, digest in self.manifest.files.items()
             if name == file or name.startswith(file + ".")  # external weights
         )
-
-
-def _verify_and_open(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
-    """See `open_single_engine_sessions`. Raises BundleError if the files changed after the others were opened."""
-    verify_files(path, manifest)
-    return open_single_engine_sessions(path, manifest, choice, threads=threads)

@@ -17,22 +17,9 @@ from service.runtime.bindings import Arena, Binding, BindingCache
 from service.runtime.kv_cache import CacheBuffers
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import FLOAT, RANKED, OutputBlocks, top_k_for
-from service.step import NewRow, Scored
+from service.step import NewRow
 
 STATES, IDS = "states", "word_ids"
-
-
-class ProjectionBinding(Binding):
-    """A run of `project_shortlist` for one row: its array of ids is bound once and refilled for each run."""
-
-    def __init__(self, session: Any, width: int) -> None:
-        super().__init__(session)
-        self.ids = np.zeros((1, width), np.int64)
-        self.bind_ids()
-
-    def bind_ids(self) -> None:
-        """Binds the ids; devices copy what they hold now."""
-        self.read_array("ids", self.ids)
 
 
 class RowShortlist(OutputBlocks):
@@ -51,11 +38,11 @@ class RowShortlist(OutputBlocks):
         self._ids, width = by_name[IDS], int(by_name["word_weight"].spec.shape[1])
         super().__init__(arena, {STATES: width, **dict.fromkeys(RANKED, 0), "normaliser": 1})
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
-        self._lines = 0
+        self._lines, self._shape = 0, (0, 0)  # lines, and entries and best tokens of each, that there is room for
         self._places = np.zeros(0, np.int32)
         self._top_k = np.zeros(1, np.int64)
         self._rankings: BindingCache[Binding] = BindingCache(arena)
-        self._projections: BindingCache[ProjectionBinding] = BindingCache(arena)
+        self._projections: BindingCache[Binding] = BindingCache(arena)
 
     def fill(self, new: NewRow) -> None:
         """Computes the projection columns of a row into its caches; unused ones repeat token 0."""
@@ -65,13 +52,15 @@ class RowShortlist(OutputBlocks):
         key = new.row, len(self._places)
         binding = self._projections.get(key)
         if binding is None:
-            binding = self._projections.add(key, ProjectionBinding(self._project, len(self._places)))
+            binding = self._projections.add(key, Binding(self._project))
+            binding.read_array("ids", np.zeros((1, len(self._places)), np.int64))
             for buffer in self._buffers:
                 for name, place in buffer.places(new.row, 1):
                     binding.write(name, place)
-        binding.ids[0, :count], binding.ids[0, count:] = new.shortlist, 0
+        ids = binding.arrays["ids"]
+        ids[0, :count], ids[0, count:] = new.shortlist, 0
         if self._memory.device != "cpu":
-            binding.bind_ids()
+            binding.copy_arrays()
         binding.run()
 
     def copy(self, source: int, target: int) -> None:
@@ -82,17 +71,18 @@ class RowShortlist(OutputBlocks):
         """Makes room for `lines` lines, each with at least `top_k` best tokens of its shortlist."""
         width = self.caches.capacities.get("shortlist", 0)
         top_k = min(top_k_for(max(top_k, 2)), width)
-        widths = {**self._widths, "logprobs": width, "top_ids": top_k, "top_logprobs": top_k}
-        if lines <= self._lines and widths == self._widths:
+        if lines <= self._lines and (width, top_k) == self._shape:
             return
         lines = max(lines, self._lines)
+        self._lines, self._shape = 0, (width, top_k)
+        self._widths |= {"logprobs": width, "top_ids": top_k, "top_logprobs": top_k}
         for name in self._blocks:
-            self._hold(name, lines, widths[name])
+            self._hold(name, lines)
         if width != len(self._places):
             self._places = np.arange(width, dtype=np.int32)
         if top_k != self._top_k[0]:
             self._top_k = np.full(1, top_k, np.int64)
-        self._lines, self._widths = lines, widths  # only once there is room: the allocation may fail
+        self._lines = lines  # only once there is room: the allocation may fail
 
     def bind_states(self, binding: Binding, rows: int) -> None:
         """Lets `decode` write the states of the first rows."""
@@ -100,7 +90,7 @@ class RowShortlist(OutputBlocks):
 
     def rank(self, rows: int, line: int) -> None:
         """Computes the log-probabilities of the first rows into lines from `line` on."""
-        key = rows, line, self._widths["logprobs"], self._widths["top_ids"]
+        key = rows, line, self._shape
         binding = self._rankings.get(key) or self._rankings.add(key, self._ranking(rows, line))
         binding.run()
 
@@ -126,20 +116,12 @@ class RowShortlist(OutputBlocks):
                 ids[line], logprobs[line] = ids[line][:count], own[:count]
         return ids, logprobs
 
-    def most_likely(self, line: int) -> Scored:
-        """The best token of one line, and its log-probability."""
-        return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
-
     def logprobs(self, row: int, line: int) -> np.ndarray:
         """The distribution of a line over the full vocabulary, float32 (V,): -inf outside the row's shortlist."""
         count = int(self._counts[row])
         logprobs_V = np.full(self._vocab_size, -np.inf, FLOAT)
         logprobs_V[self._shortlist_of(row, count)] = self._read("logprobs", line, 1)[0, :count]
         return logprobs_V
-
-    def logsumexp(self, row: int, line: int) -> float:
-        """Log-sum-exp of a line's logits over the shortlist."""
-        return float(self._read("normaliser", line, 1)[0, 0])
 
     def _shortlist_of(self, row: int, count: int) -> np.ndarray:
         offset = dict(self._ids.offsets(row))[IDS]

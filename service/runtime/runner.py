@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+import numpy as np
+
 from export.manifest import Limits, StateKind
 from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import prefill_batches, source_batches
 from service.runtime.bindings import Arena
-from service.runtime.decoder import Decoder, RowBuffers, logits_rows
+from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
 from service.runtime.kv_cache import CacheBuffers, PrefixStore, Scratch
 from service.runtime.memory import CudaMemory, HostMemory, Memory
@@ -23,7 +25,7 @@ from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import CUDA, Sessions
 from service.runtime.step_inputs import RowInputs
-from service.runtime.step_outputs import LogitsBlocks, RunnerOutputs
+from service.runtime.step_outputs import LogitsBlocks
 from service.step import Scored, StepOutput, StepPlan, TurnOutput
 
 NO_LINES: dict[int, range] = {}
@@ -49,6 +51,39 @@ class _Passes(NamedTuple):
     decoder: Decoder | None
 
 
+class RunnerOutputs:
+    """Reads the outputs of the last turn from the memory of a runner. See `service.step.DeferredOutputs`.
+
+    shortlist_rows: rows of that turn whose predictions are over a shortlist.
+    """
+
+    def __init__(self, logits: LogitsBlocks, passes: AttentionPasses, shortlist: RowShortlist | None) -> None:
+        self._logits, self._shortlist = logits, shortlist
+        self.shortlist_rows: frozenset[int] = frozenset()
+        self.cross_attention, self.attention = passes.cross_attention, passes.attention
+
+    def best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
+        if self._shortlist is None or not self.shortlist_rows:
+            return self._logits.best(lines)
+        own_ids, own_scores = self._shortlist.best(lines)
+        if len(self.shortlist_rows) == rows:
+            return own_ids, own_scores
+        ids, scores = self._logits.best(lines)
+        for row in self.shortlist_rows:
+            ids[row], scores[row] = own_ids[row], own_scores[row]
+        return ids, scores
+
+    def _of(self, row: int) -> LogitsBlocks | RowShortlist:
+        return self._shortlist if self._shortlist and row in self.shortlist_rows else self._logits
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        return self._of(row).logprobs(row, line)
+
+    def logsumexp(self, row: int, line: int) -> float:
+        return self._of(row).logsumexp(row, line)
+
+
 class OnnxRunner:
     """One engine's rows. See `service.step.Runner`; a run that raises leaves the rows undefined until `reset`."""
 
@@ -57,8 +92,8 @@ class OnnxRunner:
         self.layout = model.layout
         self.eos_ids = model.manifest.tokens.ends
         self.max_rows = max_rows
-        self.memory = memory
-        self.model = model
+        self.memory, self.model = memory, model
+        self.has_attention = "align" in model.sessions
         arena = Arena(memory)
         self._caches = CacheBuffers(model.variant.states, arena, max_rows=max_rows)
         self._prefixes = PrefixStore(self._caches, Arena(memory))
@@ -83,8 +118,8 @@ class OnnxRunner:
             has_mask_positions = "places" in self.model.variant.graphs["encode"].inputs
             encoder = Encoder(sessions["encode"], self._scratch, self._inputs, has_mask_positions=has_mask_positions)
         if "decode" in sessions:
-            buffers = RowBuffers(self._caches, self._inputs, self._logits, self._shortlist)
-            decoder = Decoder(self.model, sessions["decode"], buffers)
+            buffers = self._caches, self._inputs, self._logits, self._shortlist
+            decoder = Decoder(self.model, sessions["decode"], *buffers)
         return _Passes(encoder, decoder)
 
     @property

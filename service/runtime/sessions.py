@@ -30,7 +30,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "int8", "int4"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
-CUDA_PRECISIONS = ("fp16",)  # GroupQueryAttention has no fp32 kernel there
+CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
 
 SINGLE_ENGINE_ROLES = ("decode", "encode")
 """The first of these graphs that a model has gets a second session. The encoder of an encoder-decoder gets none: it
@@ -67,25 +67,24 @@ def open_sessions(
     """
     open_graph = open_graph or open_session
     available = available_providers() if available is None else available
-    obstacle = ""
+    reason = ""
     # With an onnxruntime built for the CPU only, `auto` means the CPU, which is not a fallback.
     if device == "cuda" and precision != "auto":
         raise StartupError(
             f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
-            f"{CUDA_PRECISIONS[0]}; fix: leave precision at auto, or ask for device cpu"
+            f"{CUDA_PRECISION}; fix: leave precision at auto, or ask for device cpu"
         )
     if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
-        found = _open_cuda(path, manifest, available, open_graph)
-        if not isinstance(found, str):
-            taken, sessions, captures = found
-            return ExecutionChoice(CUDA, device, False, "", taken, captures), sessions
-        obstacle = found
-        if device == "cuda":
-            raise StartupError(f"device cuda is required, but {obstacle}")
-    reason = f"{obstacle}, or ask for device cpu" if obstacle else ""
+        try:
+            sessions, captures = _open_cuda(path, manifest, available, open_graph)
+            return ExecutionChoice(CUDA, device, False, "", CUDA_PRECISION, captures), sessions
+        except StartupError as error:
+            if device == "cuda":
+                raise StartupError(f"device cuda is required, but {error}") from error
+            reason = f"{error}, or ask for device cpu"
     taken, sessions = _open_cpu(path, manifest, precision, open_graph)
     give_back_memory()
-    return ExecutionChoice(CPU, device, bool(obstacle), reason, taken), sessions
+    return ExecutionChoice(CPU, device, bool(reason), reason, taken), sessions
 
 
 def open_single_engine_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
@@ -152,33 +151,33 @@ def open_session(
     return session
 
 
-def _open_cuda(
-    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open
-) -> tuple[str, Sessions, bool] | str:
-    """Precision, sessions on CUDA and whether `decode` can be captured; or what prevents it and how to fix that."""
+def _open_cuda(path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open) -> tuple[Sessions, bool]:
+    """Sessions on CUDA, and whether `decode` can be captured. Raises StartupError."""
     if CUDA not in available:
-        return "this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime"
-    precision = _precision(manifest, CUDA_PRECISIONS)
-    if precision is None:
-        return (
+        raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
+    if _precision(manifest, (CUDA_PRECISION,)) is None:
+        raise StartupError(
             "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
             "fix: export it again with --precision fp32,fp16"
         )
     try:
         ort.preload_dlls()  # CUDA and cuDNN may be installed as wheels, where the dynamic linker does not search
-        sessions, obstacle = _open_capturing(path, manifest.variant(precision), open_graph)
-        sessions |= _open_all(path, manifest.variant(precision), providers_of(CUDA), open_graph, opened=sessions)
+        variant = manifest.variant(CUDA_PRECISION)
+        sessions, obstacle = _open_capturing(path, variant, open_graph)
+        sessions |= _open_all(path, variant, providers_of(CUDA), open_graph, opened=sessions)
     except Exception as error:
-        return f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
+        raise StartupError(
+            f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
+        ) from error
     # A provider whose libraries are missing is skipped with a log line: ask the session which one it has.
     if any(session.get_providers()[0] != CUDA for session in sessions.values()):
-        return (
+        raise StartupError(
             "the CUDA provider is installed but did not load; "
             "fix: check the driver with nvidia-smi, and that the CUDA libraries of this onnxruntime-gpu are installed"
         )
     if obstacle:
         log.warning("steps run without CUDA graphs: %s", obstacle)
-    return precision, sessions, not obstacle
+    return sessions, not obstacle
 
 
 def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:

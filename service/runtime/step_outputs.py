@@ -11,12 +11,10 @@ Shapes: L lines, V vocabulary, K best tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from export.manifest import AttentionKind
 from service.runtime.bindings import Arena, Binding, BindingCache, Place
 from service.runtime.memory import Block
 from service.step import Scored
@@ -48,9 +46,9 @@ class OutputBlocks:
         """Bytes of all outputs."""
         return sum(block.size for block in list(self._blocks.values()))
 
-    def _hold(self, name: str, lines: int, width: int) -> None:
+    def _hold(self, name: str, lines: int) -> None:
         """Makes a block large enough for `lines` lines."""
-        size = lines * width * DTYPES[name].itemsize
+        size = lines * self._widths[name] * DTYPES[name].itemsize
         if self._blocks[name].size < size:
             self._blocks[name] = self._arena.allocate(size)
 
@@ -62,6 +60,14 @@ class OutputBlocks:
     def _read(self, name: str, first: int, lines: int) -> np.ndarray:
         width, dtype = self._widths[name], DTYPES[name]
         return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
+
+    def most_likely(self, line: int) -> Scored:
+        """The best token of one line that the graph ranked, and its log-probability."""
+        return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
+
+    def logsumexp(self, row: int, line: int) -> float:
+        """Log-sum-exp of the logits of a ranked line."""
+        return float(self._read("normaliser", line, 1)[0, 0])
 
 
 class LogitsBlocks(OutputBlocks):
@@ -75,7 +81,7 @@ class LogitsBlocks(OutputBlocks):
         """session: of the graph `logprobs`."""
         widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
         super().__init__(arena, widths)
-        self._lines = {"logits": 0, **dict.fromkeys(RANKED, 0)}
+        self._lines = self._ranked_lines = 0  # that there is room for
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
@@ -89,25 +95,21 @@ class LogitsBlocks(OutputBlocks):
         """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each."""
         is_device = self._memory.device != "cpu"
         self.is_ranked = self.must_rank(is_scored=is_scored)
-        if self._grow("logits", lines) and not is_device:
-            self._first_V = list(self._read("logits", 0, min(lines, FEW_LINES)))
+        if lines > self._lines:
+            self._hold("logits", lines)
+            self._lines = lines  # only once there is room: the allocation may fail
+            self._first_V = [] if is_device else list(self._read("logits", 0, min(lines, FEW_LINES)))
         if not self.is_ranked:
             return
         # One token is found faster here than by TopK in the graph, if the logits are in main memory.
         top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k), self._widths["logits"])
         if top_k != self.top_k[0]:
             self.top_k[0] = self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
-            self._lines |= {"top_ids": 0, "top_logprobs": 0}
-        for name in RANKED:
-            self._grow(name, lines)
-
-    def _grow(self, name: str, lines: int) -> bool:
-        """Makes room for `lines` lines of one output. Returns whether there was too little."""
-        if lines <= self._lines[name]:
-            return False
-        self._hold(name, lines, self._widths[name])
-        self._lines[name] = lines  # only once there is room: the allocation may fail
-        return True
+            self._ranked_lines = 0
+        if lines > self._ranked_lines:
+            for name in RANKED:
+                self._hold(name, lines)
+            self._ranked_lines = lines
 
     def bind(self, binding: Binding, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
@@ -145,7 +147,7 @@ class LogitsBlocks(OutputBlocks):
     def most_likely(self, line: int) -> Scored:
         """The best token of one line, and its logit, or its log-probability where the graph found it."""
         if self.is_ranked and self.top_k[0]:
-            return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
+            return super().most_likely(line)
         logits_V = self._first_V[line] if line < len(self._first_V) else self._read("logits", line, 1)[0]
         token = int(logits_V.argmax())
         return token, logits_V.item(token)
@@ -154,58 +156,3 @@ class LogitsBlocks(OutputBlocks):
         """The distribution of a ranked line, float32 (V,), in main memory."""
         row_V: np.ndarray = self._read("logprobs", line, 1)[0]
         return row_V
-
-    def logsumexp(self, row: int, line: int) -> float:
-        """Log-sum-exp of the logits of a ranked line."""
-        return float(self._read("normaliser", line, 1)[0, 0])
-
-
-class ShortlistOutputs(Protocol):
-    """Predictions over the shortlists of rows, each in a line: `service.runtime.row_shortlist.RowShortlist`."""
-
-    def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]: ...
-    def logprobs(self, row: int, line: int) -> np.ndarray: ...
-    def logsumexp(self, row: int, line: int) -> float: ...
-
-
-class AttentionPasses(Protocol):
-    """Separate passes that return attention weights: see `service.step.DeferredOutputs`."""
-
-    def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray: ...
-
-    def attention(
-        self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
-    ) -> dict[AttentionKind, np.ndarray]: ...
-
-
-class RunnerOutputs:
-    """Reads the outputs of the last turn from the memory of a runner. See `service.step.DeferredOutputs`.
-
-    shortlist_rows: rows of that turn whose predictions are over a shortlist.
-    """
-
-    def __init__(self, logits: LogitsBlocks, passes: AttentionPasses, shortlist: ShortlistOutputs | None) -> None:
-        self._logits, self._shortlist = logits, shortlist
-        self.shortlist_rows: frozenset[int] = frozenset()
-        self.cross_attention, self.attention = passes.cross_attention, passes.attention
-
-    def best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
-        if self._shortlist is None or not self.shortlist_rows:
-            return self._logits.best(lines)
-        own_ids, own_scores = self._shortlist.best(lines)
-        if len(self.shortlist_rows) == rows:
-            return own_ids, own_scores
-        ids, scores = self._logits.best(lines)
-        for row in self.shortlist_rows:
-            ids[row], scores[row] = own_ids[row], own_scores[row]
-        return ids, scores
-
-    def _of(self, row: int) -> LogitsBlocks | ShortlistOutputs:
-        return self._shortlist if self._shortlist and row in self.shortlist_rows else self._logits
-
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        return self._of(row).logprobs(row, line)
-
-    def logsumexp(self, row: int, line: int) -> float:
-        return self._of(row).logsumexp(row, line)

@@ -10,6 +10,7 @@ from export.bundle import load_bundle
 from service.engine.golden_check import decode_single
 from service.errors import StartupError
 from service.runtime.memory import HostMemory
+from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
 from service.runtime.sessions import open_single_engine_sessions
 from tests.runner_requests import assert_same_bits, logprobs_of, reference, requests_for
@@ -137,3 +138,22 @@ def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monk
     assert opened_late(model) == set()
     assert "decode steps stay on one thread each: " in caplog.text
     assert not model.has_single_engine_mode
+
+
+def test_single_busy_engine_is_reported_until_another_is_busy():
+    busy_engines = BusyEngines()
+    assert busy_engines.mark_busy("a")
+    assert busy_engines.mark_busy("a")
+    assert not busy_engines.mark_busy("b")
+    assert not busy_engines.mark_busy("a")
+    busy_engines.mark_idle("b")
+    assert busy_engines.mark_busy("a")
+
+
+def test_marking_idle_is_idempotent():
+    busy_engines = BusyEngines()
+    busy_engines.mark_busy("a")
+    busy_engines.mark_idle("b")
+    busy_engines.mark_idle("a")
+    busy_engines.mark_idle("a")
+    assert busy_engines.mark_busy("b")

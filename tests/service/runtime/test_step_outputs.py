@@ -6,7 +6,8 @@ import pytest
 
 from service.runtime.bindings import Arena, Binding
 from service.runtime.memory import CudaMemory, HostMemory
-from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, RunnerOutputs, top_k_for
+from service.runtime.runner import RunnerOutputs
+from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, top_k_for
 from tests.fakes import FakeCuda
 
 WORDS = 40
