@@ -517,3 +517,37 @@ def bytes_at(address, dtype, shape):
     """A copy of the bytes of an array that lies somewhere."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return np.frombuffer(bytearray(ctypes.string_at(address, size)) or bytearray(1), np.uint8)
+
+
+class RecordingBinding:
+    """A binding without a graph. bound: (device, dtype, shape, address) of inputs and outputs, by name."""
+
+    def __init__(self):
+        self.bound = {}
+
+    def bind_input(self, name, device, number, dtype, shape, address):
+        self.bound[name] = device, np.dtype(dtype), tuple(shape), address
+
+    bind_output = bind_input
+
+
+class RecordingSession:
+    """A session without a graph. made: bindings so far. runs: the binding and the options of each run."""
+
+    def __init__(self, on_run=lambda binding: None):
+        self.made, self.runs, self.on_run = 0, [], on_run
+
+    def io_binding(self):
+        self.made += 1
+        return RecordingBinding()
+
+    def run_with_iobinding(self, binding, options=None):
+        self.runs.append((binding, options))
+        self.on_run(binding)
+
+
+def array_at(place):
+    """The array that lies at a bound place; changing it changes the memory."""
+    _, dtype, shape, address = place
+    size = int(np.prod(shape)) * dtype.itemsize
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype).reshape(shape)

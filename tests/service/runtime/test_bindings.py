@@ -9,25 +9,10 @@ import pytest
 from service.runtime.bindings import MAX_BINDINGS, Arena, Binding, BindingCache
 from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
+from tests.fakes import RecordingSession, array_at
 from tests.runner_requests import CountingSession, alone, assert_same_bits, logprobs_of, requests_for
 
 FLOAT = np.dtype(np.float32)
-
-
-class FakeSession:
-    def __init__(self):
-        self.bound, self.runs = {}, []
-
-    def io_binding(self):
-        return self
-
-    def bind_input(self, name, *place):
-        self.bound[name] = place
-
-    bind_output = bind_input
-
-    def run_with_iobinding(self, binding, options=None):
-        self.runs.append(options)
 
 
 def test_a_binding_is_found_until_memory_of_its_arena_moves():
@@ -35,7 +20,7 @@ def test_a_binding_is_found_until_memory_of_its_arena_moves():
     cache: BindingCache[Binding] = BindingCache(arena)
     arena.allocate(64)
     assert cache.get("step") is None
-    binding = cache.add("step", Binding(FakeSession()))
+    binding = cache.add("step", Binding(RecordingSession()))
     assert cache.get("step") is binding
     Arena(HostMemory()).allocate(64)
     assert cache.get("step") is binding, "another arena"
@@ -50,7 +35,7 @@ def test_memory_that_moves_while_a_binding_is_made_is_an_error():
     cache.get("step")
     arena.allocate(64)
     with pytest.raises(AssertionError, match="memory moved"):
-        cache.add("step", Binding(FakeSession()))
+        cache.add("step", Binding(RecordingSession()))
 
 
 def test_only_memory_of_the_arena_can_be_bound():
@@ -66,22 +51,21 @@ def test_only_memory_of_the_arena_can_be_bound():
 def test_a_cache_keeps_a_bounded_number_of_bindings():
     cache: BindingCache[Binding] = BindingCache(Arena(HostMemory()))
     for number in range(3 * MAX_BINDINGS):
-        cache.add(number, Binding(FakeSession()))
+        cache.add(number, Binding(RecordingSession()))
         assert len(cache) <= MAX_BINDINGS
 
 
 def test_arrays_that_a_binding_reads_live_as_long_as_it_does():
-    session = FakeSession()
+    session = RecordingSession()
     binding = Binding(session)
     binding.read_array("tokens", np.arange(5))
-    device, _, dtype, shape, address = session.bound["tokens"]
+    place = binding.io.bound["tokens"]
     for _ in range(100):
         np.zeros(5, np.int64)
-    assert (device, dtype, shape) == ("cpu", np.int64, (5,))
-    again = np.ctypeslib.as_array((np.ctypeslib.as_ctypes_type(np.int64) * 5).from_address(address))
-    assert again.tolist() == [0, 1, 2, 3, 4]
+    assert place[:3] == ("cpu", np.int64, (5,))
+    assert array_at(place).tolist() == [0, 1, 2, 3, 4]
     binding.run("options")
-    assert session.runs == ["options"]
+    assert session.runs == [(binding.io, "options")]
 
 
 class Haunted(HostMemory):

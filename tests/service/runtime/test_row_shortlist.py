@@ -1,7 +1,5 @@
 """Outputs of rows with words of their own; what they are worth is tested with real graphs in `test_runner`."""
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from service.runtime.row_shortlist import RowShortlist
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
 from service.step import NewRow
+from tests.fakes import RecordingSession, array_at
 
 WIDTH, WORDS = 8, 100
 STATES = [
@@ -32,38 +31,27 @@ class ScarceMemory(HostMemory):
         return super().allocate(size)
 
 
-class ReadingSession:
-    """Stands in for `project_shortlist`: records the ids at the address that a run finds bound."""
-
-    def __init__(self):
-        self.read = []
-
-    def io_binding(self):
-        return ReadingBinding()
-
-    def run_with_iobinding(self, binding, options=None):
-        width, address = binding.ids
-        self.read.append(list((ctypes.c_int64 * width).from_address(address)))
-
-
-class ReadingBinding:
-    def bind_input(self, name, device, number, dtype, shape, address):
-        assert (name, dtype, shape[0]) == ("ids", np.int64, 1)
-        self.ids = shape[1], address
-
-    def bind_output(self, *place): ...
-
-
 @pytest.fixture
 def memory():
     return ScarceMemory()
 
 
 @pytest.fixture
-def own(memory):
-    arena = Arena(memory)
-    caches = CacheBuffers(STATES, arena, max_rows=64)
-    return RowShortlist(None, None, arena, RowInputs(arena, 64), caches, WORDS)
+def make(memory):
+    """A shortlist of 64 rows, whose sessions call what it is made with."""
+
+    def made(project=None, rank=None):
+        arena = Arena(memory)
+        caches = CacheBuffers(STATES, arena, max_rows=64)
+        sessions = RecordingSession(project), RecordingSession(rank)
+        return RowShortlist(*sessions, arena, RowInputs(arena, 64), caches, WORDS)
+
+    return made
+
+
+@pytest.fixture
+def own(make):
+    return make()
 
 
 def test_bindings_become_invalid_only_when_more_or_longer_lines_are_needed(own):
@@ -99,23 +87,25 @@ def test_failed_allocation_is_retried(own, memory):
     assert outputs.size >= 64 * 4 * 2 * WORDS
 
 
-def test_of_few_words_the_best_are_few(own):
+def test_of_few_words_the_best_are_few(make):
+    def rank(binding):
+        array_at(binding.bound["top_logprobs"])[:] = [[-1, -2, *[-np.inf] * 6], [-3] * 8]
+
+    own = make(rank=rank)
     own.caches.ensure(2, live=0, lengths={"shortlist": 5})
     own.ensure(2, 8)
-    block = own._blocks["top_logprobs"]
-    block.bytes[: 2 * 8 * 4] = np.array([[-1, -2, *[-np.inf] * 6], [-3] * 8], np.float32).view(np.uint8).ravel()
+    own.rank(2, 0)
     ids, logprobs = own.best(2)
     assert [len(line) for line in ids] == [len(line) for line in logprobs] == [2, 8]
 
 
-def test_a_row_reads_its_own_shortlist_when_the_width_returns_to_an_earlier_one(memory):
-    arena, session = Arena(memory), ReadingSession()
-    caches = CacheBuffers(STATES, arena, max_rows=64)
-    own = RowShortlist(session, None, arena, RowInputs(arena, 64), caches, WORDS)
+def test_a_row_reads_its_own_shortlist_when_the_width_returns_to_an_earlier_one(make):
+    read: list[list[int]] = []
+    own = make(project=lambda binding: read.append(array_at(binding.bound["ids"])[0].tolist()))
     shortlists = [tuple(range(90)), (7, 8), tuple(range(5, 95)), (3, 4, 5)]
     for shortlist in shortlists:
-        caches.ensure(1, live=0, lengths={"shortlist": len(shortlist)})
+        own.caches.ensure(1, live=0, lengths={"shortlist": len(shortlist)})
         own.ensure(1, 2)
         own.fill(NewRow(0, (1, 2), shortlist=shortlist))
-    assert [tuple(ids[: len(asked)]) for ids, asked in zip(session.read, shortlists, strict=True)] == shortlists
-    assert len({len(ids) for ids in session.read}) == 2, "the widths must return for the test to mean anything"
+    assert [tuple(ids[: len(asked)]) for ids, asked in zip(read, shortlists, strict=True)] == shortlists
+    assert len({len(ids) for ids in read}) == 2, "the widths must return for the test to mean anything"

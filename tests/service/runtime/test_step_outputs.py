@@ -1,4 +1,3 @@
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -8,24 +7,9 @@ from service.runtime.bindings import Arena, Binding
 from service.runtime.memory import CudaMemory, HostMemory
 from service.runtime.runner import RunnerOutputs
 from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, top_k_for
-from tests.fakes import FakeCuda
+from tests.fakes import FakeCuda, RecordingSession, array_at
 
 WORDS = 40
-
-
-class FakeSession:
-    """Remembers what was bound."""
-
-    def __init__(self):
-        self.bound: dict[str, Any] = {}
-
-    def io_binding(self):
-        return self
-
-    def bind_output(self, name, device, device_id, dtype, shape, address):
-        self.bound[name] = device, np.dtype(dtype), tuple(shape), address
-
-    bind_input = bind_output
 
 
 def filled(memory, rows, top_k, *, is_scored=True):
@@ -40,22 +24,22 @@ def filled(memory, rows, top_k, *, is_scored=True):
         said |= {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
         said |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
     for name, values in said.items():
-        device, dtype, shape, address = bound(outputs, 0, rows)[name]
-        assert (device, dtype, shape) == (memory.device, values.dtype, values.shape)
-        ctypes.memmove(address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+        place = bound(outputs, 0, rows)[name]
+        assert place[:3] == (memory.device, values.dtype, values.shape)
+        array_at(place)[:] = values
     return outputs, logits_RV, logprobs_RV
 
 
 def bound(outputs, first, lines):
     """Where both graphs write."""
-    session = FakeSession()
-    binding = Binding(session)
+    binding = Binding(RecordingSession())
+    places = binding.io.bound
     outputs.bind_ranking(binding, first, lines)
-    assert session.bound.pop("top_k")[0] == "cpu"
-    read = session.bound.pop("logits")
+    assert places.pop("top_k")[0] == "cpu"
+    read = places.pop("logits")
     outputs.bind(binding, first, lines)
-    assert session.bound["logits"] == read
-    return session.bound
+    assert places["logits"] == read
+    return places
 
 
 class NoPasses:
@@ -97,8 +81,7 @@ def test_there_are_never_more_best_tokens_than_words():
 
 def test_of_equal_tokens_the_lowest_id_is_the_best():
     outputs, *_ = filled(HostMemory(), 1, 1)
-    logits_1V = outputs._read("logits", 0, 1)
-    logits_1V[:] = 0.0
+    array_at(bound(outputs, 0, 1)["logits"])[:] = 0.0
     assert outputs.best(1)[0] == [[0]]
     assert outputs.most_likely(0)[0] == 0
 
@@ -115,7 +98,7 @@ def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
 def test_nan_is_reported_without_scores_too(rows):
     outputs, *_ = filled(HostMemory(), rows, 1, is_scored=False)
-    outputs._read("logits", rows - 1, 1)[0, 7] = np.nan
+    array_at(bound(outputs, rows - 1, 1)["logits"])[0, 7] = np.nan
     assert np.isnan(outputs.best(rows)[1][rows - 1][0])
 
 
@@ -155,17 +138,7 @@ def test_bindings_stay_valid_until_there_is_too_little_room():
 
 
 def test_lines_are_ranked_by_bindings_of_their_number_and_top_k():
-    class Session(FakeSession):
-        made = 0
-
-        def io_binding(self):
-            self.made += 1
-            return self
-
-        def run_with_iobinding(self, binding, options):
-            runs.append(self.bound["top_ids"][2])
-
-    session, runs = Session(), []
+    session = RecordingSession()
     outputs = LogitsBlocks(Arena(HostMemory()), WORDS, session)
     for top_k in (8, 4, 8):
         outputs.ensure(4, top_k)
