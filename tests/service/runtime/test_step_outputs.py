@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,9 @@ def bound(outputs, first, lines):
     return places
 
 
-class NoPasses:
-    cross_attention: Any = None
-    attention: Any = None
-
-
 def read(outputs):
-    return RunnerOutputs(outputs, NoPasses(), None)
+    no_passes: Any = SimpleNamespace(cross_attention=None, attention=None)
+    return RunnerOutputs(outputs, no_passes, None)
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
