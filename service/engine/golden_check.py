@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from export.manifest import Golden, GoldenVector, Limits, Manifest
+from export.manifest import Golden, Limits, Manifest
 from service.decoding.search import advance, search_for
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig
@@ -23,27 +24,21 @@ from service.request import Request
 from service.sequence import Sequence
 from service.step import Runner
 
-MAX_RAGGED_ROWS = 64
-"""Rows of `is_batch_invariant`, if the runner has as many: the default of `--max-rows`. It bounds time and memory."""
-
-MAX_RAGGED_S = 2.0
-"""Seconds of its decode after which no further step begins; what was computed until then is compared."""
-
-GOLDEN_COPIES = 3
-"""Golden rows among them: the first, the middle and the last request."""
+MAX_RAGGED_ROWS = 64  # of `is_batch_invariant`, the default of `--max-rows`; bounds time and memory
+MAX_RAGGED_S = 2.0  # of its decode, after which no further step begins; what was computed until then is compared
+GOLDEN_COPIES = 3  # golden rows among them: the first, the middle and the last request
 
 
 def decode_single(runner: Runner, request: Request) -> list[int]:
     """Greedy tokens of one request. The runner must have no rows, and has none afterwards."""
-    (sequence,) = _run(runner, [request])
-    return sequence.answers[0].tokens
+    return _run(runner, [request])[0].answers[0].tokens
 
 
 def encode_single(runner: Runner, request: Request) -> EncoderOutput:
     """Encoder outputs of one request. The runner must have no rows, and has none afterwards."""
-    (sequence,) = _run(runner, [request])
-    assert sequence.encoder_output is not None
-    return sequence.encoder_output
+    output = _run(runner, [request])[0].encoder_output
+    assert output is not None
+    return output
 
 
 def is_batch_invariant(runner: Runner, manifest: Manifest, clock: Callable[[], float] = time.monotonic) -> bool:
@@ -56,28 +51,57 @@ def is_batch_invariant(runner: Runner, manifest: Manifest, clock: Callable[[], f
     Cost: a decode alone and one of all rows, each of len(golden.output) steps. The second one ends after MAX_RAGGED_S;
     it takes about as long for 30 tokens of a float32 model of 6+6 layers, d512, on one core with AVX2.
     """
-    golden = manifest.golden
-    if not golden.output or runner.max_rows == 1:
+    golden, rows = manifest.golden, min(runner.max_rows, MAX_RAGGED_ROWS)
+    if not golden.output or rows == 1:
         return True
-    request = Request(
-        request_id="golden",
-        source=golden.source,
-        prompt=golden.prompt,
-        max_tokens=len(golden.output),
-        options=DecodingOptions(token_logprobs=True),
-    )
-    rows = min(runner.max_rows, MAX_RAGGED_ROWS)
+    request = _golden_request(golden, options=DecodingOptions(token_logprobs=True))
     requests = [_ragged(golden, runner.limits, number) for number in range(rows)]
-    for place in {(rows - 1) * copy // (GOLDEN_COPIES - 1) for copy in range(GOLDEN_COPIES)}:
-        requests[place] = request
-    ((tokens, logprobs),) = [(one.answers[0].tokens, one.answers[0].logprobs) for one in _run(runner, [request])]
+    for copy in range(GOLDEN_COPIES):
+        requests[(rows - 1) * copy // (GOLDEN_COPIES - 1)] = request
+    expected = _run(runner, [request])[0].answers[0]
     end_s = clock() + MAX_RAGGED_S
     for sequence in _run(runner, requests, wanted=request, is_late=lambda: clock() > end_s):
         answer = (sequence.answers or sequence.hypotheses)[0]
-        count = len(tokens) if sequence.answers else len(answer.tokens)
-        if (answer.tokens, answer.logprobs) != (tokens[:count], logprobs[:count]):
+        count = None if sequence.answers else len(answer.tokens)
+        if (answer.tokens, answer.logprobs) != (expected.tokens[:count], expected.logprobs[:count]):
             return False
     return True
+
+
+def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
+    """Repeats the manifest's golden decode; of a model without a decoder, its golden vector of this precision.
+
+    Raises StartupError when the result differs.
+    """
+    golden, problem = manifest.golden, ""
+    if golden.vectors:
+        expected = golden.vectors[precision]
+        request = _golden_request(golden, encoder_request=EncoderRequest(pooling="mean"))
+        difference = _difference(encode_single(runner, request).vector, np.array(expected.values))
+        if not difference <= expected.tolerance:
+            problem = (
+                f"this machine's vector of a text is {difference:.2g} of its largest value off the bundle's, more than "
+                f"{expected.tolerance:g}"
+            )
+    elif (tokens := decode_single(runner, _golden_request(golden))) != list(golden.output):
+        problem = f"this machine decodes {tokens}, the bundle was verified with {list(golden.output)}"
+    if problem:
+        raise StartupError(
+            f"self-check failed: {problem}; fix: export the bundle again on this kind of machine, or check the "
+            "installation of onnxruntime"
+        )
+
+
+def _difference(vector: np.ndarray | None, expected: np.ndarray) -> float:
+    """The largest difference of two vectors, relative to the largest value expected."""
+    assert vector is not None
+    return float(np.abs(vector - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
+
+
+def _golden_request(golden: Golden, **more: Any) -> Request:
+    return Request(
+        request_id="golden", source=golden.source, prompt=golden.prompt, max_tokens=len(golden.output), **more
+    )
 
 
 def _ragged(golden: Golden, limits: Limits, number: int) -> Request:
@@ -89,13 +113,8 @@ def _ragged(golden: Golden, limits: Limits, number: int) -> Request:
     else:
         count = 1 + number % min(2 * len(prompt), limits.max_target_len)
         prompt = tuple(itertools.islice(itertools.cycle(prompt), count))
-    most = limits.max_target_len - len(prompt) + 1
-    return Request(
-        request_id=f"ragged {number}",
-        source=source,
-        prompt=prompt,
-        max_tokens=1 + number % min(2 * len(golden.output), most),
-    )
+    most = min(2 * len(golden.output), limits.max_target_len - len(prompt) + 1)
+    return Request(request_id=f"ragged {number}", source=source, prompt=prompt, max_tokens=1 + number % most)
 
 
 def _run(
@@ -109,7 +128,7 @@ def _run(
     scheduler = Scheduler(SchedulerConfig(max_rows=len(requests)), runner.limits, runner.layout)
     sequences = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     for sequence in sequences:
-        scheduler.check(sequence.request)
+        scheduler.capacity.check(sequence.request)
         scheduler.submit(sequence)
     sequences = [sequence for sequence in sequences if wanted is None or sequence.request is wanted]
     while any(sequence.outcome is None for sequence in sequences) and not is_late():
@@ -121,38 +140,3 @@ def _run(
         if isinstance(sequence.outcome, RequestError):
             raise StartupError(f"self-check failed: {sequence.outcome}; fix: export the bundle again")
     return sequences
-
-
-def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
-    """Repeats the manifest's golden decode; of a model without a decoder, its golden vector of this precision.
-
-    Raises StartupError when the result differs.
-    """
-    golden = manifest.golden
-    if golden.vectors:
-        _check_vector(runner, golden.source, golden.vectors[precision])
-        return
-    tokens = decode_single(
-        runner,
-        Request(request_id="golden", source=golden.source, prompt=golden.prompt, max_tokens=len(golden.output)),
-    )
-    if tuple(tokens) != golden.output:
-        raise StartupError(
-            f"self-check failed: this machine decodes {tokens}, the bundle was verified with {list(golden.output)}; "
-            "fix: export the bundle again on this kind of machine, or check the installation of onnxruntime"
-        )
-
-
-def _check_vector(runner: Runner, source: tuple[int, ...], golden: GoldenVector) -> None:
-    request = Request(
-        request_id="golden", source=source, prompt=(), max_tokens=0, encoder_request=EncoderRequest(pooling="mean")
-    )
-    vector, expected = encode_single(runner, request).vector, np.array(golden.values)
-    assert vector is not None
-    off = float(np.abs(vector - expected).max()) / max(float(np.abs(expected).max()), 1e-6)
-    if not off <= golden.tolerance:
-        raise StartupError(
-            f"self-check failed: this machine's vector of a text is {off:.2g} of its largest value off the bundle's, "
-            f"more than {golden.tolerance:g}; fix: export the bundle again on this kind of "
-            "machine, or check the installation of onnxruntime"
-        )
