@@ -26,7 +26,7 @@ class Bench:
     def submit(self, *requests):
         sequences = [Sequence(request, search_for(request, eos_ids=(EOS,))) for request in requests]
         for sequence in sequences:
-            self.scheduler.check(sequence.request)
+            self.scheduler.capacity.check(sequence.request)
             self.scheduler.submit(sequence)
         return sequences
 

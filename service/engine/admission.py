@@ -86,18 +86,18 @@ class Capacity:
         return self._layout.bytes_for(*shape, max_rows=self.max_rows) if shape.rows else 0
 
 
-class WaitingQueue:
+class WaitingQueue(deque[Sequence]):
     """Sequences that have no rows yet, in order of arrival, and the early ends of waiting and live ones alike."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Sequence] = deque()
+        super().__init__()
         self._cancelled: list[Sequence] = []
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
         self._submitted = 0
 
-    def append(self, sequence: Sequence) -> None:
+    def submit(self, sequence: Sequence) -> None:
         """Adds a sequence at the end."""
-        self.waiting.append(sequence)
+        self.append(sequence)
         if sequence.request.deadline_s is not None:
             self._submitted += 1
             heapq.heappush(self._deadlines, (sequence.request.deadline_s, self._submitted, sequence))
@@ -122,8 +122,10 @@ class WaitingQueue:
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
                 ended.append(sequence)
         if any(not sequence.rows for sequence in ended):
-            self.waiting = deque(sequence for sequence in self.waiting if sequence.outcome is None)
-        if len(self._deadlines) > 2 * (live + len(self.waiting)) + STALE_DEADLINES:
+            unfinished = [sequence for sequence in self if sequence.outcome is None]
+            self.clear()
+            self.extend(unfinished)
+        if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
             heapq.heapify(self._deadlines)
         return ended

@@ -78,7 +78,7 @@ class EngineCore:
         self._take(arrivals)
         for ticket in cancels:
             if ticket in self._tickets:
-                self.scheduler.cancel(self._tickets[ticket])
+                self.scheduler.waiting.cancel(self._tickets[ticket])
         plan = self.scheduler.plan(now_s)
         for sequence in plan.ended:
             assert isinstance(sequence.outcome, RequestError)

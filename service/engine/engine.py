@@ -118,7 +118,7 @@ class Engine:
         Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. Blocks for up to seconds with one of
         `service.decoding.request_processors.SLOW_OPTIONS`.
         """
-        self._core.scheduler.check(request)
+        self._core.scheduler.capacity.check(request)
         tokenizer, vocabulary = self._tokenizer, self._vocabulary
         stops = StopMatcher(vocabulary, request.stop) if request.stop else None
         processors = processors_of(request, vocabulary, tokenizer.target)

@@ -15,81 +15,74 @@ from service.step import Copy
 Assigned = tuple[Sequence, Hypothesis]
 
 
-class RowAssignment:
-    """rows: by row, the sequence and the hypothesis that had it in the last plan."""
+def is_settled(rows: list[Assigned], live: list[Sequence]) -> bool:
+    """Whether every row is continued by the hypothesis that has it, and no live hypothesis lacks a row."""
+    return sum([len(sequence.hypotheses) for sequence in live]) == len(rows) and all(
+        hypothesis is rows[hypothesis.row][1] for sequence in live for hypothesis in sequence.hypotheses
+    )
 
-    def __init__(self) -> None:
-        self.rows: list[Assigned] = []
 
-    def is_settled(self, live: list[Sequence]) -> bool:
-        """Whether every row is continued by the hypothesis that has it, and no live hypothesis lacks a row."""
-        rows = self.rows
-        return sum(len(sequence.hypotheses) for sequence in live) == len(rows) and all(
-            hypothesis is rows[hypothesis.row][1] for sequence in live for hypothesis in sequence.hypotheses
-        )
-
-    def assign(self, live: list[Sequence], admitted: list[Sequence]) -> list[Copy]:
-        """Gives every live hypothesis a row of its own, and `admitted`, in their order, the rows that are left. Returns
-        what must be copied. admitted: the last ones of `live`."""
-        assigned, displaced = self._keep(live[: len(live) - len(admitted)], len(admitted))
-        free = [row for row in range(len(assigned) + len(displaced) + len(admitted)) if row not in assigned]
-        own: dict[Sequence, list[int]] = {}  # free rows that hold the right source already
-        for row in free:
-            if row < len(self.rows):
-                own.setdefault(self.rows[row][0], []).append(row)
-        copies: list[Copy] = []
-        elsewhere: list[Assigned] = []
-        for sequence, hypothesis in displaced:
-            if rows := own.get(sequence):
-                row = rows.pop()
-                start = _common_positions(sequence, self.rows[row][1], hypothesis)
-                copies.append(Copy(hypothesis.row, row, start, sequence.num_computed, 0))
-                assigned[row] = sequence, hypothesis
-            else:
-                elsewhere.append((sequence, hypothesis))
-        left = [row for row in free if row not in assigned]
-        for row, (sequence, hypothesis) in zip(left, elsewhere, strict=False):
-            request = sequence.request
-            copies.append(
-                Copy(hypothesis.row, row, 0, sequence.num_computed, len(request.source), len(request.shortlist))
-            )
+def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence]) -> tuple[list[Assigned], list[Copy]]:
+    """Gives every live hypothesis a row of its own, and `admitted`, in their order, the rows that are left. Returns the
+    new rows and what must be copied. rows: those of the last plan. admitted: the last ones of `live`."""
+    assigned, displaced = _keep(live[: len(live) - len(admitted)], len(admitted))
+    free = [row for row in range(len(assigned) + len(displaced) + len(admitted)) if row not in assigned]
+    own: dict[Sequence, list[int]] = {}  # free rows that hold the right source already
+    for row in free:
+        if row < len(rows):
+            own.setdefault(rows[row][0], []).append(row)
+    copies: list[Copy] = []
+    elsewhere: list[Assigned] = []
+    for sequence, hypothesis in displaced:
+        if of_sequence := own.get(sequence):
+            row = of_sequence.pop()
+            start = _common_positions(sequence, rows[row][1], hypothesis)
+            copies.append(Copy(hypothesis.row, row, start, sequence.num_computed, 0))
             assigned[row] = sequence, hypothesis
-        for row, sequence in zip(left[len(elsewhere) :], admitted, strict=True):
-            assigned[row] = sequence, sequence.hypotheses[0]
-        self._store(assigned, live)
-        return copies
+        else:
+            elsewhere.append((sequence, hypothesis))
+    left = [row for row in free if row not in assigned]
+    for row, (sequence, hypothesis) in zip(left, elsewhere, strict=False):
+        request = sequence.request
+        copies.append(Copy(hypothesis.row, row, 0, sequence.num_computed, len(request.source), len(request.shortlist)))
+        assigned[row] = sequence, hypothesis
+    for row, sequence in zip(left[len(elsewhere) :], admitted, strict=True):
+        assigned[row] = sequence, sequence.hypotheses[0]
+    return _stored(assigned, live), copies
 
-    def clear(self) -> None:
-        """Forgets all rows, after a turn failed."""
-        for sequence, _ in self.rows:
-            sequence.rows = ()
-        self.rows = []
 
-    def _keep(self, live: list[Sequence], admitted: int) -> tuple[dict[int, Assigned], list[Assigned]]:
-        """The hypotheses that keep the row they continue, by row, and those that need another one: all but the first
-        that continue a row, and those whose rows lie beyond the end of the prefix that is needed."""
-        kept: dict[int, Assigned] = {}
-        displaced: list[Assigned] = []
-        for sequence in live:
-            for hypothesis in sequence.hypotheses:
-                if hypothesis.row in kept:
-                    displaced.append((sequence, hypothesis))
-                else:
-                    kept[hypothesis.row] = sequence, hypothesis
-        count = len(kept) + len(displaced) + admitted
-        displaced += [kept.pop(row) for row in sorted(kept) if row >= count]
-        return kept, displaced
+def release(live: list[Sequence]) -> None:
+    """Takes their rows from sequences whose turn failed."""
+    for sequence in live:
+        sequence.rows = ()
 
-    def _store(self, assigned: dict[int, Assigned], live: list[Sequence]) -> None:
-        rows_of: dict[Sequence, list[int]] = {sequence: [] for sequence in live}
-        self.rows = []
-        for row, (sequence, hypothesis) in sorted(assigned.items()):
-            assert row == len(self.rows), (row, len(self.rows))
-            self.rows.append((sequence, hypothesis))
-            hypothesis.row = row
-            rows_of[sequence].append(row)
-        for sequence, rows in rows_of.items():
-            sequence.rows = tuple(rows)
+
+def _keep(live: list[Sequence], admitted: int) -> tuple[dict[int, Assigned], list[Assigned]]:
+    """The hypotheses that keep the row they continue, by row, and those that need another one: all but the first that
+    continue a row, and those whose rows lie beyond the end of the prefix that is needed."""
+    kept: dict[int, Assigned] = {}
+    displaced: list[Assigned] = []
+    for sequence in live:
+        for hypothesis in sequence.hypotheses:
+            if hypothesis.row in kept:
+                displaced.append((sequence, hypothesis))
+            else:
+                kept[hypothesis.row] = sequence, hypothesis
+    count = len(kept) + len(displaced) + admitted
+    displaced += [kept.pop(row) for row in sorted(kept) if row >= count]
+    return kept, displaced
+
+
+def _stored(assigned: dict[int, Assigned], live: list[Sequence]) -> list[Assigned]:
+    """Records the assignment in hypotheses and sequences, and returns it by row."""
+    rows_of: dict[Sequence, list[int]] = {sequence: [] for sequence in live}
+    rows = [assigned[row] for row in range(len(assigned))]
+    for row, (sequence, hypothesis) in enumerate(rows):
+        hypothesis.row = row
+        rows_of[sequence].append(row)
+    for sequence, own in rows_of.items():
+        sequence.rows = tuple(own)
+    return rows
 
 
 def _common_positions(sequence: Sequence, old: Hypothesis, new: Hypothesis) -> int:

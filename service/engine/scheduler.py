@@ -17,7 +17,6 @@ or more, a row outgrows the buffers, and the contents of all rows are moved once
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ from service.cache_layout import CacheLayout
 from service.engine.admission import Capacity, WaitingQueue
 from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prompt_lookup import DraftProposer
-from service.engine.row_assignment import Assigned, RowAssignment
-from service.request import Request
+from service.engine.row_assignment import Assigned, assign, is_settled, release
 from service.sequence import Sequence
 from service.step import Copy, Draft, NewRow, StepOutput, StepPlan, padded
 
@@ -79,20 +77,20 @@ class Plan(NamedTuple):
 
 
 class Scheduler:
-    """The sequences of one engine. Only the engine's thread uses it, except for `check`.
+    """The sequences of one engine. Only the engine's thread uses it, except for `Capacity.check`.
 
-    live: sequences with rows, in the order of admission. draft_proposer: None where nothing is drafted.
+    waiting: sequences without rows, in order of arrival. live: those with rows, in the order of admission. rows: by
+    row, the sequence and the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
     """
 
     def __init__(self, config: SchedulerConfig, limits: Limits, layout: CacheLayout) -> None:
         self.config, self._limits, self._layout = config, limits, layout
         # A decoder that takes single tokens has no prefill: its prompts are fed as ordinary steps.
         chunk = 0 if limits.max_block == 1 else min(config.chunk_tokens, limits.max_block or config.chunk_tokens)
-        self.live: list[Sequence] = []
+        self.waiting, self.live = WaitingQueue(), list[Sequence]()
+        self.rows: list[Assigned] = []
         self.capacity = Capacity(layout, max_rows=config.max_rows, max_bytes=config.kv_cache_bytes, chunk_tokens=chunk)
         self.draft_proposer = DraftProposer(config.draft_tokens) if config.draft_tokens and chunk else None
-        self._queue = WaitingQueue()
-        self._assignment = RowAssignment()
         self._prefill = PrefillPlanner(
             chunk,
             max_tokens=config.max_prefill_tokens,
@@ -109,45 +107,29 @@ class Scheduler:
         return self.config.prefix_cache_bytes // layout.bytes_per(chunk)
 
     @property
-    def waiting(self) -> deque[Sequence]:
-        """Sequences without rows, in order of arrival."""
-        return self._queue.waiting
-
-    @property
-    def rows(self) -> list[Assigned]:
-        """By row, the sequence and the hypothesis that had it in the last plan."""
-        return self._assignment.rows
-
-    @property
     def is_idle(self) -> bool:
         """No sequence is live or waiting."""
-        return not self._queue.waiting and not self.live
-
-    def check(self, request: Request) -> None:
-        """Raises InvalidRequest for a request that could never be admitted. Safe to call from any thread."""
-        self.capacity.check(request)
+        return not self.waiting and not self.live
 
     def submit(self, sequence: Sequence) -> None:
-        """Adds a checked sequence to the end of the queue."""
+        """Adds a sequence, whose request `Capacity.check` has accepted, to the end of the queue."""
         assert not sequence.rows, sequence.rows
         sequence.max_shape = self.capacity.shape_of(sequence.request)
-        self._queue.append(sequence)
-
-    def cancel(self, sequence: Sequence) -> None:
-        """Ends a sequence with Cancelled in the next plan, unless it has ended by then."""
-        self._queue.cancel(sequence)
+        self.waiting.submit(sequence)
 
     def plan(self, now_s: float) -> Plan:
         """The next turn. now_s: the time, on the deadlines' clock, in seconds."""
-        ended = self._queue.expire(now_s, len(self.live))
+        ended = self.waiting.expire(now_s, len(self.live))
         rows_before = len(self.rows)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
-        is_settled = self._assignment.is_settled(self.live)
-        if not is_settled:
+        was_settled = is_settled(self.rows, self.live)
+        if not was_settled:
             self.capacity.reserve_for(self.live)
         unfinished = self._prefill.unfinished(self.live)
         admitted = self._admit(unfinished)
-        copies = [] if is_settled and not admitted else self._assignment.assign(self.live, admitted)
+        copies = list[Copy]()
+        if admitted or not was_settled:
+            self.rows, copies = assign(self.rows, self.live, admitted)
         prefill = self._prefill.plan(self.rows, unfinished, admitted, live=len(self.live))
         return Plan(
             self._step(rows_before, copies, admitted, prefill),
@@ -185,17 +167,17 @@ class Scheduler:
 
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences and the prefix cache, after a turn failed. The caller ends the sequences."""
-        dropped, self.live = self.live, []
+        dropped, self.live, self.rows = self.live, [], []
+        release(dropped)
         self.capacity.reserve_for(())
         self._prefill.prefix_cache.clear()
-        self._assignment.clear()
         return dropped
 
     def _admit(self, unfinished: list[Sequence]) -> list[Sequence]:
         """Moves waiting sequences to the live ones, in order of arrival, as many as fit and as this turn can prefill.
         Returns them ordered by what is encoded and computed of them, so that neighbours need little padding."""
         admitted: list[Sequence] = []
-        waiting, prefill = self._queue.waiting, self._prefill
+        waiting, prefill = self.waiting, self._prefill
         if not waiting:
             return admitted
         budget = prefill.budget(len(self.live), len(unfinished))

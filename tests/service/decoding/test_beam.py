@@ -85,7 +85,7 @@ def run(*requests, max_rows=64, runner=None):
     scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout)
     sequences = [Sequence(asked, search_of(asked)) for asked in requests]
     for sequence in sequences:
-        scheduler.check(sequence.request)
+        scheduler.capacity.check(sequence.request)
         scheduler.submit(sequence)
     agreed: dict[Sequence, list[tuple[int, ...]]] = {sequence: [()] for sequence in sequences}
 

@@ -62,7 +62,7 @@ def test_one_long_row_makes_all_rows_wide():
 )
 def test_a_request_that_can_never_fit_is_refused_at_once(bad, problem):
     with pytest.raises(InvalidRequest, match=problem):
-        Bench(kv_cache_bytes=700, max_rows=8).scheduler.check(bad)
+        Bench(kv_cache_bytes=700, max_rows=8).scheduler.capacity.check(bad)
 
 
 def test_memory_is_reserved_for_shortlists():
@@ -104,8 +104,8 @@ def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
     live, waiting = bench.submit(request("live"), request("waiting"))
     bench.turn()
-    bench.scheduler.cancel(live)
-    bench.scheduler.cancel(waiting)
+    bench.scheduler.waiting.cancel(live)
+    bench.scheduler.waiting.cancel(waiting)
     assert set(bench.turn().ended) == {live, waiting}
     assert isinstance(live.outcome, Cancelled)
     assert bench.turn().ended == ()
@@ -116,6 +116,6 @@ def test_a_cancellation_after_the_end_changes_nothing():
     bench = Bench(ScriptedRunner(rule=never_ends))
     (row,) = bench.submit(request(max_tokens=1))
     bench.turn()
-    bench.scheduler.cancel(row)
+    bench.scheduler.waiting.cancel(row)
     assert bench.turn().ended == ()
     assert row.outcome is FinishReason.LENGTH

@@ -253,7 +253,7 @@ def test_rows_with_drafts_leave_at_once_when_they_are_cancelled_or_late():
     )
     bench.turn()
     bench.turn()
-    bench.scheduler.cancel(first)
+    bench.scheduler.waiting.cancel(first)
     plan = bench.turn(now_s=5.0)
     assert set(plan.ended) == {first, second}
     assert "after 6 tokens" in str(second.outcome)
@@ -311,7 +311,7 @@ def test_random_traffic_violates_no_invariant(seed):
             right[asked.request_id] = scripted_answer(asked)
             sequences += bench.submit(asked)
         if rng.random() < 0.05 and sequences:
-            bench.scheduler.cancel(rng.choice(sequences[-20:]))
+            bench.scheduler.waiting.cancel(rng.choice(sequences[-20:]))
         if rng.random() < 0.02:
             runner.fail_on.add(runner.runs + 1)
         try:

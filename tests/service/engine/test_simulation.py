@@ -138,11 +138,11 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
     for turn in range(turns):
         while len(scheduler.waiting) < 30:
             request = draw_reading(rng, len(sequences), turn)
-            scheduler.check(request)
+            scheduler.capacity.check(request)
             sequences.append(Sequence(request, search_of(request)))
             scheduler.submit(sequences[-1])
         if rng.random() < 0.05:
-            scheduler.cancel(rng.choice(sequences[-20:]))
+            scheduler.waiting.cancel(rng.choice(sequences[-20:]))
         plan = scheduler.plan(float(turn))
         assert len(plan.live) == len(plan.admitted) > 0
         assert sum(len(join.source) for join in plan.step.new_rows) <= 96
@@ -177,13 +177,13 @@ def test_every_invariant_holds_at_saturation(turns, has_source):
     for turn in range(turns):
         while len(scheduler.waiting) < 6:
             request = draw_request(rng, number, turn, has_source)
-            scheduler.check(request)
+            scheduler.capacity.check(request)
             sequence = Sequence(request, search_of(request))
             scheduler.submit(sequence)
             recent.append(sequence)
             number += 1
         if rng.random() < 0.05:
-            scheduler.cancel(rng.choice(recent[-20:]))
+            scheduler.waiting.cancel(rng.choice(recent[-20:]))
         if rng.random() < 0.002:
             runner.fail_on = {runner.runs + 1}
         plan = scheduler.plan(float(turn))
