@@ -87,15 +87,8 @@ class Server:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
         self._open_model = open_model or partial(_open_model, busy_engines=BusyEngines())
-        self._version = VERSION
-        self._metrics = Metrics(RPCS, version=self._version, commit=settings.commit)
-        self.calls = Calls(
-            self._metrics,
-            max_requests=settings.max_requests,
-            default_deadline_s=settings.default_deadline_s,
-            max_deadline_s=settings.max_deadline_s,
-            stall_timeout_s=settings.stall_timeout_s,
-        )
+        self._metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
+        self.calls = Calls(self._metrics, settings)
         self._models: list[ServedModel] = []
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
@@ -204,7 +197,7 @@ class Server:
                 "models": {
                     model.name: f"{model.choice.precision} on {model.choice.provider}" for model in self._models
                 },
-                "version": self._version,
+                "version": VERSION,
                 "start_s": round(seconds, 3),
             },
         )
@@ -232,7 +225,7 @@ class Server:
 
     def version(self) -> dict[str, Any]:
         return {
-            "version": self._version,
+            "version": VERSION,
             "commit": self.settings.commit,
             "python": platform.python_version(),
             "grpc": grpc.__version__,

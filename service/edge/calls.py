@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from service.config import ServerSettings
 from service.edge import logs
 from service.edge.metrics import Metrics, Rpc
 from service.edge.request_builder import CallInfo
@@ -66,18 +67,8 @@ class Call:
 class Calls:
     """All calls of a server. Lives on the event-loop thread."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        *,
-        max_requests: int = 1024,
-        default_deadline_s: float = 60.0,
-        max_deadline_s: float = 600.0,
-        stall_timeout_s: float = 30.0,
-    ) -> None:
-        self._metrics = metrics
-        self._max_requests, self._stall_timeout_s = max_requests, stall_timeout_s
-        self._default_deadline_s, self._max_deadline_s = default_deadline_s, max_deadline_s
+    def __init__(self, metrics: Metrics, settings: ServerSettings) -> None:
+        self._metrics, self._settings = metrics, settings
         self._open: set[Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -122,25 +113,22 @@ class Calls:
         return response
 
     async def _stream(self, behaviour: Callable[..., Any], message: Message | None, call: Call, context: Any) -> None:
-        timer = _StallTimer(self._stall_timeout_s)
-        try:
-            async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
-                async for response in responses:
-                    timer.begin()
-                    if not call.messages:
-                        # Not before the first message: a client retries only calls without initial metadata. Unary
-                        # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
-                        await context.send_initial_metadata(((REQUEST_ID, call.info.request_id),))
-                    call.messages += 1
-                    await context.write(response)
-                    timer.end()
-        except _Stalled:
-            raise DeadlineExceeded(f"the client read nothing for {self._stall_timeout_s:g} s") from None
+        timer = _StallTimer(self._settings.stall_timeout_s)
+        async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
+            async for response in responses:
+                timer.begin()
+                if not call.messages:
+                    # Not before the first message: a client retries only calls without initial metadata. Unary
+                    # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
+                    await context.send_initial_metadata(((REQUEST_ID, call.info.request_id),))
+                call.messages += 1
+                await context.write(response)
+                timer.end()
 
     def _begin(self, rpc: Rpc, context: Any) -> Call:
-        now_s = time.monotonic()
-        remaining_s = context.time_remaining()
-        limit_s = min(self._default_deadline_s if remaining_s is None else remaining_s, self._max_deadline_s)
+        now_s, remaining_s = time.monotonic(), context.time_remaining()
+        limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
+        limit_s = min(limit_s, self._settings.max_deadline_s)
         call = Call(rpc, CallInfo(_request_id(context), now_s + limit_s), now_s)
         self._open.add(call)
         self._idle.clear()
@@ -148,12 +136,9 @@ class Calls:
         return call
 
     def _admit(self, message: Message | None) -> None:
-        if len(self._open) > self._max_requests:
-            raise Overloaded(
-                f"the server already handles {self._max_requests} requests; try again in {RETRY_WHEN_FULL_S} s",
-                retry_after_s=RETRY_WHEN_FULL_S,
-                limit=self._max_requests,
-            )
+        if len(self._open) > (limit := self._settings.max_requests):
+            problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
+            raise Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
         if message is None:
             raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
 
@@ -185,20 +170,15 @@ class Calls:
         logs.event("request", fields | call.texts)
 
 
-class _Stalled(Exception):
-    """A client read nothing for too long."""
-
-
 class _StallTimer:
-    """Raises _Stalled inside a stream, one of whose writes takes longer than `limit_s`.
+    """Ends a stream with DeadlineExceeded when one of its writes takes longer than `limit_s`.
 
     One timer for all messages of a stream, which checks periodically: a timer for each message took a tenth of what a
     message costs.
     """
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._loop = asyncio.get_running_loop()
+        self._limit_s, self._loop = limit_s, asyncio.get_running_loop()
         self._timeout = asyncio.timeout(None)
         self._began_s: float | None = None
 
@@ -227,7 +207,7 @@ class _StallTimer:
         try:
             await self._timeout.__aexit__(kind, error, at)
         except TimeoutError:
-            raise _Stalled from None
+            raise DeadlineExceeded(f"the client read nothing for {self._limit_s:g} s") from None
 
 
 def _request_id(context: Any) -> str:

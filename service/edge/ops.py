@@ -7,6 +7,7 @@ out. It deliberately has no TLS and no password: bind it to loopback or a pod.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import socket
@@ -26,19 +27,15 @@ class Probes(Protocol):
 
     def problems(self) -> list[str]:
         """Reasons to restart the process; [] if it is alive."""
-        ...
 
     def not_ready(self) -> list[str]:
         """Reasons not to send requests now; [] if it is ready."""
-        ...
 
     def exposition(self) -> tuple[bytes, str]:
         """All metrics and their content type."""
-        ...
 
     def version(self) -> dict[str, Any]:
         """The running version, as a JSON object."""
-        ...
 
 
 class OpsServer:
@@ -96,7 +93,8 @@ class _Server(ThreadingHTTPServer):
             if len(self.connections) >= MAX_CONNECTIONS:
                 oldest = next(iter(self.connections))
                 del self.connections[oldest]
-                _hang_up(oldest)
+                with contextlib.suppress(OSError):  # already closed
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
             self.connections[request] = None
         super().process_request(request, client_address)
 
@@ -109,13 +107,6 @@ class _Server(ThreadingHTTPServer):
         """Not logged: clients may disconnect at any time."""
 
 
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
-    except OSError:
-        return  # already closed
-
-
 class _Handler(BaseHTTPRequestHandler):
     """One request per connection (HTTP/1.0)."""
 
@@ -126,27 +117,22 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
 
     def do_GET(self) -> None:
-        probes = self.server.probes
+        probes, status, content_type = self.server.probes, 200, "application/json"
+        body: bytes | dict[str, Any]
         match self.path.partition("?")[0]:
             case "/healthz":
                 problems = probes.problems()
-                self._json(503 if problems else 200, {"alive": not problems, "problems": problems})
+                status, body = 503 if problems else 200, {"alive": not problems, "problems": problems}
             case "/readyz":
                 reasons = probes.not_ready()
-                self._json(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
+                status, body = 503 if reasons else 200, {"ready": not reasons, "reasons": reasons}
             case "/metrics":
-                self._send(200, *probes.exposition())
+                body, content_type = probes.exposition()
             case "/version":
-                self._json(200, probes.version())
+                body = probes.version()
             case _:
-                self._json(404, {"error": "not found", "pages": ["/healthz", "/readyz", "/metrics", "/version"]})
-
-    do_HEAD = do_GET
-
-    def _json(self, status: int, value: dict[str, Any]) -> None:
-        self._send(status, json.dumps(value).encode() + b"\n", "application/json")
-
-    def _send(self, status: int, body: bytes, content_type: str) -> None:
+                status, body = 404, {"error": "not found", "pages": ["/healthz", "/readyz", "/metrics", "/version"]}
+        body = body if isinstance(body, bytes) else json.dumps(body).encode() + b"\n"
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -154,6 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    do_HEAD = do_GET
 
     def version_string(self) -> str:
         return "glossa"  # without the version of Python

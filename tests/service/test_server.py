@@ -100,8 +100,10 @@ async def test_a_blocked_event_loop_is_reported_by_the_ops_port():
         assert "the event loop has not turned" in body
 
 
-async def test_draining_updates_health_then_accepts_and_finishes_streams():
-    async with running(drain_delay_s=0.3) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+async def test_draining_updates_health_then_accepts_and_finishes_streams(monkeypatch):
+    over, sleep = asyncio.Event(), asyncio.sleep  # the drain delay is over when the test says so
+    monkeypatch.setattr("service.server.asyncio.sleep", lambda time_s: over.wait() if time_s == 3600 else sleep(time_s))
+    async with running(drain_delay_s=3600) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
         client = AsyncClient(edge.address, timeout_s=10)
@@ -118,6 +120,7 @@ async def test_draining_updates_health_then_accepts_and_finishes_streams():
         edge.pool.hold = False
         assert (await client.translate(TEXT)).text == "zwei rote Häuser"  # in the lame-duck time
         assert not edge.pool.closed
+        over.set()
         edge.pool.sinks[0](Finished(FinishReason.LENGTH, " mehr", (6,), timings=TIMINGS))
         assert "".join([piece.text async for piece in stream]) == " mehr"
         await stopping
