@@ -6,15 +6,9 @@ from typing import Any
 
 from export.manifest import Quantization, SchemeMeasurement
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.proto_conversion import ATTENTION_KINDS
+from service.edge.proto_conversion import enum_number
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
-
-TASKS = {
-    "translation": pb.TASK_TRANSLATION,
-    "generation": pb.TASK_GENERATION,
-    "encoding": pb.TASK_ENCODING,
-}
 
 
 def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
@@ -24,7 +18,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
     training = lineage.get("metrics") or {}
     return pb.Model(
         name=model.name,
-        task=TASKS[manifest.task],
+        task=enum_number(pb.Task, manifest.task),
         architecture=manifest.architecture,
         limits=pb.Limits(
             max_prompt_tokens=model.max_prompt_tokens,
@@ -56,7 +50,7 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         languages=sorted(manifest.template.languages),
         draft_tokens=model.draft_tokens,
         attention=[
-            pb.AttentionLayers(kind=ATTENTION_KINDS[maps.kind], layers=maps.layers, heads=maps.heads)
+            pb.AttentionLayers(kind=enum_number(pb.AttentionKind, maps.kind), layers=maps.layers, heads=maps.heads)
             for maps in manifest.attention_maps
         ],
     )

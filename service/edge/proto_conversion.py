@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,27 +20,9 @@ from service.edge.served_model import ServedModel
 from service.encoder_request import EncoderOutput, Pooling
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
-from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, Request
+from service.request import AttentionResult, Finished, HypothesisResult, Request
 
-FINISH_REASONS = {
-    FinishReason.END_OF_SEQUENCE: pb.FINISH_REASON_END_OF_SEQUENCE,
-    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
-    FinishReason.STOP_STRING: pb.FINISH_REASON_STOP_STRING,
-}
-ATTENTION_KINDS: Mapping[AttentionKind, pb.AttentionKind] = {
-    "encoder": pb.ATTENTION_KIND_ENCODER,
-    "decoder": pb.ATTENTION_KIND_DECODER,
-    "cross": pb.ATTENTION_KIND_CROSS,
-}
-POOLINGS: Mapping[int, Pooling] = {
-    pb.POOLING_UNSPECIFIED: "mean",
-    pb.POOLING_MEAN: "mean",
-    pb.POOLING_CLS: "cls",
-    pb.POOLING_POOLER: "pooler",
-}
 DEFAULT_CANDIDATES = 5  # tokens returned per mask
-
-_ENUMS = {field.name: field.enum_type for field in pb.DecodingOptions.DESCRIPTOR.fields if field.enum_type}
 
 
 # ---- from messages
@@ -50,8 +32,8 @@ def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     """The options of a request. Unset fields and an enum's zero are the default; nothing is checked."""
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
-        if field.name in _ENUMS:
-            given[field.name] = _enum_name(field.name, value)
+        if field.enum_type:
+            given[field.name] = _enum_name(field.enum_type, value)
         elif field.name == "logit_bias":
             given[field.name] = dict(value)
         else:
@@ -59,31 +41,23 @@ def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     return DecodingOptions(**given) if given else DEFAULTS
 
 
-def _enum_name(field: str, number: int) -> str:
-    """EARLY_STOPPING_NEVER as "never"; a number that the enum lacks as itself."""
-    values = _ENUMS[field].values_by_number
-    if number not in values:
-        return str(number)
-    prefix = str(values[0].name).removesuffix("UNSPECIFIED")
-    return str(values[number].name).removeprefix(prefix).lower()
-
-
 def pooling_from(request: pb.EmbedRequest) -> Pooling:
-    """The requested pooling. Raises InvalidRequest for a number that the enum lacks."""
-    if request.pooling not in POOLINGS:
+    """The requested pooling, by default the mean. Raises InvalidRequest for a number that the enum lacks."""
+    if request.pooling == pb.POOLING_UNSPECIFIED:
+        return "mean"
+    if request.pooling not in pb.Pooling.values():
         raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
-    return POOLINGS[request.pooling]
+    return cast(Pooling, _enum_name(pb.Pooling.DESCRIPTOR, request.pooling))
 
 
 def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
     """The selection of a request. Raises InvalidRequest for a kind that the enum lacks."""
-    names = {number: name for name, number in ATTENTION_KINDS.items()}
+    known = pb.AttentionKind.items()[1:]
     for index, kind in enumerate(message.kinds):
-        if kind not in names:
-            known = ", ".join(pb.AttentionKind.Name(number) for number in names)
-            raise InvalidRequest(f"kinds[{index}]", f"must be one of {known}, got {kind}")
+        if kind not in dict(known).values():
+            raise InvalidRequest(f"kinds[{index}]", f"must be one of {', '.join(dict(known))}, got {kind}")
     return AttentionChoice(
-        kinds=tuple(names[kind] for kind in message.kinds),
+        kinds=tuple(cast(AttentionKind, _enum_name(pb.AttentionKind.DESCRIPTOR, kind)) for kind in message.kinds),
         layers=tuple(message.layers),
         heads=tuple(message.heads),
         mean_layers=message.mean_layers,
@@ -91,12 +65,29 @@ def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
     )
 
 
+def _enum_name(kind: Any, number: int) -> str:
+    """EARLY_STOPPING_NEVER as "never"; a number that the enum lacks as itself."""
+    if number not in kind.values_by_number:
+        return str(number)
+    return str(kind.values_by_number[number].name).removeprefix(_prefix(kind)).lower()
+
+
+def _prefix(kind: Any) -> str:
+    """EARLY_STOPPING_ of an enum whose first value is EARLY_STOPPING_UNSPECIFIED."""
+    return str(kind.values[0].name).removesuffix("UNSPECIFIED")
+
+
 # ---- to messages
+
+
+def enum_number(kind: Any, name: str) -> Any:
+    """ "never" as EARLY_STOPPING_NEVER. kind: the enum, such as pb.EarlyStopping."""
+    return kind.Value(_prefix(kind.DESCRIPTOR) + name.upper())
 
 
 def completion(finished: Finished) -> dict[str, Any]:
     """The fields of every message that ends an answer."""
-    return {"finish_reason": FINISH_REASONS[finished.reason], **_cost(finished)}
+    return {"finish_reason": enum_number(pb.FinishReason, finished.reason.value), **_cost(finished)}
 
 
 def details(finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool) -> dict[str, Any]:
@@ -191,7 +182,7 @@ def attend_response(
     if choice.kinds != ("encoder",):
         fields |= _attended_target(finished, result, model, message, prompt, 0 if request.source else len(message.text))
     fields["matrices"] = [
-        pb.AttentionMatrix(kind=ATTENTION_KINDS[kind], layer=layer, head=head, weights=weights_QK.ravel())
+        pb.AttentionMatrix(kind=enum_number(pb.AttentionKind, kind), layer=layer, head=head, weights=weights_QK.ravel())
         for kind, layer, head, weights_QK in choice.matrices(result.weights)
     ]
     return pb.AttendResponse(**fields, **_cost(finished))
@@ -214,7 +205,7 @@ def _attended_target(
     if finished.hypotheses:
         (hypothesis,) = finished.hypotheses
         text, tokens = hypothesis.text, hypothesis.tokens
-        fields["finish_reason"] = FINISH_REASONS[hypothesis.reason]
+        fields["finish_reason"] = enum_number(pb.FinishReason, hypothesis.reason.value)
     elif message.text_only:
         text, tokens = "", given
     else:
@@ -261,7 +252,7 @@ class HypothesisConverter:
         return pb.Hypothesis(
             text=self._text + result.text if options.echo else result.text,
             tokens=result.tokens if has_tokens else (),
-            finish_reason=FINISH_REASONS[result.reason],
+            finish_reason=enum_number(pb.FinishReason, result.reason.value),
             score=result.score,
             cumulative_logprob=result.cumulative_logprob,
             token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),

@@ -91,7 +91,7 @@ class Servicer:
                 _languages(request),
                 omit_eos=request.omit_eos,
             ),
-            size=len(request.text) + len(request.target) + len(request.target_tokens),
+            request,
         )
         finished = await self._finished(model, built, call)
         return await convert_off_loop(model, built, partial(score_response, finished, built, model, text=request.text))
@@ -99,21 +99,21 @@ class Servicer:
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         model = self._find(request, call, *ENCODER_TASKS)
         build = partial(self._builder(model, call).embedding, request.text, pooling_from(request), _languages(request))
-        finished = await self._finished(model, await _built(build, size=len(request.text)), call)
+        finished = await self._finished(model, await _built(build, request), call)
         return embed_response(finished, normalize=request.normalize)
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self._find(request, call, "encoding", can=lambda model: bool(model.mask_token))
         top_k = request.top_k if request.HasField("top_k") else DEFAULT_CANDIDATES
         build = partial(self._builder(model, call).mask_filling, request.text, top_k)
-        finished = await self._finished(model, await _built(build, size=len(request.text)), call)
+        finished = await self._finished(model, await _built(build, request), call)
         return fill_mask_response(finished, model)
 
     async def Classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         model = self._find(request, call, "encoding", can=lambda model: model.is_classifier)
         classification = self._builder(model, call).classification
         build = partial(classification, request.text, token_weights=request.include_token_weights)
-        finished = await self._finished(model, await _built(build, size=len(request.text)), call)
+        finished = await self._finished(model, await _built(build, request), call)
         return classify_response(finished, model, text=request.text)
 
     async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
@@ -162,8 +162,7 @@ class Servicer:
         languages = _languages(message) if task == "translation" else NO_LANGUAGES
         decoding = self._builder(model, call).decoding
         build = partial(decoding, message.text, options, languages, is_streamed=is_streamed)
-        size = len(message.text) + len(options.prefix)
-        return model, await _built(build, size=size, is_slow=options.use_shortlist)
+        return model, await _built(build, message, is_slow=options.use_shortlist)
 
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
@@ -267,9 +266,9 @@ def _cancel_submission(submitting: asyncio.Future[Submission]) -> None:
         submitting.result().cancel()
 
 
-async def _built(build: Callable[[], T], *, size: int, is_slow: bool = False) -> T:
-    """`build()`, in a thread unless it is quick enough for the event loop. size: characters and tokens of its texts."""
-    return build() if size <= INLINE_BYTES and not is_slow else await asyncio.to_thread(build)
+async def _built(build: Callable[[], T], message: Message, *, is_slow: bool = False) -> T:
+    """`build()`, in a thread unless the message is small enough for the event loop."""
+    return await asyncio.to_thread(build) if is_slow or message.ByteSize() > INLINE_BYTES else build()
 
 
 async def convert_off_loop(model: ServedModel, request: Request, convert: Callable[[], T]) -> T:
