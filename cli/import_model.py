@@ -34,12 +34,11 @@ def import_(
 ) -> None:
     """Import a Hugging Face model as a checkpoint, which can be exported and served."""
     from model.checkpoint import CheckpointError
+    from model.pretrained.convert_tokenizer import convert_tokenizer
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
-    from model.tokenizer import TokenizerError
-    from model.tokenizers.convert import convert_tokenizer
 
-    with report_errors(PretrainedError, CheckpointError, TokenizerError):
+    with report_errors(PretrainedError, CheckpointError):
         if not directory.is_dir():
             raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
         with replacing(checkpoint) if replace else contextlib.nullcontext(checkpoint) as written:

@@ -16,8 +16,6 @@ model's special-token template. Nothing here imports torch: the service tokenise
 
 from __future__ import annotations
 
-import base64
-import binascii
 import codecs
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,14 +25,12 @@ from typing import Any, Literal
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from model.tokenizers.sentencepiece_normalizer import BLANK, Normalizer
-from model.tokenizers.sentencepiece_unigram import unigram_of
+from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
-OWN_NORMALIZER = "sentencepiece"  # the settings of sentencepiece_normalizer, in the normalizer of a tokenizer.json
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
 Kind = Literal["bpe", "words"]
@@ -62,8 +58,8 @@ class Tokenizer:
             model, added = values["model"], values.get("added_tokens") or []
             ids = _ids(model, added)
             self.special: Mapping[str, int] = {item["content"]: item["id"] for item in added if item["special"]}
-            own: dict[str, Any] = (values.get("normalizer") or {}).get(OWN_NORMALIZER, {})
-            self._normalize = _own_normalizer(values["normalizer"], added) if own else None
+            own: dict[str, Any] = (values.get("normalizer") or {}).get(SETTINGS, {})
+            self._normalize = normalizer_of(values["normalizer"], added) if own else None
             self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
             self._listed = ids if self._known else {}
             unmatched = {*own.get("unmatched", ()), *self.special.values()}
@@ -141,7 +137,7 @@ class Tokenizer:
         values = json.loads(self._text)
         for added in values["added_tokens"]:
             added["special"] = added["special"] and added["id"] != token
-        own = (values.get("normalizer") or {}).get(OWN_NORMALIZER, {})
+        own = (values.get("normalizer") or {}).get(SETTINGS, {})
         own["unmatched"] = [other for other in own.get("unmatched", ()) if other != token]
         return Tokenizer(values, vocab_size=self.vocab_size)
 
@@ -280,7 +276,7 @@ def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[i
         for token in range(first, max(behind, default=-1) + 1)
         if token not in behind
     ]
-    is_own = OWN_NORMALIZER in (values.get("normalizer") or {})
+    is_own = SETTINGS in (values.get("normalizer") or {})
     text = {
         "version": values.get("version", "1.0"),
         "truncation": None,
@@ -311,22 +307,6 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 def _hidden(name: str) -> str:
     """A name that no text can contain by the time it is cut: blanks are marked or taken out before."""
     return f" \0{name}"
-
-
-def _own_normalizer(normalizer: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> Normalizer:
-    """The one of which a tokenizer.json that was converted from SentencePiece tells; what stands beside it, for others,
-    comes close to it."""
-    told = normalizer[OWN_NORMALIZER]
-    charsmaps = [step["precompiled_charsmap"] for step in normalizer["normalizers"] if step["type"] == "Precompiled"]
-    try:
-        return Normalizer(
-            charsmap=base64.b64decode(charsmaps[0], validate=True) if charsmaps else b"",
-            add_dummy_prefix=told["add_dummy_prefix"],
-            remove_extra_whitespaces=told["remove_extra_whitespaces"],
-            symbols=[item["content"] for item in added if not item["special"]],
-        )
-    except (ValueError, binascii.Error) as error:
-        raise TokenizerError(f"normalizer: {error}") from error
 
 
 def _whole(spans: Sequence[Span], text: str) -> list[Span]:

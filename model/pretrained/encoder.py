@@ -19,6 +19,7 @@ from torch import Tensor
 
 from model.architecture_config import EncoderConfig, Pooler
 from model.config import SpecialTokenTemplate
+from model.pretrained.convert_tokenizer import convert_tokenizer, text_of
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
@@ -33,8 +34,6 @@ from model.pretrained.files import (
     read_optional_json,
     read_weights,
 )
-from model.tokenizer import TokenizerError
-from model.tokenizers.convert import convert_tokenizer, text_of
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 KINDS = {"Model": "bare", "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "classify"}
@@ -233,10 +232,7 @@ def with_special_tokens(imported: Imported, path: Path) -> Imported:
     texts = dict(XLM_R) if (path / "sentencepiece.bpe.model").is_file() else {}
     for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
         texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
-    try:
-        special = convert_tokenizer(path).special
-    except TokenizerError as error:
-        raise PretrainedError(str(error)) from error
+    special = convert_tokenizer(path).special
     ids: dict[str, Any] = {name: special.get(texts.get(f"{name}_token", "")) for name in ("cls", "sep", "unk", "mask")}
     for name in ("cls", "sep", *(("mask",) if model.head == "masked" else ())):
         if ids[name] is None:

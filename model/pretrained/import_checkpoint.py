@@ -1,7 +1,7 @@
 """Converts a directory written by Hugging Face's `save_pretrained` to a Glossa checkpoint.
 
-`model.pretrained.import_model` converts the weights, `model.tokenizers.convert` the tokenizer; this module combines
-both into a checkpoint with its lineage. An imported checkpoint has no TrainConfig and no metrics.
+`import_model` converts the weights, `convert_tokenizer` the tokenizer; this module combines both into a checkpoint with
+its lineage. An imported checkpoint has no TrainConfig and no metrics.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ def bytes_reader(decoder: Any) -> tuple[Callable[[str], bytes], bool]:
             case {"type": "ByteFallback" | "Fuse"}:
                 pass
             case _:
-                kinds = []
+                marks = {}
+                break
     if not marks:
         raise ValueError(
             "decoder must be ByteLevel, Metaspace, WordPiece, or a Sequence of Replace, ByteFallback, Fuse and Strip, "

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from export.to_onnx import export_bundle
 from glossa.client import Client
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.import_checkpoint import import_checkpoint
-from model.tokenizers.convert import convert_tokenizer
 from tests.e2e.process import serving
 
 transformers = pytest.importorskip("transformers")

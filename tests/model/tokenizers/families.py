@@ -5,7 +5,7 @@ import json
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
-from model.tokenizers.convert import convert_tokenizer
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from tests.model.tokenizers.spm import MODELS, trained
 from tests.multilingual import lines
 

@@ -1,8 +1,8 @@
 import pytest
 
-from model.tokenizer import TokenizerError
-from model.tokenizers.convert import convert_tokenizer
-from model.tokenizers.sentencepiece_model import read_sentencepiece
+from model.pretrained.convert_tokenizer import convert_tokenizer
+from model.pretrained.files import PretrainedError
+from model.pretrained.sentencepiece_model import read_sentencepiece
 from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
 
 
@@ -23,7 +23,7 @@ def test_a_damaged_model_is_refused(damage, problem, tmp_path):
     file = tmp_path / "tokenizer.model"
     file.write_bytes(damage(trained(**MODELS["bpe"])))
     with pytest.raises(
-        TokenizerError, match=f"tokenizer.model: is not a SentencePiece model that is covered: .*{problem}"
+        PretrainedError, match=f"tokenizer.model: is not a SentencePiece model that is covered: .*{problem}"
     ):
         convert_tokenizer(tmp_path)
 

@@ -1,20 +1,20 @@
 """Reads SentencePiece models (Kudo & Richardson 2018) in protobuf's wire format (sentencepiece_model.proto).
 Rejects features that Glossa's tokenizer.json cannot express. Standard library only.
 
-The `sentencepiece` library cannot replace this module, `sentencepiece_unigram` or `sentencepiece_normalizer`: its
-generated protobuf code (0.2.3, gencode 7.36.1) refuses to load with the protobuf runtime of a server (6.33.6), and
-without that code no processor can be made from the tokenizer.json of a checkpoint.
+The `sentencepiece` library cannot replace this module or `model.tokenizers.sentencepiece`: its generated protobuf code
+(0.2.3, gencode 7.36.1) refuses to load with the protobuf runtime of a server (6.33.6), and without that code no
+processor can be made from the tokenizer.json of a checkpoint.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.tokenizer import TokenizerError
+from model.pretrained.files import PretrainedError
 
 
 class Piece(NamedTuple):
@@ -27,6 +27,7 @@ class Piece(NamedTuple):
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 UNIGRAM, BPE = 1, 2
+FIXED_WIDTHS = {1: 8, 5: 4}  # bytes, by wire type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,11 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(file: Path) -> SentencePieceModel:
-    """The model in a file. Raises TokenizerError."""
+    """The model in a file. Raises PretrainedError."""
     try:
         return _model_of(file.read_bytes())
     except (OSError, ValueError, struct.error) as error:
-        raise TokenizerError(f"{file}: is not a SentencePiece model that is covered: {error}") from error
+        raise PretrainedError(f"{file}: is not a SentencePiece model that is covered: {error}") from error
 
 
 def _model_of(data: bytes) -> SentencePieceModel:
@@ -83,29 +84,21 @@ def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any
 def _message(data: bytes) -> dict[int, list[Any]]:
     """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
     fields: dict[int, list[Any]] = {}
-    for number, value in _fields(data):
-        fields.setdefault(number, []).append(value)
-    return fields
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     place = 0
     while place < len(data):
         key, place = _varint(data, place)
+        value: int | bytes
         if key & 7 == 0:
             value, place = _varint(data, place)
-            yield key >> 3, value
-            continue
-        if key & 7 == 2:
-            size, place = _varint(data, place)
-        elif key & 7 in (1, 5):
-            size = 8 if key & 7 == 1 else 4
+        elif key & 7 in FIXED_WIDTHS or key & 7 == 2:
+            size, place = (FIXED_WIDTHS[key & 7], place) if key & 7 != 2 else _varint(data, place)
+            value, place = data[place : place + size], place + size
         else:
             raise ValueError(f"wire type {key & 7} at byte {place}")
-        if place + size > len(data):
+        if place > len(data):
             raise ValueError("it ends in the midst of a field")
-        yield key >> 3, data[place : place + size]
-        place += size
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

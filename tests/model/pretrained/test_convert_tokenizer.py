@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from model.tokenizer import Tokenizer, TokenizerError
-from model.tokenizers.convert import convert_tokenizer
+from model.pretrained.convert_tokenizer import convert_tokenizer
+from model.pretrained.files import PretrainedError
+from model.tokenizer import Tokenizer
 from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
 from tests.multilingual import lines
 
@@ -226,7 +227,7 @@ def test_m2m_ids_come_from_the_vocabulary_and_languages_follow(tmp_path):
     assert [ours.special[name] for name in codes] == [theirs.get_lang_id(name.strip("_")) for name in codes]
     assert [ours.special[name] for name in codes] == list(range(len(names), len(names) + 100))
     (tmp_path / "tokenizer_config.json").write_text('{"language_codes": "wmt21"}')
-    with pytest.raises(TokenizerError, match="language_codes 'wmt21' are not known"):
+    with pytest.raises(PretrainedError, match="language_codes 'wmt21' are not known"):
         convert_tokenizer(tmp_path)
 
 
@@ -243,7 +244,7 @@ def test_byte_level_files(tmp_path):
     assert ours.special == {"<|endoftext|>": 0}
     assert 0 not in ours.encode("a<|endoftext|>")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
-    with pytest.raises(TokenizerError, match=r"do not say how qwen2 splits words; save it with a tokenizer\.json"):
+    with pytest.raises(PretrainedError, match=r"do not define how qwen2 splits words; save it with a tokenizer\.json"):
         convert_tokenizer(tmp_path)
 
 
@@ -278,9 +279,9 @@ def test_a_tokenizer_json_is_used_unchanged(tmp_path):
 
 def test_a_directory_without_a_tokenizer_says_what_is_covered(tmp_path):
     with pytest.raises(
-        TokenizerError, match=r"has no tokenizer that is covered; covered: tokenizer\.json; source\.spm and"
+        PretrainedError, match=r"has no tokenizer that is covered; covered: tokenizer\.json; source\.spm and"
     ):
         convert_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_bytes(b"\xff")
-    with pytest.raises(TokenizerError, match=r"vocab\.txt: cannot be read"):
+    with pytest.raises(PretrainedError, match=r"vocab\.txt: cannot be read"):
         convert_tokenizer(tmp_path)

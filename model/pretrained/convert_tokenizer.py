@@ -1,25 +1,23 @@
 """Converts the tokenizers of Hugging Face checkpoints to a tokenizer.json (`convert_tokenizer`).
 
 A SentencePiece model becomes an equivalent tokenizer.json: its pieces with their scores (unigram), or merges derived
-from them (BPE), after a normalizer that `model.tokenizers.sentencepiece_normalizer` implements exactly. The ids of
-pieces depend on the family: those of the model itself (T5, Llama), shifted by fairseq's special tokens (XLM-R, mBART,
-NLLB), or listed in vocab.json (Marian, M2M-100).
-
-    TokenizerError     a file is missing, damaged or not supported (`model.tokenizer`)
+from them (BPE), after a normalizer that `model.tokenizers.sentencepiece` implements exactly. The ids of pieces depend
+on the family: those of the model itself (T5, Llama), shifted by fairseq's special tokens (XLM-R, mBART, NLLB), or
+listed in vocab.json (Marian, M2M-100).
 """
 
 from __future__ import annotations
 
 import base64
-import json
+import functools
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.tokenizer import OWN_NORMALIZER, OWN_TARGET, Tokenizer, TokenizerError
-from model.tokenizers.fairseq_languages import M2M_100, MBART, MBART_50
-from model.tokenizers.sentencepiece_model import (
+from model.pretrained.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
+from model.pretrained.sentencepiece_model import (
     CONTROL,
     NORMAL,
     UNIGRAM,
@@ -29,33 +27,32 @@ from model.tokenizers.sentencepiece_model import (
     SentencePieceModel,
     read_sentencepiece,
 )
-from model.tokenizers.sentencepiece_normalizer import BLANK
+from model.tokenizer import OWN_TARGET, Tokenizer, TokenizerError
+from model.tokenizers.sentencepiece import BLANK, SETTINGS
 
-CONFIG = "tokenizer_config.json"
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
 SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EXTRA_IDS = 100  # sentinel tokens of T5, whose last token is <extra_id_0>
 # Families whose byte-level vocabularies split words as GPT-2 does; others need their tokenizer.json for the pattern.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
+LANGUAGES = Path(__file__).with_name("fairseq_languages.toml")
 
 
 def convert_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. Raises TokenizerError."""
-    files: dict[tuple[str, ...], Callable[[], Tokenizer]] = {
-        ("tokenizer.json",): lambda: Tokenizer.load(path / "tokenizer.json"),
-        ("source.spm", "target.spm", "vocab.json"): lambda: _marian(path),
-        ("sentencepiece.bpe.model", "vocab.json"): lambda: _m2m(path),
-        ("sentencepiece.bpe.model",): lambda: _fairseq(path),
-        ("spiece.model",): lambda: _plain(path, "spiece.model"),
-        ("tokenizer.model",): lambda: _plain(path, "tokenizer.model"),
-        ("vocab.json", "merges.txt"): lambda: _byte_level(path),
-        ("vocab.txt",): lambda: _wordpiece(path),
-    }
-    for names, convert in files.items():
+    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. Raises PretrainedError."""
+    try:
+        if (path / TOKENIZER).is_file():
+            return Tokenizer.load(path / TOKENIZER)
+    except TokenizerError as error:
+        raise PretrainedError(str(error)) from error
+    for names, convert in FILES.items():
         if all((path / name).is_file() for name in names):
-            return convert()
-    known = "; ".join(" and ".join(names) for names in files)
-    raise TokenizerError(f"{path}: has no tokenizer that is covered; covered: {known}")
+            try:
+                return Tokenizer(convert(path))
+            except TokenizerError as error:
+                raise PretrainedError(f"{path}: {error}") from error
+    known = "; ".join(" and ".join(names) for names in ((TOKENIZER,), *FILES))
+    raise PretrainedError(f"{path}: has no tokenizer that is covered; covered: {known}")
 
 
 # ---- SentencePiece model and piece ids → tokenizer.json
@@ -97,7 +94,7 @@ def _converted(
     return _values(
         build(model, names, unknown),
         extra.values(),
-        normalizer={"type": "Sequence", OWN_NORMALIZER: own, "normalizers": _normalizers(model)},
+        normalizer={"type": "Sequence", SETTINGS: own, "normalizers": _normalizers(model)},
         decoder={"type": "Sequence", "decoders": _decoders(model)},
     )
 
@@ -131,7 +128,7 @@ class _Added:
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
-    """An approximation in steps of `tokenizers`; `model.tokenizers.sentencepiece_normalizer` is exact."""
+    """An approximation in steps of `tokenizers`; `model.tokenizers.sentencepiece` is exact."""
     steps: list[dict[str, Any]] = []
     if model.charsmap:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
@@ -195,18 +192,18 @@ def _bpe_values(
 # ---- families
 
 
-def _plain(path: Path, name: str) -> Tokenizer:
+def _plain(name: str, path: Path) -> dict[str, Any]:
     """T5, Llama, Mistral, Gemma: ids of the SentencePiece model, then added tokens."""
     model = read_sentencepiece(path / name)
     ids = {piece.text: token for token, piece in enumerate(model.pieces)}
-    config, added = _json(path / CONFIG), _added(path)
+    config, added = read_optional_json(path / TOKENIZER_CONFIG), _added(path)
     if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
         count = config.get("extra_ids", EXTRA_IDS)
         added += [_Added(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
-    return _tokenizer(path, _converted(model, ids, added))
+    return _converted(model, ids, added)
 
 
-def _fairseq(path: Path) -> Tokenizer:
+def _fairseq(path: Path) -> dict[str, Any]:
     """XLM-R, mBART, NLLB: four special tokens, then pieces, languages and <mask>."""
     model = read_sentencepiece(path / "sentencepiece.bpe.model")
     ids = {text: token for token, text in enumerate((*FAIRSEQ, *(piece.text for piece in model.pieces[3:])))}
@@ -214,31 +211,31 @@ def _fairseq(path: Path) -> Tokenizer:
     if not any(item.id >= len(ids) for item in added):
         names = _named_special(path)
         if kind in ("mbart", "mbart50"):
-            names = MBART.split() if kind == "mbart" else f"{MBART} {MBART_50}".split()
+            names = _languages(kind)
         elif kind.startswith("nllb") and not names:
-            raise TokenizerError(f"{path}: no file lists the languages; save the tokenizer with a tokenizer.json")
+            raise TokenizerError("no file lists the languages; save the tokenizer with a tokenizer.json")
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
         added += [_Added(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
     added += [_Added(token, text) for token, text in enumerate(FAIRSEQ)]
-    return _tokenizer(path, _converted(model, ids, added))
+    return _converted(model, ids, added)
 
 
-def _m2m(path: Path) -> Tokenizer:
+def _m2m(path: Path) -> dict[str, Any]:
     """M2M-100: ids from vocab.json, then the languages."""
     model, listed = read_sentencepiece(path / "sentencepiece.bpe.model"), _listed(path)
     added = _added(path)
     if not any(item.text.startswith("__") for item in added):
         names = [name for name in _named_special(path) if name.startswith("__")]
-        codes = _json(path / CONFIG).get("language_codes", "m2m100")
+        codes = read_optional_json(path / TOKENIZER_CONFIG).get("language_codes", "m2m100")
         if not names and codes != "m2m100":
-            raise TokenizerError(f"{path}: language_codes {codes!r} are not known; save it with a tokenizer.json")
-        names = names or [f"__{code}__" for code in M2M_100.split()]
+            raise TokenizerError(f"language_codes {codes!r} are not known; save it with a tokenizer.json")
+        names = names or [f"__{code}__" for code in _languages("m2m100")]
         added += [_Added(len(listed) + place, name) for place, name in enumerate(names)]
     added += [_Added(listed[name], name) for name in FAIRSEQ if name in listed]
-    return _tokenizer(path, _looked_up(model, listed, added))
+    return _looked_up(model, listed, added)
 
 
-def _marian(path: Path) -> Tokenizer:
+def _marian(path: Path) -> dict[str, Any]:
     """Marian: one vocab.json for the pieces of two SentencePiece models, one for sources and one for targets."""
     listed = _listed(path)
     added = [item for item in _added(path) if item.text in listed]
@@ -249,7 +246,7 @@ def _marian(path: Path) -> Tokenizer:
     )
     source["model"][OWN_TARGET] = {name: target[name] for name in ("normalizer", "model", "decoder")}
     source["decoder"] = target["decoder"]
-    return _tokenizer(path, source)
+    return source
 
 
 def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[_Added]) -> dict[str, Any]:
@@ -265,31 +262,30 @@ def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequ
     return _converted(model, ids, added, others=listed)
 
 
-def _byte_level(path: Path) -> Tokenizer:
+def _byte_level(path: Path) -> dict[str, Any]:
     """GPT-2, RoBERTa, BART: a byte-level vocabulary and its merges."""
     kind = _kind(path)
     if kind and not kind.startswith(LIKE_GPT2):
         raise TokenizerError(
-            f"{path}: vocab.json and merges.txt do not say how {kind} splits words; save it with a tokenizer.json"
+            f"vocab.json and merges.txt do not define how {kind} splits words; save it with a tokenizer.json"
         )
     listed = _listed(path)
     merges = [
         line.split(" ") for line in _lines(path / "merges.txt") if line.strip() and not line.startswith("#version")
     ]
     if any(len(pair) != 2 for pair in merges):
-        raise TokenizerError(f"{path / 'merges.txt'}: must have two pieces on each line")
-    has_blank = bool(_json(path / CONFIG).get("add_prefix_space", False))
+        raise TokenizerError("merges.txt: must have two pieces on each line")
+    has_blank = bool(read_optional_json(path / TOKENIZER_CONFIG).get("add_prefix_space", False))
     by_byte = {"type": "ByteLevel", "add_prefix_space": has_blank, "trim_offsets": False, "use_regex": True}
     model = _bpe_values(listed, merges, None, affix="", byte_fallback=False)
-    values = _values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
-    return _tokenizer(path, values)
+    return _values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
 
 
-def _wordpiece(path: Path) -> Tokenizer:
+def _wordpiece(path: Path) -> dict[str, Any]:
     """BERT, DistilBERT: WordPiece."""
-    config = _json(path / CONFIG)
+    config = read_optional_json(path / TOKENIZER_CONFIG)
     if not config.get("do_basic_tokenize", True):
-        raise TokenizerError(f"{path / CONFIG}: do_basic_tokenize false is not covered")
+        raise TokenizerError(f"{TOKENIZER_CONFIG}: do_basic_tokenize false is not covered")
     lines = _lines(path / "vocab.txt")
     listed = {line: token for token, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     model = {
@@ -306,14 +302,33 @@ def _wordpiece(path: Path) -> Tokenizer:
         "strip_accents": config.get("strip_accents"),
         "lowercase": config.get("do_lower_case", True),
     }
-    values = _values(
+    return _values(
         model,
         _special(path, listed),
         normalizer=normalizer,
         decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
         pre_tokenizer={"type": "BertPreTokenizer"},
     )
-    return _tokenizer(path, values)
+
+
+FILES: dict[tuple[str, ...], Callable[[Path], dict[str, Any]]] = {
+    ("source.spm", "target.spm", "vocab.json"): _marian,
+    ("sentencepiece.bpe.model", "vocab.json"): _m2m,
+    ("sentencepiece.bpe.model",): _fairseq,
+    ("spiece.model",): functools.partial(_plain, "spiece.model"),
+    ("tokenizer.model",): functools.partial(_plain, "tokenizer.model"),
+    ("vocab.json", "merges.txt"): _byte_level,
+    ("vocab.txt",): _wordpiece,
+}
+"""The files of a tokenizer → the function that converts them."""
+
+
+# ---- files of a checkpoint directory
+
+
+def _languages(kind: str) -> list[str]:
+    codes: str = tomllib.loads(LANGUAGES.read_text(encoding="utf-8"))[kind]
+    return codes.split()
 
 
 def _special(path: Path, listed: Mapping[str, int]) -> Iterable[_Added]:
@@ -324,60 +339,39 @@ def _special(path: Path, listed: Mapping[str, int]) -> Iterable[_Added]:
     return added.values()
 
 
-def _tokenizer(path: Path, values: dict[str, Any]) -> Tokenizer:
-    try:
-        return Tokenizer(values)
-    except TokenizerError as error:
-        raise TokenizerError(f"{path}: {error}") from error
-
-
-# ---- files of a checkpoint directory
-
-
-def _json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} if the file does not exist."""
-    if not file.is_file():
-        return {}
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise TokenizerError(f"{file}: must hold an object")
-    return values
-
-
 def _lines(file: Path) -> list[str]:
     """The lines of a text file; the last one is empty if the file ends with a line break."""
     try:
         return [line.rstrip("\r") for line in file.read_text(encoding="utf-8").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{file}: cannot be read: {error}") from error
+        raise PretrainedError(f"{file}: cannot be read: {error}") from error
 
 
 def _listed(path: Path) -> dict[str, int]:
-    values = _json(path / "vocab.json")
+    values = read_optional_json(path / "vocab.json")
     if not values or not all(type(token) is int and token >= 0 for token in values.values()):
-        raise TokenizerError(f"{path / 'vocab.json'}: must give each piece an id")
+        raise TokenizerError("vocab.json: must give each piece an id")
     return values
 
 
 def _kind(path: Path) -> str:
     """The family in lower case, from tokenizer_class or, if it is missing, model_type; "" if both are missing."""
-    named = _json(path / CONFIG).get("tokenizer_class") or ""
+    named = read_optional_json(path / TOKENIZER_CONFIG).get("tokenizer_class") or ""
     family = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
-    return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(_json(path / "config.json").get("model_type") or "")
+    return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(
+        read_optional_json(path / CONFIG).get("model_type") or ""
+    )
 
 
 def _added(path: Path) -> list[_Added]:
     """Added tokens with their ids, from tokenizer_config.json and added_tokens.json."""
-    listed = _json(path / CONFIG).get("added_tokens_decoder") or {}
+    listed = read_optional_json(path / TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
     found = {
         item["content"]: _Added(int(token), item["content"], bool(item.get("special")))
         for token, item in listed.items()
     }
     special = set(_named_special(path))
-    for text, token in _json(path / "added_tokens.json").items():
+    for text, token in read_optional_json(path / "added_tokens.json").items():
         found.setdefault(text, _Added(token, text, text in special))
     return list(found.values())
 
@@ -385,7 +379,7 @@ def _added(path: Path) -> list[_Added]:
 def _named_special(path: Path) -> list[str]:
     """Texts of the special tokens that configuration files name, in order, without duplicates."""
     names: list[str] = []
-    for values in (_json(path / "special_tokens_map.json"), _json(path / CONFIG)):
+    for values in (read_optional_json(path / "special_tokens_map.json"), read_optional_json(path / TOKENIZER_CONFIG)):
         for key, value in values.items():
             if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
                 names += [text_of(item) for item in (value if isinstance(value, list) else [value])]

@@ -1,0 +1,264 @@
+"""Segments texts exactly as SentencePiece: `Normalizer` replaces characters and marks spaces, `Unigram` finds the most
+likely pieces. Standard library only, because the service uses both.
+
+The replacements are the "precompiled charsmap" of a SentencePiece model: a trie of character sequences. From left to
+right, the longest sequence that begins at a position is replaced (Kudo & Richardson 2018, section 3.3). The
+`Precompiled` normalizer of Hugging Face `tokenizers` works on user-perceived characters instead and finds other
+replacements where a letter has several marks.
+
+The pieces are those of a unigram model (Kudo 2018). `tokenizers` finds the same, except where two segmentations have
+nearly equal scores, such as in a run of one letter: it adds scores in double precision, SentencePiece in single
+precision, and then the last bit decides. A model was trained on one of the two results.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+BLANK = "▁"  # stands for a blank
+REMOVABLE = " "
+SETTINGS = "sentencepiece"  # the settings of `Normalizer`, in the normalizer of a tokenizer.json
+KEPT_STEPS = 100_000  # cached transitions by a character: enough for all common scripts; clients may send more
+
+UNKNOWN_PENALTY = 10.0  # below the score of the worst piece
+SYMBOL_SCORE = -0.1  # SentencePiece's: better than any piece, whose scores are log-probabilities
+
+Span = tuple[int, int]
+
+
+class Normalizer:
+    """Normalises text for the segmentation of a SentencePiece model. Caches lookups; threads may share an instance.
+
+    charsmap: as stored in the model; b"": no replacements. add_dummy_prefix: adds a blank before every text.
+    remove_extra_whitespaces: keeps one of several consecutive blanks, and none at either end. symbols: texts that are
+    never changed. Raises ValueError for an invalid charsmap.
+    """
+
+    def __init__(
+        self,
+        *,
+        charsmap: bytes,
+        add_dummy_prefix: bool,
+        remove_extra_whitespaces: bool,
+        symbols: Sequence[str] = (),
+    ) -> None:
+        self._trie = _Trie(charsmap) if charsmap else None
+        self._adds_blank, self._removes = add_dummy_prefix, remove_extra_whitespaces
+        self._symbols: dict[str, list[str]] = {}  # by their first characters, longest first
+        for symbol in sorted(symbols, key=len, reverse=True):
+            self._symbols.setdefault(symbol[0], []).append(symbol)
+
+    def __call__(self, text: str) -> str:
+        return self.traced(text)[0]
+
+    def traced(self, text: str) -> tuple[str, list[Span]]:
+        """The normalised text and, for each of its characters, the characters [start, end) of the original text that it
+        comes from: an empty range for an added blank."""
+        parts, spans = list[str](), list[Span]()
+        place = self._leading(text) if self._removes else 0
+        if place == len(text):
+            return "", []
+        if self._adds_blank:
+            parts.append(BLANK)
+            spans.append((place, place))
+        after_blank = self._removes
+        while place < len(text):
+            part, used = self._next(text, place)
+            if after_blank:
+                part = part.lstrip(REMOVABLE)
+            if part:
+                after_blank = self._removes and part.endswith(REMOVABLE)
+                parts.append(part)
+                spans += [(place, place + used)] * len(part)
+            place += used
+        result = "".join(parts).replace(" ", BLANK)
+        if self._removes:
+            result = result.rstrip(BLANK)
+            del spans[len(result) :]
+        return result, spans
+
+    def _leading(self, text: str) -> int:
+        """The number of leading blanks, in characters."""
+        place = 0
+        while place < len(text):
+            part, used = self._next(text, place)
+            if part != REMOVABLE:
+                break
+            place += used
+        return place
+
+    def _next(self, text: str, place: int) -> tuple[str, int]:
+        """The replacement of the characters at a position, and the number of characters replaced."""
+        for symbol in self._symbols.get(text[place], ()):
+            if text.startswith(symbol, place):
+                return symbol, len(symbol)
+        found = self._trie.longest(text, place) if self._trie else None
+        return found or (text[place], 1)
+
+
+class _Trie:
+    """A double array (Aoe 1989) over UTF-8 bytes, as darts-clone writes it, and the texts that its values refer to."""
+
+    def __init__(self, charsmap: bytes) -> None:
+        if len(charsmap) < 4:
+            raise ValueError(f"charsmap: must begin with a size, got {len(charsmap)} bytes")
+        (size,) = struct.unpack_from("<I", charsmap)
+        if size % 4 or not 4 <= size <= len(charsmap) - 4:
+            raise ValueError(f"charsmap: the size of its trie is {size}, of {len(charsmap)} bytes")
+        self._units = array("I", charsmap[4 : 4 + size])
+        if sys.byteorder == "big":
+            self._units.byteswap()
+        self._texts = charsmap[4 + size :]
+        self._steps: dict[tuple[int, str], tuple[int, str | None] | None] = {}
+
+    def longest(self, text: str, place: int) -> tuple[str, int] | None:
+        """The replacement of the longest sequence that begins at a position, and the length of that sequence."""
+        node, best = 0, None
+        for end in range(place, len(text)):
+            key = node, text[end]
+            step = self._steps.get(key)
+            if step is None and key not in self._steps:
+                step = self._step(*key)
+                if len(self._steps) < KEPT_STEPS:
+                    self._steps[key] = step
+            if step is None:
+                break
+            node, found = step
+            if found is not None:
+                best = found, end + 1 - place
+        return best
+
+    def _step(self, node: int, character: str) -> tuple[int, str | None] | None:
+        """The node after a character, and the replacement of the sequence that ends there."""
+        units = self._units
+        for byte in character.encode("utf-8", "replace"):
+            node ^= _offset(units[node]) ^ byte
+            if node >= len(units) or units[node] & 0x800000FF != byte:
+                return None
+        unit = units[node]
+        if not unit >> 8 & 1:
+            return node, None
+        leaf = node ^ _offset(unit)
+        start = units[leaf] & 0x7FFFFFFF if leaf < len(units) else len(self._texts)
+        return node, self._texts[start : self._texts.find(b"\0", start)].decode("utf-8", "replace")
+
+
+def _offset(unit: int) -> int:
+    return unit >> 10 << ((unit & 0x200) >> 6)
+
+
+class Cut(NamedTuple):
+    """A piece's id and its range in the text, [start, end)."""
+
+    token: int
+    start: int
+    end: int
+
+
+class Unigram:
+    """The segmenter of a unigram model. Immutable after construction, so threads may share an instance.
+
+    scores: of each piece, by its text. symbols: pieces that are never split. ids: of all pieces and symbols. unknown:
+    the id of text that no piece covers. by_byte: the ids of the 256 bytes into which unknown text is split instead;
+    empty: it is not split.
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, float],
+        symbols: Sequence[str],
+        ids: Mapping[str, int],
+        *,
+        unknown: int,
+        by_byte: Sequence[int] = (),
+    ) -> None:
+        self._unknown, self._bytes = unknown, tuple(by_byte)
+        rounded = array("f", scores.values())
+        self._unknown_score = _single(min(rounded, default=0.0) - UNKNOWN_PENALTY)
+        # Every prefix of a piece, with the piece if the prefix is one: a dictionary costs less than a trie.
+        self._begun: dict[str, tuple[float, int] | None] = {}
+        for text in (*scores, *symbols):
+            for end in range(1, len(text)):
+                self._begun.setdefault(text[:end], None)
+        self._begun |= {text: (score, ids[text]) for text, score in zip(scores, rounded, strict=True)}
+        self._begun |= {text: (SYMBOL_SCORE, ids[text]) for text in symbols}
+
+    def cut(self, text: str) -> list[Cut]:
+        """The pieces from left to right. Consecutive unknown characters form one piece, or one piece per byte."""
+        cuts: list[Cut] = []
+        for cut in self._best(text):
+            if cut.token != self._unknown:
+                cuts.append(cut)
+            elif self._bytes:
+                data = text[cut.start : cut.end].encode("utf-8", "replace")
+                cuts += [Cut(self._bytes[byte], cut.start, cut.end) for byte in data]
+            elif cuts and cuts[-1].token == self._unknown:
+                cuts[-1] = Cut(self._unknown, cuts[-1].start, cut.end)
+            else:
+                cuts.append(cut)
+        return cuts
+
+    def _best(self, text: str) -> list[Cut]:
+        """The segmentation with the highest score (Viterbi 1967); ties go to the longest last piece."""
+        size, begun = len(text), self._begun
+        sums, one = array("f", bytes(4 * (size + 1))), array("f", [0.0])  # stored values are rounded to float32
+        starts, tokens = [-1] * (size + 1), [self._unknown] * (size + 1)
+        for start in range(size):
+            here, has_one = sums[start], False
+            for end in range(start + 1, size + 1):
+                part = text[start:end]
+                if part not in begun:
+                    break
+                found = begun[part]
+                if found is None:
+                    continue
+                one[0] = here + found[0]
+                if starts[end] < 0 or one[0] > sums[end]:
+                    sums[end], starts[end], tokens[end] = one[0], start, found[1]
+                has_one = has_one or end == start + 1
+            end, one[0] = start + 1, here + self._unknown_score
+            if not has_one and (starts[end] < 0 or one[0] > sums[end]):
+                sums[end], starts[end], tokens[end] = one[0], start, self._unknown
+        cuts = []
+        while size > 0:
+            cuts.append(Cut(tokens[size], starts[size], size))
+            size = starts[size]
+        return cuts[::-1]
+
+
+def _single(value: float) -> float:
+    """Rounds to single precision."""
+    return array("f", [value])[0]
+
+
+def unigram_of(
+    model: Mapping[str, Any], ids: Mapping[str, int], added: Sequence[Mapping[str, Any]], unmatched: set[int]
+) -> Unigram:
+    """The segmenter of a tokenizer.json that was converted from SentencePiece. unmatched: ids that no text matches."""
+    symbols = [item["content"] for item in added if not item["special"]]
+    by_byte = [ids[f"<0x{byte:02X}>"] for byte in range(256)] if model["byte_fallback"] else []
+    left_out = {*unmatched, *by_byte, *(ids[symbol] for symbol in symbols)}
+    scores = {text: score for token, (text, score) in enumerate(model["vocab"]) if token not in left_out and text}
+    return Unigram(scores, symbols, ids, unknown=model["unk_id"], by_byte=by_byte)
+
+
+def normalizer_of(normalizer: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> Normalizer:
+    """The normalizer of such a tokenizer.json. The library's normalizers in it are an approximation for others.
+
+    Raises ValueError for an invalid charsmap.
+    """
+    charsmaps = [step["precompiled_charsmap"] for step in normalizer["normalizers"] if step["type"] == "Precompiled"]
+    try:
+        return Normalizer(
+            charsmap=base64.b64decode(charsmaps[0], validate=True) if charsmaps else b"",
+            add_dummy_prefix=normalizer[SETTINGS]["add_dummy_prefix"],
+            remove_extra_whitespaces=normalizer[SETTINGS]["remove_extra_whitespaces"],
+            symbols=[item["content"] for item in added if not item["special"]],
+        )
+    except ValueError as error:
+        raise ValueError(f"normalizer: {error}") from error
