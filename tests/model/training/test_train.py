@@ -3,25 +3,21 @@ import io
 import json
 import os
 import signal
-import warnings
 
 import pytest
 import torch
-from rich.console import Console
 
 from bench import kill_resume
 from model.architecture_config import EncoderConfig, EncoderDecoderConfig
-from model.architectures import build
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import TrainConfig
 from model.presets import PRESETS
 from model.training.data import Examples, copy_examples, embedded_examples
 from model.training.evaluate import translate
-from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import BarDisplay, Display, StepMetrics, clock, display_for
+from model.training.progress import Display
 from model.training.train import Interrupted, TrainError, train
-from model.training.training_state import DamagedStateWarning, Progress, list_states, load_newest, prune, save_state
-from tests.full_disk import FullDisk, failures
+from model.training.training_state import DamagedStateWarning, list_states
+from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
 
 MODEL = EncoderDecoderConfig(
@@ -101,16 +97,6 @@ def test_a_finished_run_leaves_everything_needed(undisturbed):
     assert [path.name[-2:] for path in list_states(undisturbed / "states")] == ["15", "20", "24"]
 
 
-def test_states_of_interruptions_are_kept_only_while_newest(tmp_path):
-    for step in (4, 5, 10, 12, 15, 17):
-        (tmp_path / f"step-{step:08d}").mkdir()
-    prune(tmp_path, keep=2, every=5)
-    assert [path.name for path in list_states(tmp_path)] == ["step-00000010", "step-00000015", "step-00000017"]
-    (tmp_path / "step-00000020").mkdir()
-    prune(tmp_path, keep=2, every=5)
-    assert [path.name for path in list_states(tmp_path)] == ["step-00000015", "step-00000020"]
-
-
 @pytest.mark.parametrize("stops", [[1], [5, 6], [7, 1, 14]])
 def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
     for number, steps in enumerate(stops):
@@ -161,27 +147,6 @@ def test_when_every_state_is_damaged_it_says_so(tmp_path):
         (state / "digests.json").unlink()
     with pytest.warns(DamagedStateWarning), pytest.raises(CheckpointError, match="every state is damaged"):
         train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", resume=True)
-
-
-def test_a_full_disk_keeps_every_earlier_state(tmp_path):
-    torch.manual_seed(1)
-    model = build(MODEL.replace(vocab_size=20))
-    optimiser = make_optimiser(model, TRAIN)
-    torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
-    optimiser.step()
-    save_state(tmp_path, model, optimiser, Progress(step=1))
-    optimiser.step()
-    for error in failures(lambda disk: save_state(tmp_path, model, optimiser, Progress(step=2), disk)):
-        assert isinstance(error, CheckpointError)
-        assert "cannot be saved: No space left on device" in str(error)
-        assert "what was saved before is intact" in str(error)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found = load_newest(tmp_path, build(model.config), make_optimiser(model, TRAIN))
-        assert found is not None
-        assert found.step in (1, 2)  # 2: only the last sync, of the finished directory's name, failed
-        assert not list(tmp_path.glob(".*"))
-    assert [path.name for path in list_states(tmp_path)] == ["step-00000001", "step-00000002"]
 
 
 @pytest.mark.parametrize("failing", [1, 5, 12, 20, 30, 50, 60])
@@ -275,17 +240,6 @@ def test_a_loss_that_explodes_is_reported(tmp_path):
         train(MODEL, config, data=DATA, out=tmp_path / "run")
 
 
-def test_the_learning_rate_warms_up_and_decays_to_nothing():
-    config = TrainConfig(steps=100, warmup_steps=10, learning_rate=1.0)
-    rates = [learning_rate(config, step, step / 100) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == rates[9] == pytest.approx(0.91)
-    assert rates[:10] == sorted(rates[:10])
-    assert rates[10:] == sorted(rates[10:], reverse=True)
-    assert rates[100] == 0
-    assert learning_rate(config.replace(warmup_steps=0), 0, 0.0) == 1.0
-
-
 def test_accumulated_batches_are_one_batch(tmp_path):
     """The mean is over the tokens of all batches of a step, so cutting a batch in two changes nothing but rounding."""
     model = MODEL.replace(dropout=0.0, bias=False)  # a key bias has no gradient but noise, which Adam makes large
@@ -298,32 +252,6 @@ def test_accumulated_batches_are_one_batch(tmp_path):
     one, two = (dict(load_checkpoint(tmp_path / name).model.named_parameters()) for name in ("1", "2"))
     for name, parameter in one.items():
         torch.testing.assert_close(parameter, two[name], rtol=0, atol=1e-5)
-
-
-FIGURES = StepMetrics(step=7, share=0.25, loss=2.5, learning_rate=1e-3, tokens_per_s=7654.3, remaining_s=75)
-
-
-def test_plain_lines_without_a_terminal():
-    stream = io.StringIO()
-    display = display_for(stream)
-    display.message("hello")
-    display.update(FIGURES)
-    display.close()
-    assert stream.getvalue() == "hello\nstep 7  25%  loss 2.500  lr 1.0e-03  7,654 tokens/s  1:15 left\n"
-
-
-def test_a_bar_on_a_terminal():
-    stream = io.StringIO()
-    display = BarDisplay(Console(file=stream, force_terminal=True, width=120))
-    display.message("epoch [1]")
-    display.update(FIGURES)
-    display.close()
-    assert "epoch [1]" in stream.getvalue()
-    assert "loss 2.500" in stream.getvalue()
-
-
-def test_clock_times():
-    assert [clock(seconds) for seconds in (-1, 59.4, 75, 3700)] == ["0:00", "0:59", "1:15", "1:01:40"]
 
 
 def test_the_card_and_metrics_agree(undisturbed):

@@ -1,0 +1,88 @@
+import csv
+import io
+import struct
+
+import pytest
+
+from model.config import TrainConfig
+from model.training.data import Examples
+from model.training.encoder_data import encoder_batches
+from model.training.report import curves_png, encoder_scores, final_scores, metrics_csv, model_card, table
+from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+
+HISTORY = [
+    {"step": 10, "epoch": 0, "tokens": 500, "seconds": 1.5, "learning_rate": 0.1, "train_loss": 4.0, "tokens_per_s": 9},
+    {"step": 10, "epoch": 0, "tokens": 500, "seconds": 1.6, "validation_loss": 3.5},
+    {"step": 20, "epoch": 1, "tokens": 990, "seconds": 3.0, "learning_rate": 0.2, "train_loss": 0.5, "tokens_per_s": 8},
+]
+
+
+def test_metrics_leave_empty_what_a_row_lacks():
+    rows = list(csv.DictReader(io.StringIO(metrics_csv(HISTORY).decode())))
+    assert [row["validation_loss"] for row in rows] == ["", "3.5", ""]
+    assert [row["learning_rate"] for row in rows] == ["0.1", "", "0.2"]
+    with pytest.raises(ValueError, match="surprise"):
+        metrics_csv([{"surprise": 1.0}])
+
+
+@pytest.mark.parametrize("history", [HISTORY, HISTORY[1:2], []], ids=["all", "validation alone", "nothing"])
+def test_curves_are_a_picture_of_800_by_900_pixels(history):
+    image = curves_png(history)
+    assert image.startswith(b"\x89PNG")
+    assert struct.unpack(">II", image[16:24]) == (800, 900)
+
+
+def test_a_table_keeps_its_columns():
+    assert table("Scores", {"loss": 1 / 3, "a": "b|c"}).splitlines() == [
+        "## Scores",
+        "",
+        "| | |",
+        "|---|---|",
+        "| loss | 0.333333 |",
+        r"| a | b\|c |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "title"),
+    [
+        ("encoder_decoder", {}, "Translation model (encoder-decoder)"),
+        ("decoder", {}, "Language model (decoder-only)"),
+        ("recurrent", {}, "Translation model (recurrent, score "),
+    ],
+)
+def test_a_card_names_the_kind_of_model(architecture, fields, title):
+    lineage = {"data": "letters", "data_examples": 1234, "versions": {"torch": "2"}}
+    config = tiny_config(architecture, **fields)
+    card = model_card(config, TrainConfig(steps=1), {"bleu": 12.5}, lineage, ["a sample"])
+    assert card.startswith(f"# {title}")
+    assert "Trained by Glossa on letters (1,234 examples)." in card
+    assert "| bleu | 12.5 |" in card
+    assert "```text\na sample\n```" in card
+
+
+def test_translations_are_scored_against_the_references():
+    model, tokenizer = tiny_model(tiny_config()), tiny_tokenizer()
+    scores, samples = final_scores(model, tokenizer, Examples([(text, text) for text in TEXTS], "texts"))
+    assert scores["bleu_sentences"] == len(TEXTS)
+    assert 0.0 <= scores["exact_match"] <= 1.0
+    assert len(samples) == len(TEXTS)
+    assert all("\n  reference: " in sample for sample in samples)
+
+
+def test_a_language_model_continues_texts():
+    model, tokenizer = tiny_model(tiny_config("decoder")), tiny_tokenizer()
+    scores, samples = final_scores(model, tokenizer, Examples([("", text) for text in TEXTS], "texts"))
+    assert scores == {}
+    assert all(sample.partition(" | ")[0] in " ".join(TEXTS) for sample in samples)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("masked", "masked_accuracy"), ("classify", "label_accuracy")])
+def test_an_encoder_is_scored_by_what_its_head_predicts(kind, name):
+    model, tokenizer = tiny_encoder(kind), tiny_tokenizer(with_mask=True)
+    examples = Examples([(text, "calm") for text in TEXTS], "texts")
+    batches = encoder_batches(examples, tokenizer, model.config, TrainConfig(steps=1))
+    scores, samples = encoder_scores(model, tokenizer, examples, batches)
+    assert 0.0 <= scores[name] <= 1.0
+    assert scores["scored"] == batches.tokens
+    assert all("\n  model:     " in sample for sample in samples)

@@ -1,0 +1,104 @@
+import json
+import warnings
+
+import pytest
+import torch
+
+from model.architecture_config import EncoderDecoderConfig
+from model.architectures import build
+from model.checkpoint import CheckpointError
+from model.config import TrainConfig
+from model.training.optimiser import make_optimiser
+from model.training.training_state import (
+    DamagedStateWarning,
+    Progress,
+    TrainError,
+    average_states,
+    claim,
+    list_states,
+    load_newest,
+    prune,
+    save_state,
+)
+from tests.full_disk import failures
+
+MODEL = EncoderDecoderConfig(
+    d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, vocab_size=20
+)
+TRAIN = TrainConfig(steps=1)
+IDENTITY = {"model": {"d_ff": 32}, "train": {"seed": 1}, "data": "a", "validation": None}
+
+
+def started():
+    """A model and its optimiser after one step."""
+    torch.manual_seed(1)
+    model = build(MODEL)
+    optimiser = make_optimiser(model, TRAIN)
+    torch.stack([parameter.sum() for parameter in model.parameters()]).sum().backward()
+    optimiser.step()
+    return model, optimiser
+
+
+def test_states_of_interruptions_are_kept_only_while_newest(tmp_path):
+    for step in (4, 5, 10, 12, 15, 17):
+        (tmp_path / f"step-{step:08d}").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000010", "step-00000015", "step-00000017"]
+    (tmp_path / "step-00000020").mkdir()
+    prune(tmp_path, keep=2, every=5)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000015", "step-00000020"]
+
+
+def test_a_full_disk_keeps_every_earlier_state(tmp_path):
+    model, optimiser = started()
+    save_state(tmp_path, model, optimiser, Progress(step=1))
+    optimiser.step()
+    for error in failures(lambda disk: save_state(tmp_path, model, optimiser, Progress(step=2), disk)):
+        assert isinstance(error, CheckpointError)
+        assert "cannot be saved: No space left on device" in str(error)
+        assert "what was saved before is intact" in str(error)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = load_newest(tmp_path, build(model.config), make_optimiser(model, TRAIN))
+        assert found is not None
+        assert found.step in (1, 2)  # 2: only the last sync, of the finished directory's name, failed
+        assert not list(tmp_path.glob(".*"))
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000001", "step-00000002"]
+
+
+def test_a_state_holds_weights_moments_generator_and_progress(tmp_path):
+    model, optimiser = started()
+    progress = Progress(step=3, elapsed_s=0.1 + 0.2, history=[{"step": 3, "train_loss": 1 / 3}])
+    save_state(tmp_path, model, optimiser, progress)
+    expected = torch.rand(4)
+    torch.manual_seed(99)
+    other = build(MODEL)
+    restored = make_optimiser(other, TRAIN)
+    assert load_newest(tmp_path, other, restored) == progress
+    assert torch.equal(torch.rand(4), expected)
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        assert all(torch.equal(restored.state[theirs][name], value) for name, value in optimiser.state[mine].items())
+
+
+def test_the_average_is_the_mean_of_the_last_undamaged_states(tmp_path):
+    model, optimiser = started()
+    weight = model.decoder.norm.weight
+    for step, value in ((1, 8.0), (2, 1.0), (3, 3.0), (4, 100.0)):
+        with torch.no_grad():
+            weight.fill_(value)
+        save_state(tmp_path, model, optimiser, Progress(step=step))
+    (tmp_path / "step-00000004" / "model.safetensors").write_bytes(b"x")
+    with pytest.warns(DamagedStateWarning, match="left out of the average"):
+        assert average_states(tmp_path, 3, model) == 2
+    assert torch.equal(weight, torch.full_like(weight, 2.0))
+
+
+def test_a_directory_belongs_to_one_run(tmp_path):
+    claim(tmp_path / "run", IDENTITY, resume=False)
+    claim(tmp_path / "run", IDENTITY, resume=True)
+    with pytest.raises(TrainError, match="holds another training run"):
+        claim(tmp_path / "run", IDENTITY, resume=False)
+    with pytest.raises(TrainError, match=r"was started with d_ff=32 in its model configuration, got 64"):
+        claim(tmp_path / "run", {**IDENTITY, "model": {"d_ff": 64}}, resume=True)
+    assert json.loads((tmp_path / "run" / "states" / "run.json").read_text()) == IDENTITY
