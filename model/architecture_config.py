@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -23,7 +24,9 @@ from model.config import (
     ModelConfig,
     SpecialTokenTemplate,
     bounded,
+    check,
     field_types,
+    unknown_key,
 )
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -45,7 +48,7 @@ class _ArchitectureConfig(ModelConfig):
     def unknown(cls, key: str) -> str:
         users = [name for name, config in CLASSES.items() if key in field_types(config)]
         if not users:
-            return super().unknown(key)
+            return unknown_key(key, (*field_types(cls), "architecture"))
         fix = f"leave it out, or choose {' or '.join(users)}"
         return f"architecture {cls.architecture} does not use it; {fix}"
 
@@ -84,48 +87,43 @@ class TransformerConfig(_ArchitectureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.norm_eps <= 0:
-            raise ConfigError("norm_eps", f"must be above 0, got {self.norm_eps}")
+        check(self.norm_eps > 0, "norm_eps", f"must be above 0, got {self.norm_eps}")
         self._require("experts_per_token", 1, max(self.num_experts, 1))
-        if self.head_dim == 0 and self.d_model % self.num_heads:
-            raise ConfigError(
-                "num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {self.num_heads}"
-            )
-        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            raise ConfigError("num_kv_heads", f"must divide num_heads {self.num_heads}, got {self.num_kv_heads}")
+        self._check_heads("num_heads", self.num_heads)
+        heads, kv_heads = self.num_heads, self.attention_kv_heads
+        check(heads % kv_heads == 0, "num_kv_heads", f"must divide num_heads {heads}, got {kv_heads}")
         self._check_vectors()
         self._check_rotary()
-        if self.positions == "bucketed" and self.position_range <= self.position_buckets // 2:
-            raise ConfigError("position_range", f"must be above half of position_buckets, got {self.position_range}")
+        is_far = self.positions != "bucketed" or self.position_range > self.position_buckets // 2
+        check(is_far, "position_range", f"must be above half of position_buckets, got {self.position_range}")
+
+    def _check_heads(self, field: str, heads: int) -> None:
+        divides = bool(self.head_dim) or self.d_model % heads == 0
+        check(divides, field, f"must divide d_model {self.d_model} unless head_dim is set, got {heads}")
 
     def _check_vectors(self) -> None:
         """Sinusoidal and learned positions."""
         kind, width = self.positions, self.position_dim or self.d_model
-        if kind == "sinusoidal" and width % 2:
+        if kind == "sinusoidal":
             field = "position_dim" if self.position_dim else "d_model"
-            raise ConfigError(field, f"must be even for sinusoidal positions, got {width}")
-        if kind == "sinusoidal" and self.sinusoids == "fairseq" and width < 4:
-            raise ConfigError("sinusoids", f"fairseq's need a width of at least 4, got {width}")
-        if self.position_dim and (kind not in ("sinusoidal", "learned") or self.position_dim >= self.d_model):
-            raise ConfigError(
-                "position_dim",
-                f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions, "
-                f"got {self.position_dim} with {kind}",
-            )
-        if self.position_dim and self.tie_embeddings and (self.has_decoder or self.head == "masked"):
-            raise ConfigError(
-                "tie_embeddings", "must be false with position_dim: token vectors are narrower than states"
-            )
+            check(width % 2 == 0, field, f"must be even for sinusoidal positions, got {width}")
+            is_wide = self.sinusoids != "fairseq" or width >= 4
+            check(is_wide, "sinusoids", f"fairseq's need a width of at least 4, got {width}")
+        if self.position_dim:
+            goes_with = f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions"
+            is_beside = kind in ("sinusoidal", "learned") and self.position_dim < self.d_model
+            check(is_beside, "position_dim", f"{goes_with}, got {self.position_dim} with {kind}")
+            is_tied = self.tie_embeddings and (self.has_decoder or self.head == "masked")
+            problem = "must be false with position_dim: token vectors are narrower than states"
+            check(not is_tied, "tie_embeddings", problem)
 
     def _check_rotary(self) -> None:
-        rotated = self.rotary_dims or self.attention_head_dim
-        if self.positions == "rotary" and (rotated % 2 or rotated > self.attention_head_dim):
-            field = "rotary_dims" if self.rotary_dims else "head_dim"
-            limit = f"must be even and at most head_dim {self.attention_head_dim} for rotary positions"
-            raise ConfigError(field, f"{limit}, got {rotated}")
+        rotated, head_dim = self.rotary_dims or self.attention_head_dim, self.attention_head_dim
+        field = "rotary_dims" if self.rotary_dims else "head_dim"
+        fits = self.positions != "rotary" or (rotated % 2 == 0 and rotated <= head_dim)
+        check(fits, field, f"must be even and at most head_dim {head_dim} for rotary positions, got {rotated}")
         low, high = self.rotary_low_freq, self.rotary_high_freq
-        if not 0 < low < high:
-            raise ConfigError("rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
+        check(0 < low < high, "rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
 
     @property
     def encoder_stack(self) -> TransformerConfig:
@@ -134,33 +132,32 @@ class TransformerConfig(_ArchitectureConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderConfig(TransformerConfig):
-    """The Transformer of Vaswani et al. 2017. Encoder and decoder may differ in heads and feed-forward width."""
-
-    architecture: ClassVar[Architecture] = "encoder_decoder"
-    has_encoder: ClassVar[bool] = True
-    has_decoder: ClassVar[bool] = True
+class _TranslationConfig(_ArchitectureConfig):
+    """A source and a target."""
 
     num_encoder_layers: int = bounded(3, 1)
     num_decoder_layers: int = bounded(3, 1)
-    encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
-    encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
-    sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
     share_embeddings: bool = True  # source and target have one embedding
     max_source_len: int = bounded(256, 1)  # tokens, end of sentence included
     max_target_len: int = bounded(256, 1)  # tokens after the start token
 
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
+    """The Transformer of Vaswani et al. 2017. Encoder and decoder may differ in heads and feed-forward width."""
+
+    architecture: ClassVar[Architecture] = "encoder_decoder"
+
+    encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
+    encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
+    sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        heads = self.encoder_num_heads
-        if heads and self.head_dim == 0 and self.d_model % heads:
-            raise ConfigError(
-                "encoder_num_heads", f"must divide d_model {self.d_model} unless head_dim is set, got {heads}"
-            )
-        if heads and self.num_kv_heads and heads % self.num_kv_heads:
-            raise ConfigError(
-                "encoder_num_heads", f"must be a multiple of num_kv_heads {self.num_kv_heads}, got {heads}"
-            )
+        heads, kv_heads = self.encoder_num_heads or self.num_heads, self.num_kv_heads or 1
+        self._check_heads("encoder_num_heads", heads)
+        is_multiple = heads % kv_heads == 0
+        check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
 
     @property
@@ -177,8 +174,6 @@ class DecoderConfig(TransformerConfig):
     """A decoder-only language model."""
 
     architecture: ClassVar[Architecture] = "decoder"
-    has_encoder: ClassVar[bool] = False
-    has_decoder: ClassVar[bool] = True
 
     num_decoder_layers: int = bounded(3, 1)
     parallel_residual: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm
@@ -188,22 +183,18 @@ class DecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.parallel_residual and self.norm_position != "pre":
-            raise ConfigError("parallel_residual", f"needs norm_position pre, got {self.norm_position}")
+        is_pre = not self.parallel_residual or self.norm_position == "pre"
+        check(is_pre, "parallel_residual", f"needs norm_position pre, got {self.norm_position}")
         if not self.compression_stride:
             return
-        if self.compression_stride == 1:
-            raise ConfigError("compression_stride", "must be 0 or at least 2, got 1")
-        if self.num_decoder_layers < 2:
-            raise ConfigError("compression_stride", f"needs at least 2 layers, got {self.num_decoder_layers}")
-        if not self.sliding_window:
-            raise ConfigError("sliding_window", "must be set with compression_stride, for the uncompressed layers")
-        if self.positions not in ("sinusoidal", "learned", "none"):
-            raise ConfigError(
-                "positions",
-                "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no "
-                f"position of its own, got {self.positions}",
-            )
+        layers, kind = self.num_decoder_layers, self.positions
+        check(self.compression_stride > 1, "compression_stride", "must be 0 or at least 2, got 1")
+        check(layers > 1, "compression_stride", f"needs at least 2 layers, got {layers}")
+        problem = "must be set with compression_stride, for the uncompressed layers"
+        check(self.sliding_window > 0, "sliding_window", problem)
+        problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
+        is_added = kind in ("sinusoidal", "learned", "none")
+        check(is_added, "positions", f"{problem} position of its own, got {kind}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +202,6 @@ class EncoderConfig(TransformerConfig):
     """An encoder alone. head: predicts masked tokens, or labels from the first token's state or from all states."""
 
     architecture: ClassVar[Architecture] = "encoder"
-    has_encoder: ClassVar[bool] = True
-    has_decoder: ClassVar[bool] = False
 
     num_encoder_layers: int = bounded(3, 1)
     max_source_len: int = bounded(256, 1)  # tokens, special ones included
@@ -224,26 +213,26 @@ class EncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        mask, limit = self.mask_id, self.vocab_size
-        if mask is not None and (type(mask) is not int or mask < 0 or (limit and mask >= limit)):
-            known = f" below vocab_size {limit}" if limit else ""
-            raise ConfigError("mask_id", f"must be a token{known} or left out, got {mask!r}")
-        if not isinstance(self.labels, tuple) or not all(isinstance(label, str) and label for label in self.labels):
-            raise ConfigError("labels", f"must be a list of names, got {self.labels!r:.80}")
-        if len(set(self.labels)) < len(self.labels):
-            raise ConfigError("labels", f"must be different names, got {', '.join(self.labels):.80}")
-        if not self.is_classifier and (self.labels or self.multi_label):
-            raise ConfigError("labels", f"go with head classify or attention, got head {self.head}")
+        mask, limit, labels = self.mask_id, self.vocab_size, self.labels
+        is_token = mask is None or (type(mask) is int and 0 <= mask < (limit or math.inf))
+        known = f" below vocab_size {limit}" if limit else ""
+        check(is_token, "mask_id", f"must be a token{known} or left out, got {mask!r}")
+        are_names = isinstance(labels, tuple) and all(isinstance(label, str) and label for label in labels)
+        check(are_names, "labels", f"must be a list of names, got {labels!r:.80}")
+        are_different = len(set(labels)) == len(labels)
+        check(are_different, "labels", f"must be different names, got {', '.join(labels):.80}")
+        is_used = self.is_classifier or not (labels or self.multi_label)
+        check(is_used, "labels", f"go with head classify or attention, got head {self.head}")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the head must have something to learn."""
         super().check_trainable()
-        if self.head == "none":
-            raise ConfigError("head", "must be masked, classify or attention for training, got none")
-        if self.head == "masked" and self.mask_id in (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id):
-            raise ConfigError("mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
-        if self.is_classifier and len(self.labels) < 2:
-            raise ConfigError("labels", f"must be at least 2 for training, got {len(self.labels)}")
+        check(self.head != "none", "head", "must be masked, classify or attention for training, got none")
+        others = (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+        has_mask = self.head != "masked" or self.mask_id not in others
+        check(has_mask, "mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
+        has_labels = not self.is_classifier or len(self.labels) > 1
+        check(has_labels, "labels", f"must be at least 2 for training, got {len(self.labels)}")
 
     @property
     def template(self) -> SpecialTokenTemplate:
@@ -253,39 +242,28 @@ class EncoderConfig(TransformerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(_ArchitectureConfig):
+class RecurrentConfig(_TranslationConfig):
     """An encoder and a decoder of LSTM or GRU cells. d_model: the width of token vectors and decoder states."""
 
     architecture: ClassVar[Architecture] = "recurrent"
-    has_encoder: ClassVar[bool] = True
-    has_decoder: ClassVar[bool] = True
 
-    num_encoder_layers: int = bounded(3, 1)
-    num_decoder_layers: int = bounded(3, 1)
     cell: Cell = "lstm"  # Hochreiter and Schmidhuber 1997, or Cho et al. 2014
     score: Score = "multiplicative"  # of encoder and decoder states; none: no attention, only initial decoder states
     input_feeding: bool = False  # the attention vector is an input of the next step (Luong et al. 2015, 3.3)
     bidirectional: bool = True  # the encoder also reads from the end (Bahdanau et al. 2015)
     encoder_dim: int = bounded(0, 0)  # d1, the width of the encoder's states, both directions together; 0: d_model
     attention_dim: int = bounded(0, 0)  # d3 of the additive score; 0: d_model
-    share_embeddings: bool = True  # source and target have one embedding
-    max_source_len: int = bounded(256, 1)  # tokens, end of sentence included
-    max_target_len: int = bounded(256, 1)  # tokens after the start token
 
     def __post_init__(self) -> None:
         super().__post_init__()
         width = self.source_dim
-        if self.score == "dot" and width != self.d_model:
-            raise ConfigError(
-                "score",
-                f"dot needs states of one width, got encoder_dim {width} and d_model {self.d_model}; "
-                "choose multiplicative or additive",
-            )
-        if self.bidirectional and width % 2:
-            field = "encoder_dim" if self.encoder_dim else "d_model"
-            raise ConfigError(field, f"must be even for a bidirectional encoder, got {width}")
-        if self.input_feeding and self.score == "none":
-            raise ConfigError("input_feeding", "feeds the attention vector and needs a score, got none")
+        got = f"got encoder_dim {width} and d_model {self.d_model}; choose multiplicative or additive"
+        check(self.score != "dot" or width == self.d_model, "score", f"dot needs states of one width, {got}")
+        field = "encoder_dim" if self.encoder_dim else "d_model"
+        is_even = not self.bidirectional or width % 2 == 0
+        check(is_even, field, f"must be even for a bidirectional encoder, got {width}")
+        has_score = not self.input_feeding or self.score != "none"
+        check(has_score, "input_feeding", "feeds the attention vector and needs a score, got none")
 
     @property
     def source_dim(self) -> int:

@@ -33,6 +33,12 @@ class ConfigError(ValueError):
         self.problem = problem
 
 
+def check(is_valid: bool, field: str, problem: str) -> None:
+    """Raises ConfigError unless the field's value can be used."""
+    if not is_valid:
+        raise ConfigError(field, problem)
+
+
 def unknown_key(key: str, known: Collection[str], *, noun: str = "key") -> str:
     """The message for a key that does not exist, with the closest one that does."""
     close = difflib.get_close_matches(key, known, n=1)
@@ -81,9 +87,8 @@ class Config:
 
     def _require(self, name: str, low: float, high: float = math.inf) -> None:
         value = getattr(self, name)
-        if not low <= value <= high:
-            limits = f"at least {low}" if high == math.inf else f"{low}..{high}"
-            raise ConfigError(name, f"must be {limits}, got {value}")
+        limits = f"at least {low}" if high == math.inf else f"{low}..{high}"
+        check(low <= value <= high, name, f"must be {limits}, got {value}")
 
 
 def field_types(cls: type) -> dict[str, Any]:
@@ -93,16 +98,16 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ConfigError(name, f"must be one of {', '.join(get_args(kind))}, got {value!r}")
-    if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
-        raise ConfigError(name, f"must be a whole number, got {value!r}")
-    if kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(name, f"must be a number, got {value!r}")
-    if kind is float and not math.isfinite(value):
-        raise ConfigError(name, f"must be finite, got {value!r}")
-    if kind is bool and not isinstance(value, bool):
-        raise ConfigError(name, f"must be true or false, got {value!r}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if get_origin(kind) is Literal:
+        check(value in get_args(kind), name, f"must be one of {', '.join(get_args(kind))}, got {value!r}")
+    elif kind is int:
+        check(is_number and isinstance(value, int), name, f"must be a whole number, got {value!r}")
+    elif kind is float:
+        check(is_number, name, f"must be a number, got {value!r}")
+        check(math.isfinite(value), name, f"must be finite, got {value!r}")
+    elif kind is bool:
+        check(isinstance(value, bool), name, f"must be true or false, got {value!r}")
 
 
 def _from_json(kind: Any, value: Any) -> Any:
@@ -147,16 +152,15 @@ class SpecialTokenTemplate(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "languages", tuple((code, token) for code, token in self.languages))
+        languages = f"{SOURCE_LANGUAGE} and {TARGET_LANGUAGE}"
         for name in ("source_prefix", "source_suffix", "target_prefix"):
             ids = getattr(self, name)
-            if not isinstance(ids, tuple) or not all(type(token) is int and token >= TARGET_LANGUAGE for token in ids):
-                raise ConfigError(
-                    name, f"must be a list of token ids, or {SOURCE_LANGUAGE} and {TARGET_LANGUAGE}, got {ids!r}"
-                )
-            if not self.languages and any(token < 0 for token in ids):
-                raise ConfigError(name, f"names a language, and there are none, got {ids!r}")
-        if not all(type(token) is int and token >= 0 and isinstance(code, str) for code, token in self.languages):
-            raise ConfigError("languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
+            are_ids = isinstance(ids, tuple) and all(type(token) is int and token >= TARGET_LANGUAGE for token in ids)
+            check(are_ids, name, f"must be a list of token ids, or {languages}, got {ids!r}")
+            has_language = any(token < 0 for token in ids)
+            check(bool(self.languages) or not has_language, name, f"names a language, and there are none, got {ids!r}")
+        are_pairs = all(type(token) is int and token >= 0 and isinstance(code, str) for code, token in self.languages)
+        check(are_pairs, "languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
 
     @property
     def num_source_special(self) -> int:
@@ -196,8 +200,6 @@ class ModelConfig(Config):
     """
 
     architecture: ClassVar[Architecture]
-    has_encoder: ClassVar[bool]
-    has_decoder: ClassVar[bool]
 
     num_encoder_layers = 0
     num_decoder_layers = 0
@@ -247,11 +249,6 @@ class ModelConfig(Config):
             raise ConfigError("architecture", f"must be {cls.architecture}, got {other!r}")
         return super().from_json({key: value for key, value in values.items() if key != "architecture"})
 
-    @classmethod
-    def unknown(cls, key: str) -> str:
-        """The message for a key that is no field of the architecture."""
-        return unknown_key(key, (*field_types(cls), "architecture"))
-
     def to_json(self) -> dict[str, Any]:
         """All fields as JSON values, the architecture first."""
         return {"architecture": self.architecture, **super().to_json()}
@@ -259,34 +256,45 @@ class ModelConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         template = self.special_token_template
-        if template is not None and not isinstance(template, SpecialTokenTemplate):
-            raise ConfigError("special_token_template", f"must be a SpecialTokenTemplate or left out, got {template!r}")
+        is_template = template is None or isinstance(template, SpecialTokenTemplate)
+        problem = f"must be a SpecialTokenTemplate or left out, got {template!r}"
+        check(is_template, "special_token_template", problem)
         limit = self.vocab_size or math.inf
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
-            if getattr(self, name) >= limit:
-                raise ConfigError(name, f"must be below vocab_size {limit}, got {getattr(self, name)}")
+            token = getattr(self, name)
+            check(token < limit, name, f"must be below vocab_size {limit}, got {token}")
         known = f" below vocab_size {limit}" if self.vocab_size else ""
         for token in self.extra_eos_ids:
-            if type(token) is not int or not 0 <= token < limit:
-                raise ConfigError("extra_eos_ids", f"must be token ids{known}, got {token!r}")
+            is_token = type(token) is int and 0 <= token < limit
+            check(is_token, "extra_eos_ids", f"must be token ids{known}, got {token!r}")
         for token in self.template.token_ids:
-            if token >= limit:
-                raise ConfigError("special_token_template", f"must hold tokens below vocab_size {limit}, got {token}")
+            problem = f"must hold tokens below vocab_size {limit}, got {token}"
+            check(token < limit, "special_token_template", problem)
 
     def check_trainable(self) -> None:
         """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
         Checkpoints of others may have them, and can be served. Raises ConfigError."""
         special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
-        if len(set(special.values())) < len(special):
-            raise ConfigError("pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
-        if self.template.languages:
-            raise ConfigError("special_token_template", "must have no languages: training data does not name them")
-        if self.has_decoder and not self.template.target_prefix:
-            raise ConfigError("special_token_template", "must have a target prefix to predict the first token from")
+        are_different = len(set(special.values())) == len(special)
+        check(are_different, "pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
+        template, field = self.template, "special_token_template"
+        check(not template.languages, field, "must have no languages: training data does not name them")
+        has_start = bool(template.target_prefix) or not self.has_decoder
+        check(has_start, field, "must have a target prefix to predict the first token from")
 
     def is_compressed(self, layer: int) -> bool:
         """Whether this decoder layer (the first is 0) attends to compressed keys and values."""
         return self.compression_stride > 0 and layer % 2 == 1
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether the model reads a source."""
+        return self.num_encoder_layers > 0
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether the model generates tokens."""
+        return self.num_decoder_layers > 0
 
     @property
     def is_recurrent(self) -> bool:
@@ -365,11 +373,8 @@ class TrainConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bf16 != "auto" and not isinstance(self.bf16, bool):
-            raise ConfigError("bf16", f"must be true, false or auto, got {self.bf16!r}")
-        if self.learning_rate <= 0:
-            raise ConfigError("learning_rate", f"must be above 0, got {self.learning_rate}")
-        if (self.steps > 0) == (self.minutes > 0):
-            raise ConfigError(
-                "steps", f"set exactly one of steps and minutes, got steps={self.steps} minutes={self.minutes}"
-            )
+        is_switch = self.bf16 == "auto" or isinstance(self.bf16, bool)
+        check(is_switch, "bf16", f"must be true, false or auto, got {self.bf16!r}")
+        check(self.learning_rate > 0, "learning_rate", f"must be above 0, got {self.learning_rate}")
+        ends = f"steps={self.steps} minutes={self.minutes}"
+        check((self.steps > 0) != (self.minutes > 0), "steps", f"set exactly one of steps and minutes, got {ends}")

@@ -25,16 +25,7 @@ from model.training.evaluate import accuracy, bleu, greedy_batch, translate
 SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
 PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
-COLUMNS = (
-    "step",
-    "epoch",
-    "tokens",
-    "seconds",
-    "learning_rate",
-    "train_loss",
-    "validation_loss",
-    "tokens_per_s",
-)
+COLUMNS = ("step", "epoch", "tokens", "seconds", "learning_rate", "train_loss", "validation_loss", "tokens_per_s")
 
 
 def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
@@ -58,35 +49,28 @@ def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
     figure = Figure(figsize=(8, 9), layout="constrained")
     FigureCanvasAgg(figure)
     losses, rates, speeds = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
-    validations = [(row["step"], row["validation_loss"]) for row in history if "validation_loss" in row]
-    for axes, column, label in (
-        (losses, "train_loss", "training loss, mean since the last point"),
-        (rates, "learning_rate", "learning rate"),
-        (speeds, "tokens_per_s", "throughput"),
+    for axes, column, marker, label in (
+        (losses, "train_loss", "", "training loss, mean since the last point"),
+        (rates, "learning_rate", "", "learning rate"),
+        (speeds, "tokens_per_s", "", "throughput"),
+        (losses, "validation_loss", "o", "validation loss"),
     ):
         points = [(row["step"], row[column]) for row in history if column in row]
-        axes.plot([step for step, _ in points], [value for _, value in points], label=label)
+        axes.plot([step for step, _ in points], [value for _, value in points], marker=marker, label=label)
         axes.grid(alpha=0.3, which="both")
-    losses.plot(
-        [step for step, _ in validations], [loss for _, loss in validations], marker="o", label="validation loss"
-    )
+        axes.legend(loc="best")
     values = [value for row in history for name in ("train_loss", "validation_loss") if (value := row.get(name, 0)) > 0]
     if values and max(values) > 3 * min(values):
         losses.set_yscale("log")
         losses.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         losses.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         losses.yaxis.set_minor_formatter(NullFormatter())
-    losses.set_title("Training curves")
-    losses.set_ylabel("loss (nats per target token)")
-    rates.set_ylabel("learning rate")
-    speeds.set_ylabel("throughput\n(target tokens/s)")
+    losses.set(title="Training curves", ylabel="loss (nats per target token)")
+    rates.set(ylabel="learning rate")
+    speeds.set(ylabel="throughput\n(target tokens/s)", xlabel="optimiser steps")
     speeds.yaxis.set_major_formatter(EngFormatter(sep=""))
-    speeds.set_xlabel("optimiser steps")
-    rates.set_ylim(bottom=0)
-    speeds.set_ylim(bottom=0)
-    for axes in (losses, rates, speeds):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="best")
+    for axes in (rates, speeds):
+        axes.set_ylim(bottom=0)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=100)
     return image.getvalue()
@@ -125,49 +109,46 @@ def encoder_scores(
     name = "masked_accuracy" if model.masked is not None else "label_accuracy"
     texts = [source or target for source, target in validation.pairs]
     chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
-    tell = _filled if model.masked is not None else _labelled
-    samples = [tell(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
+    sample = _filled if model.masked is not None else _labelled
+    samples = [sample(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
     return {name: round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
 
 
 @torch.no_grad()
 def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     template, device = model.config.template, next(model.parameters()).device
-    room = model.config.max_source_len - len(template.source_prefix) - len(template.source_suffix)
-    source = torch.tensor([[*template.source_prefix, *ids[:room], *template.source_suffix]], device=device)
+    room = model.config.max_source_len - template.num_source_special
+    source = torch.tensor([template.wrap_source(ids[:room])], device=device)
     lengths = torch.tensor([source.shape[1]], device=device)
     return model(source, lengths), lengths
 
 
+@torch.no_grad()
 def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
     """A text with its middle token masked and replaced by the model's prediction."""
     ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
     place = len(ids) // 2
     assert model.config.mask_id is not None
     states, _lengths = _states(model, [*ids[:place], model.config.mask_id, *ids[place + 1 :]])
-    with torch.no_grad():
-        told = int(model.token_logits(states[0, [len(model.config.template.source_prefix) + place]]).argmax())
-    before, after = tokenizer.decode(ids[:place]), tokenizer.decode(ids[place + 1 :])
-    return (
-        f"{before} [{tokenizer.decode([ids[place]]).strip()}] {after}\n  model:     {tokenizer.decode([told]).strip()}"
-    )
+    masked = states[0, [len(model.config.template.source_prefix) + place]]
+    parts = ids[:place], [ids[place]], ids[place + 1 :], [int(model.token_logits(masked).argmax())]
+    before, hidden, after, predicted = map(tokenizer.decode, parts)
+    return f"{before} [{hidden.strip()}] {after}\n  model:     {predicted.strip()}"
 
 
+@torch.no_grad()
 def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> str:
     states, lengths = _states(model, tokenizer.encode(text))
-    with torch.no_grad():
-        told = int(model.classify(states, lengths).logits_BL.argmax())
-    return f"{text}\n  model:     {model.config.labels[told]}\n  reference: {label}"
+    predicted = int(model.classify(states, lengths).logits_BL.argmax())
+    return f"{text}\n  model:     {model.config.labels[predicted]}\n  reference: {label}"
 
 
 def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Examples) -> list[str]:
-    rng = random.Random("samples")
     lines = [line for _, text in validation.pairs for line in text.splitlines() if line.strip()]
-    texts = rng.sample(lines, min(SAMPLES, len(lines)))
+    texts = random.Random("samples").sample(lines, min(SAMPLES, len(lines)))
     room = model.config.max_target_len
-    prompts = [
-        model.config.template.wrap_prompt(tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)]) for text in texts
-    ]
+    starts = [tokenizer.encode(text)[: min(PROMPT_TOKENS, room // 2)] for text in texts]
+    prompts = [model.config.template.wrap_prompt(start) for start in starts]
     new_tokens = min(CONTINUATION_TOKENS, room + 1 - max(map(len, prompts)))
     continuations = greedy_batch(model, prompts, max_tokens=new_tokens)
     return [
@@ -209,17 +190,15 @@ def model_card(
         "encoder": "Classifier (encoder alone)" if model.is_classifier else "Masked language model (encoder alone)",
         "recurrent": f"Translation model (recurrent, score {model.score})",
     }
-    kind = kinds[model.architecture]
-    fence = "```"
     parts = [
-        f"# {kind}",
+        f"# {kinds[model.architecture]}",
         f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
         table("Scores", metrics),
         table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
         table("Versions", lineage["versions"]),
         table("Model", model.to_json()),
         table("Training", train.to_json()),
-        "## Samples from the validation set\n\n" + f"{fence}text\n" + "\n\n".join(samples) + f"\n{fence}",
+        "## Samples from the validation set\n\n```text\n" + "\n\n".join(samples) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
