@@ -100,5 +100,10 @@ class InternalFailure(RequestError):
         self.request_id = request_id
 
 
+# The errors that reject a request before any work, and those that end an accepted one.
+REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown)
+ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)
+
+
 class StartupError(Exception):
     """The server cannot start."""

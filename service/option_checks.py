@@ -6,7 +6,7 @@ What depends on a model (its limits, tokenizer and bundle) is checked at the edg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from service.errors import InvalidRequest
@@ -26,10 +26,13 @@ def check(options: DecodingOptions) -> None:
     _check_values(options, changed)
     if 0 < options.max_tokens < options.min_tokens:
         raise _refused("min_tokens", f"must be 0..{options.max_tokens}, as max_tokens is, got {options.min_tokens}")
-    if options.beam_size == 1:
-        _check_without_beam(options, changed)
-    else:
+    _check_needs(options, changed, set(changed))
+    if options.beam_size > 1:
         _check_beam(options, changed)
+    elif options.num_hypotheses > 1 and not options.return_alternatives:
+        several = "num_sequences samples several answers"
+        fix = several if options.is_sampling else "set beam_size, or return_alternatives"
+        raise _refused("num_hypotheses", f"must be at most beam_size 1, got {options.num_hypotheses}; {fix}")
     _check_sampling(options, changed)
     _check_alternatives(options)
     _check_constraints(options)
@@ -43,6 +46,7 @@ def check_scoring(options: DecodingOptions) -> None:
         if not OPTIONS[name].scores:
             raise _refused(name, "must be left out: a target that is given is not searched for")
     _check_values(options, changed)
+    _check_needs(options, changed, {*changed, "beam_size"})  # a score is that of a beam
     _check_alignment(options)
 
 
@@ -94,18 +98,18 @@ def _check_number(name: str, value: float, known: Option) -> None:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _check_without_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
+def _check_needs(options: DecodingOptions, changed: Iterable[str], given: Set[str]) -> None:
+    """Rejects an option that changes nothing without one of others."""
     for name in changed:
-        if OPTIONS[name].needs_beam:
+        needs = OPTIONS[name].needs
+        if needs and given.isdisjoint(needs):
             shown = _shown(getattr(options, name))
-            raise _refused(name, f"must be left out without a beam, got {shown}; set beam_size")
-    if options.num_hypotheses > 1 and not options.return_alternatives:
-        several = "num_sequences samples several answers"
-        fix = several if options.is_sampling else "set beam_size, or return_alternatives"
-        raise _refused("num_hypotheses", f"must be at most beam_size 1, got {options.num_hypotheses}; {fix}")
+            raise _refused(name, f"must be left out without {' or '.join(needs)}, got {shown}; set {needs[0]}")
 
 
 def _check_beam(options: DecodingOptions, changed: Iterable[str]) -> None:
@@ -139,8 +143,6 @@ def _check_sampling(options: DecodingOptions, changed: Iterable[str]) -> None:
 
 def _check_alternatives(options: DecodingOptions) -> None:
     if not options.return_alternatives:
-        if least := options.min_alternative_probability:
-            raise _refused("min_alternative_probability", f"must be 0 without return_alternatives, got {least:g}")
         return
     if options.beam_size > 1:
         problem = f"must be false with a beam, got true with beam_size {options.beam_size}"
@@ -157,16 +159,12 @@ def _check_alternatives(options: DecodingOptions) -> None:
 def _check_constraints(options: DecodingOptions) -> None:
     if options.prefix and options.prefix_tokens:
         raise _refused("prefix_tokens", "must be empty with prefix: both give the beginning of the answer; omit one")
-    if options.prefix_bias and not (options.prefix or options.prefix_tokens):
-        raise _refused("prefix_bias", f"must be 0 without prefix or prefix_tokens, got {options.prefix_bias:g}")
     if len(options.grammars) > 1:
         (first, _), (second, _), *_ = options.grammars
         raise _refused(second, f"must be empty with {first}: an answer has one grammar; omit one")
     if options.phrases and (options.is_sampling or options.return_alternatives):
         other = "return_alternatives" if options.return_alternatives else "sampling"
         raise _refused("phrases", f"must be empty with {other}: only a beam makes room for them; set beam_size")
-    if options.ordered_phrases and not options.phrases:
-        raise _refused("ordered_phrases", "must be false without phrases, got true")
     required = {f"phrases[{place}]": phrase for place, phrase in enumerate(options.phrases)}
     if not options.prefix_bias:
         required["prefix"] = options.prefix
@@ -178,10 +176,6 @@ def _check_constraints(options: DecodingOptions) -> None:
 
 
 def _check_alignment(options: DecodingOptions) -> None:
-    if options.alignment == "none":
-        for name in ("alignment_layer", "alignment_heads"):
-            if given := getattr(options, name):
-                raise _refused(name, f"must be left out without alignment, got {given}; set alignment")
     seen = set[int]()
     for place, head in enumerate(options.alignment_heads):
         if head < 1:

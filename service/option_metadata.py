@@ -56,7 +56,7 @@ class Option:
     unset: str = ""  # in words: what the default means
     task: Literal["", "translation", "generation"] = ""  # the only one that takes it; empty: all that produce text
     scores: bool = False  # ScoringService.Score takes it
-    needs_beam: bool = False  # it changes nothing without a beam
+    needs: tuple[str, ...] = ()  # options without all of which it changes nothing
     flag: str = ""  # of the command line, if not the name
     is_file: bool = False  # the flag takes a file that holds the value
     hf: str = ""  # its name in GenerationConfig of Hugging Face Transformers
@@ -66,8 +66,7 @@ class Option:
 
 
 def _option(known: dict[str, Any]) -> Option:
-    if isinstance(known.get("default"), list):
-        known["default"] = tuple(known["default"])
+    known |= {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
     if "range" in known:
         known["range"] = Range(**known["range"])
     return Option(**known)

@@ -23,15 +23,13 @@ from service.edge.metrics import Metrics, Rpc
 from service.edge.request_builder import CallInfo
 from service.edge.status import abort, status_code
 from service.errors import (
+    REJECTIONS,
     Cancelled,
     DeadlineExceeded,
     InternalFailure,
     InvalidRequest,
-    ModelNotFound,
     Overloaded,
     RequestError,
-    ShuttingDown,
-    Unsupported,
 )
 from service.request import Finished
 
@@ -149,7 +147,7 @@ class Calls:
         code = status_code(error) if error else grpc.StatusCode.OK
         seconds = time.monotonic() - call.started_s
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
-        if isinstance(error, InvalidRequest | ModelNotFound | Unsupported | Overloaded | ShuttingDown):
+        if isinstance(error, REJECTIONS):
             self._metrics.request_rejected(error)
         fields: dict[str, Any] = {
             "request_id": call.info.request_id,

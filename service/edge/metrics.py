@@ -17,18 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from export.manifest import Manifest
-from service.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InternalFailure,
-    InvalidRequest,
-    ModelNotFound,
-    Overloaded,
-    RequestError,
-    ShuttingDown,
-    Unsatisfiable,
-    Unsupported,
-)
+from service.errors import ENDS, REJECTIONS, RequestError
 from service.execution_choice import ExecutionChoice
 from service.request import FinishReason
 
@@ -49,15 +38,8 @@ CODES = (
 )
 
 # Every reason for which an accepted request can end, and for which a request can be rejected.
-END_REASONS = (
-    *(reason.value for reason in FinishReason),
-    *(kind.reason.lower() for kind in (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)),
-)
-REJECT_REASONS = tuple(
-    kind.reason.lower() for kind in (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown)
-)
-
-
+END_REASONS = (*(reason.value for reason in FinishReason), *(kind.reason.lower() for kind in ENDS))
+REJECT_REASONS = tuple(kind.reason.lower() for kind in REJECTIONS)
 MEMORY_KINDS = ("weights", "kv_cache", "outputs")
 
 

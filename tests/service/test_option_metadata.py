@@ -30,6 +30,10 @@ def test_texts_without_a_default_are_empty_and_lists_are_tuples():
     assert OPTIONS["seed"].default is None
 
 
+def test_what_an_option_needs_are_options():
+    assert {other for option in OPTIONS.values() for other in option.needs} <= set(OPTIONS)
+
+
 def test_an_unknown_key_of_the_list_is_an_error():
     known: dict[str, Any] = {"group": "beam", "type": "int", "default": 0, "help": "an option"}
     assert Option(**known).range is None
