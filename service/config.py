@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -281,36 +282,23 @@ def _read_siblings(root: Path, number: int) -> str:
     return ""
 
 
-def _cpu_quotas(root: Path) -> list[float]:
+def _cpu_quotas(root: Path) -> Iterator[float]:
     """CPU limits of this process's cgroup and of every cgroup above it."""
-    try:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    quotas = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
-        elif "cpu" in controllers.split(","):
-            mounts = [root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup/cpu"]
-        else:
-            continue
+        mounts = ("", "unified") if not controllers else (controllers, "cpu") if "cpu" in controllers.split(",") else ()
         group = Path(path.lstrip("/"))
-        for mount in mounts:
-            # Inside a container the path may be the host's: the mount's own root then carries the limit.
-            quotas += [quota for part in [group, *group.parents] if (quota := _quota_of(mount / part)) is not None]
-    return quotas
+        # Inside a container the path may be the host's: the mount's own root then carries the limit.
+        for mount, part in itertools.product(mounts, (group, *group.parents)):
+            yield from _quotas_of(root / "sys/fs/cgroup" / mount / part)
 
 
-def _quota_of(group: Path) -> float | None:
-    try:
-        if (group / "cpu.max").is_file():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            quota = (group / "cpu.cfs_quota_us").read_text()
-            period = (group / "cpu.cfs_period_us").read_text()
-        limit = float(quota) / float(period)
-    except (OSError, ValueError):  # no limit file here, or "max"
-        return None
-    return limit if limit > 0 else None
+def _quotas_of(group: Path) -> Iterator[float]:
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = map(float, " ".join((group / name).read_text() for name in names).split())
+            if quota > 0:
+                yield quota / period

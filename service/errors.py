@@ -15,13 +15,19 @@ StartupError                  the server cannot start: the message has the cause
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
+from typing import Any
 
 
 class RequestError(Exception):
     """One request failed. `reason` is stable, for programs; the message is for people."""
 
     reason = "REQUEST_FAILED"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the message and the fields: the arguments of a subclass differ from them."""
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidRequest(RequestError):

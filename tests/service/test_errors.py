@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from service import errors
@@ -15,6 +17,21 @@ ALL = sorted(subclasses(errors.RequestError), key=lambda kind: kind.__name__)
 
 def test_reasons_are_unique():
     assert len({kind.reason for kind in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.InvalidRequest("text", "must not be empty"),
+        errors.ModelNotFound("en-fr", ["en-de"]),
+        errors.DeadlineExceeded("late"),
+        errors.Overloaded("full", retry_after_s=1, limit=3),
+        errors.InternalFailure("r"),
+    ],
+)
+def test_errors_keep_their_fields_on_the_way_to_another_process(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("kind", ALL)
