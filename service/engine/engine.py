@@ -108,7 +108,7 @@ class Engine:
         """Accepts requests, and starts the thread that turns; if `is_manual`, the caller turns instead."""
         self.heartbeat_s = self._clock()
         self._deliver = deliver
-        self.inbox.open()
+        self.inbox.is_accepting = True
         if not is_manual:
             self._thread.start()
 
@@ -157,7 +157,7 @@ class Engine:
                 if self._core.scheduler.is_idle:
                     self._runner.mark_idle()
                     self.inbox.wait(IDLE_TURN_S)
-                    self.inbox.restart_pace(self._clock())
+                    self.inbox.last_answer_s = self._clock()
                 self.turn()
             with self._ownership:
                 if not self._is_abandoned:

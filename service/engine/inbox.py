@@ -16,7 +16,7 @@ class Inbox:
     """Any thread may call everything here.
 
     rows: requests that can run at once. max_queue: how many more are accepted. unfinished: accepted requests without a
-    final event.
+    final event. last_answer_s: when the pace of answers was last measured; the time without work is left out.
     """
 
     def __init__(self, rows: int, max_queue: int, now_s: float) -> None:
@@ -27,11 +27,7 @@ class Inbox:
         self.unfinished = 0
         self.is_accepting = self.is_closing = False
         self._s_per_answer = 0.0  # from one final event to the next, smoothed, while there was work
-        self._last_answer_s = now_s
-
-    def open(self) -> None:
-        """Accepts requests from now on."""
-        self.is_accepting = True
+        self.last_answer_s = now_s
 
     def put(self, response: Response) -> None:
         """Accepts a request. Raises ShuttingDown, or Overloaded with a hint when to try again."""
@@ -68,15 +64,11 @@ class Inbox:
             if not (self._arrivals or self._cancels or self.is_closing):
                 self._condition.wait(timeout_s)
 
-    def restart_pace(self, now_s: float) -> None:
-        """Leaves the time before `now_s` out of the pace of answers: there was no work."""
-        self._last_answer_s = now_s
-
     def count_answers(self, count: int, now_s: float) -> None:
         """Counts final events."""
         with self._condition:
-            self._s_per_answer += 0.2 * ((now_s - self._last_answer_s) / count - self._s_per_answer)
-            self._last_answer_s = now_s
+            self._s_per_answer += 0.2 * ((now_s - self.last_answer_s) / count - self._s_per_answer)
+            self.last_answer_s = now_s
             self.unfinished -= count
             self._condition.notify_all()
 

@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from service.engine.core import Snapshot
 from service.engine.engine import Engine
 from service.request import Event, EventSink, Request, TextDelta
 
@@ -60,11 +59,6 @@ class EnginePool:
     def unfinished(self) -> int:
         """Accepted requests without a final event."""
         return sum(engine.inbox.unfinished for engine in self.engines)
-
-    @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
-        """The state of each engine after its last turn."""
-        return tuple(engine.snapshot for engine in self.engines)
 
     def start(self, *, is_manual: bool = False) -> None:
         """Starts the engines. is_manual: without their threads, the caller turns them."""

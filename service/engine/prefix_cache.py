@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 ROOT = 0
 """The serial of the empty prefix."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     serial: int  # of the prefix that ends with this chunk; never used again for another one
     slot: int
 

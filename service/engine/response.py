@@ -79,29 +79,23 @@ class Response:
             first_token_s=self.first_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
         )
-        request, attention = self.sequence.request, self._attention(output)
-        if self.sequence.encoder_output is not None or request.forced_target:  # no text was asked for
-            return Finished(
-                reason,
-                prompt_tokens=len(request.source) + len(request.forced_target),
-                timings=timings,
-                encoder_output=self.sequence.encoder_output,
-                attention=attention,
-            )
-        best, *others = self.sequence.answers
-        text = _end_of_text(self._text, best, new)
-        whole = "".join([*self._pieces, text])
-        results = [self._result(best, whole, output)]
-        results += [self._result(other, _end_of_text(self.new_text(), other, other.tokens), output) for other in others]
+        text, results, answers = "", list[HypothesisResult](), self.sequence.answers
+        if answers:
+            text = _end_of_text(self._text, answers[0], new)
+            results = [self._result(answers[0], "".join([*self._pieces, text]), output)]
+        for other in answers[1:]:
+            results.append(self._result(other, _end_of_text(self.new_text(), other, other.tokens), output))
+        request = self.sequence.request
         return Finished(
             reason=reason,
             text=text,
             tokens=tuple(self._unsent),
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=len(request.source) + len(request.prompt if answers else request.forced_target),
             generated_tokens=sum(len(result.tokens) for result in results),
             timings=timings,
             hypotheses=tuple(results),
-            attention=attention,
+            encoder_output=self.sequence.encoder_output,
+            attention=self._attention(output),
         )
 
     def _attention(self, output: StepOutput) -> AttentionResult | None:

@@ -86,7 +86,7 @@ async def test_concurrent_clients_get_the_answers_of_single_requests(path, model
     for sink, tokens in zip(sinks, expected, strict=True):
         assert sink.text == tokenizer.decode(tokens)
     longest = max(len(tokens) + len(request.prompt) for tokens, request in zip(expected, requests, strict=True))
-    assert engine.snapshots[0].steps <= longest + 64 * 80 // 512 + 3, (
+    assert engine.engines[0].snapshot.steps <= longest + 64 * 80 // 512 + 3, (
         "about the longest, plus the turns that read sources"
     )
 
