@@ -20,11 +20,13 @@ from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.decoding.logits_processors import LogitsProcessor, build_logits_processors
+from service.decoding.logits_processors import LogitsProcessor
+from service.decoding.request_processors import processors_of
 from service.decoding.token_selection import log_softmax, top_tokens
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.options import DecodingOptions, GrammarKind
+from service.request import Request
 
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["name", "n"]}
@@ -81,10 +83,14 @@ def constraint_cost(args: argparse.Namespace) -> None:
     vocabulary = Vocabulary.of(tokenizer, eos_ids=(2,))
     print(f"{len(vocabulary)} tokens; µs per row and step")
     for name, options in OPTIONS.items():
-        decoding = DecodingOptions(**options)
-        rules = build_logits_processors(
-            decoding, vocabulary=vocabulary, prompt=(1,), max_tokens=100, prefix=range(5, 60)
+        request = Request(
+            request_id=name,
+            prompt=(1,),
+            max_tokens=100,
+            preferred_prefix=tuple(range(5, 60)),
+            options=DecodingOptions(**options),
         )
+        rules = processors_of(request, vocabulary, tokenizer)
         print(f"{name:24}{cost(list(rules), vocabulary, args.steps):8.0f}")
     phrases = LexicalConstraints([((5, 6),), ((7,),)], vocabulary, ordered=False, max_tokens=100)
     print(f"{'phrases':24}{cost([phrases], vocabulary, args.steps):8.0f}")

@@ -1,11 +1,7 @@
-"""The protocol of everything that changes a model's distribution for one request (`LogitsProcessor`), and the penalties
-and masks that the decoding options request (`build_logits_processors`).
+"""What changes a model's distribution for one request: the protocol (`LogitsProcessor`), penalties and masks.
 
 Text constraints hold for the text of the answer, whatever its tokenization. Grammars are in `grammar`, texts that must
 appear in `lexical_constraints`.
-
-Penalties run in the order of `build_logits_processors`: the repetition penalty depends on the sign of a logit, so it
-runs before anything is added to logits. Nothing is masked unless a request asks for it.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ import numpy as np
 from service.decoding.aho_corasick import ROOT, AhoCorasick
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
-from service.options import DecodingOptions
 
 
 class LogitsProcessor(Protocol):
@@ -50,42 +45,6 @@ class LogitsProcessor(Protocol):
         Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
         """
         ...
-
-
-def build_logits_processors(
-    options: DecodingOptions,
-    *,
-    vocabulary: Vocabulary,
-    prompt: Sequence[int],
-    max_tokens: int,
-    prefix: Sequence[int] = (),
-) -> tuple[LogitsProcessor, ...]:
-    """The logits processors of one request, except its grammar and lexical constraints.
-
-    prompt: token ids that the decoder starts from. prefix: preferred if options.prefix_bias is set. Only min_tokens and
-    ignore_eos exclude end tokens. Raises InvalidRequest.
-    """
-    eos_ids = vocabulary.eos_ids
-    processors: list[LogitsProcessor] = []
-    if options.repetition_penalty != 1.0:
-        processors.append(RepetitionPenalty(options.repetition_penalty, prompt))
-    if options.presence_penalty or options.frequency_penalty:
-        processors.append(
-            PresenceFrequencyPenalty(presence=options.presence_penalty, frequency=options.frequency_penalty)
-        )
-    if options.logit_bias:
-        processors.append(LogitBias(options.logit_bias))
-    if options.prefix_bias:
-        processors.append(PrefixBias(options.prefix_bias, prefix))
-    if options.min_tokens or options.ignore_eos:
-        processors.append(MinLength(eos_ids, before=max_tokens if options.ignore_eos else options.min_tokens))
-    if options.no_repeat_ngram_size:
-        processors.append(NoRepeatNGram(options.no_repeat_ngram_size))
-    if options.bad_words:
-        processors.append(BannedTexts(options.bad_words, vocabulary))
-    if options.allowed_tokens:
-        processors.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
-    return tuple(processors)
 
 
 class _Stateless:
@@ -248,10 +207,11 @@ class BannedTexts:
 
     is_mask = True
 
-    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary, *, field: str = "options.bad_words") -> None:
+    def __init__(self, texts: Sequence[str], vocabulary: Vocabulary) -> None:
         for place, text in enumerate(texts):
             if "\ufffd" in text:
-                raise InvalidRequest(f"{field}[{place}]", "must not contain U+FFFD, which represents invalid bytes")
+                problem = "must not contain U+FFFD, which represents invalid bytes"
+                raise InvalidRequest(f"options.bad_words[{place}]", problem)
         self._vocabulary = vocabulary
         self._texts = [text.encode() for text in dict.fromkeys(texts)]
         self._automaton = AhoCorasick(self._texts)

@@ -7,14 +7,23 @@ They are built from the request's options and tokens where it is decoded, so tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
-from service.decoding.logits_processors import AllowedTokens, BannedTexts, LogitsProcessor, build_logits_processors
+from service.decoding.logits_processors import (
+    AllowedTokens,
+    BannedTexts,
+    LogitBias,
+    LogitsProcessor,
+    MinLength,
+    NoRepeatNGram,
+    PrefixBias,
+    PresenceFrequencyPenalty,
+    RepetitionPenalty,
+)
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.request import Request
@@ -23,44 +32,52 @@ SLOW_OPTIONS = ("bad_words", "phrases", "allowed_tokens", "grammars")
 
 
 def processors_of(request: Request, vocabulary: Vocabulary, tokenizer: Tokenizer) -> tuple[LogitsProcessor, ...]:
-    """The logits processors of a request, lexical constraints last. tokenizer: of target texts.
+    """The logits processors of a request, penalties first, lexical constraints last. tokenizer: of target texts.
 
-    Raises InvalidRequest for a grammar or a phrase that is invalid for this vocabulary, phrases that need more tokens
-    than the answer may have, and a forced prefix that other constraints exclude.
+    The repetition penalty depends on the sign of a logit, so it runs before anything is added to logits. Nothing is
+    masked unless a request asks for it; only min_tokens and ignore_eos exclude end tokens. Raises InvalidRequest for a
+    grammar or a phrase that is invalid for this vocabulary, phrases that need more tokens than the answer may have, and
+    a forced prefix that other constraints exclude.
     """
-    options = request.options
-    processors: list[LogitsProcessor] = [
-        *build_logits_processors(
-            options,
-            vocabulary=vocabulary,
-            prompt=request.prompt,
-            max_tokens=request.max_tokens,
-            prefix=request.preferred_prefix,
-        ),
-        *(Grammar(kind, grammar, vocabulary, width=options.width) for kind, grammar in options.grammars),
-    ]
-    _check_prefix(request, processors, len(vocabulary))
+    options, eos_ids = request.options, vocabulary.eos_ids
+    presence, frequency = options.presence_penalty, options.frequency_penalty
+    processors: list[LogitsProcessor] = []
+    if options.repetition_penalty != 1.0:
+        processors.append(RepetitionPenalty(options.repetition_penalty, request.prompt))
+    if presence or frequency:
+        processors.append(PresenceFrequencyPenalty(presence=presence, frequency=frequency))
+    if options.logit_bias:
+        processors.append(LogitBias(options.logit_bias))
+    if options.prefix_bias:
+        processors.append(PrefixBias(options.prefix_bias, request.preferred_prefix))
+    if options.min_tokens or options.ignore_eos:
+        processors.append(MinLength(eos_ids, before=request.max_tokens if options.ignore_eos else options.min_tokens))
+    if options.no_repeat_ngram_size:
+        processors.append(NoRepeatNGram(options.no_repeat_ngram_size))
+    if options.bad_words:
+        processors.append(BannedTexts(options.bad_words, vocabulary))
+    if options.allowed_tokens:
+        processors.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
+    processors += [Grammar(kind, text, vocabulary, width=options.width) for kind, text in options.grammars]
+    for processor in processors:
+        if isinstance(processor, BannedTexts | AllowedTokens | Grammar):
+            _check_prefix(request, processor, len(vocabulary))
     if options.phrases:
         processors.append(_lexical_constraints(request, vocabulary, tokenizer))
     return tuple(processors)
 
 
-def _check_prefix(request: Request, processors: Sequence[LogitsProcessor], vocab_size: int) -> None:
-    """Rejects a forced prefix that the other constraints exclude."""
-    name = "options.prefix" if request.options.prefix else "options.prefix_tokens"
-    prefix = request.prefix
-    strict: list[LogitsProcessor] = [
-        processor for processor in processors if isinstance(processor, BannedTexts | AllowedTokens | Grammar)
-    ]
-    for processor in strict:
-        state = processor.initial_state()
-        for index, token in enumerate(prefix):
-            scores_V = np.zeros(vocab_size, np.float32)
-            if processor.applies(state, prefix[:index]):
-                processor.apply(scores_V, state, prefix[:index])
-            if scores_V[token] == -np.inf:
-                raise InvalidRequest(name, f"token {index} is excluded by another constraint")
-            state = processor.next_state(state, token)
+def _check_prefix(request: Request, mask: LogitsProcessor, vocab_size: int) -> None:
+    """Rejects a forced prefix that a mask excludes."""
+    state, prefix = mask.initial_state(), request.prefix
+    for index, token in enumerate(prefix):
+        scores_V = np.zeros(vocab_size, np.float32)
+        if mask.applies(state, prefix[:index]):
+            mask.apply(scores_V, state, prefix[:index])
+        if scores_V[token] == -np.inf:
+            name = "options.prefix" if request.options.prefix else "options.prefix_tokens"
+            raise InvalidRequest(name, f"token {index} is excluded by another constraint")
+        state = mask.next_state(state, token)
 
 
 def _lexical_constraints(request: Request, vocabulary: Vocabulary, tokenizer: Tokenizer) -> LexicalConstraints:

@@ -15,11 +15,12 @@ from service.decoding.logits_processors import (
     PrefixBias,
     PresenceFrequencyPenalty,
     RepetitionPenalty,
-    build_logits_processors,
 )
+from service.decoding.request_processors import processors_of
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
+from service.request import Request
 
 EOS, V = 2, 12
 token_lists = st.lists(st.integers(0, V - 1), max_size=30)
@@ -158,15 +159,12 @@ def test_the_replacement_character_cannot_be_banned():
 # ---- all of them
 
 
-def built(prefix=(), **options):
-    vocabulary = VOCABULARIES["words"]
-    return build_logits_processors(
-        DecodingOptions(**options),
-        vocabulary=vocabulary,
-        prompt=(1,),
-        max_tokens=9,
-        prefix=prefix,
+def built(prefix=(), vocabulary=None, **options):
+    vocabulary = vocabulary or VOCABULARIES["words"]
+    request = Request(
+        request_id="r", prompt=(1,), max_tokens=9, preferred_prefix=prefix, options=DecodingOptions(**options)
     )
+    return processors_of(request, vocabulary, TOKENIZERS["words"])
 
 
 def test_without_options_there_are_no_processors():
@@ -209,8 +207,7 @@ def test_an_answer_without_end_never_ends():
 
 def test_every_end_is_always_allowed():
     vocabulary = Vocabulary.of(TOKENIZERS["words"], eos_ids=(EOS, 9))
-    options = DecodingOptions(allowed_tokens=(EOS,))
-    (processor,) = build_logits_processors(options, vocabulary=vocabulary, prompt=(1,), max_tokens=9)
+    (processor,) = built(vocabulary=vocabulary, allowed_tokens=(EOS,))
     assert np.flatnonzero(applied(processor, np.zeros(len(vocabulary))) == 0).tolist() == [EOS, 9]
 
 
