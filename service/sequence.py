@@ -105,16 +105,6 @@ class Sequence:
         """Cache positions it may need; its very last token is never an input."""
         return len(self.request.prompt) + self.request.max_tokens - 1
 
-    @property
-    def is_prefilled(self) -> bool:
-        """Whether the whole prompt is cached: the next output is about a new token."""
-        return self.num_computed >= len(self.request.prompt)
-
-    def input_at(self, position: int, hypothesis: Hypothesis) -> int:
-        """The token at the first position that is not cached."""
-        prompt = self.request.prompt
-        return prompt[position] if position < len(prompt) else hypothesis.tokens[-1]
-
     def accept_draft_token(self) -> None:
         """Counts the position of a right guess, which the model has computed already."""
         self.num_computed += 1

@@ -86,7 +86,8 @@ class EngineCore:
         for sequence in plan.admitted:
             response = self._responses[sequence]
             response.admitted_s = now_s
-            self._metrics.admitted(now_s - response.arrived_s, response.prompt_tokens)
+            request = sequence.request
+            self._metrics.admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt))
         if plan.live:
             self._compute(plan)
         self._report()

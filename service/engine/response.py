@@ -39,11 +39,6 @@ class Response:
     def __post_init__(self) -> None:
         self._text = self.new_text()
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of source and prompt."""
-        return len(self.sequence.request.source) + len(self.sequence.request.prompt)
-
     def extend(self, now_s: float, output: StepOutput) -> list[TextDelta | Finished]:
         """Consumes the newly committed tokens. []: there is nothing to report yet. Tokens of a draft are reported as if
         they had come one by one."""

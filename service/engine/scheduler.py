@@ -148,7 +148,7 @@ class Scheduler:
         unfinished = plan.prefill.unfinished
         for sequence in plan.live:
             sequence.num_computed += sequence not in unfinished
-        return [sequence for sequence in plan.live if sequence.is_prefilled]
+        return [sequence for sequence in plan.live if sequence.num_computed >= len(sequence.request.prompt)]
 
     def record_drafts(self, plan: Plan, output: StepOutput) -> tuple[int, int]:
         """Records the times of `plan`, the last one made, and how many drafted tokens were accepted, after its
@@ -200,7 +200,10 @@ class Scheduler:
         has_step = self._limits.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live)
         tokens = []
         if has_step:
-            tokens = [sequence.input_at(at, one) for at, (sequence, one) in zip(starts, self.rows, strict=True)]
+            tokens = [
+                hypothesis.tokens[-1] if at >= len(prompt := sequence.request.prompt) else prompt[at]
+                for at, (sequence, hypothesis) in zip(starts, self.rows, strict=True)
+            ]
         extra_steps = self._extra_greedy_steps(starts[0]) if has_step and not prefill.unfinished else 0
         ends = [chunk.start + padded(len(chunk.tokens)) for chunk in prefill.chunks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]

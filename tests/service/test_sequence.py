@@ -12,19 +12,6 @@ def sequence(prompt=(1,), max_tokens=3):
     return Sequence(request, search_for(request, eos_ids=(2,)))
 
 
-def test_the_next_input_is_the_prompt_then_the_last_token():
-    asked = sequence(prompt=(1, 7))
-    (hypothesis,) = asked.hypotheses
-    inputs = [asked.input_at(0, hypothesis), asked.input_at(1, hypothesis)]
-    asked.num_computed = 1
-    assert not asked.is_prefilled
-    asked.num_computed = 2
-    hypothesis.tokens.append(8)
-    inputs.append(asked.input_at(2, hypothesis))
-    assert inputs == [1, 7, 8]
-    assert asked.is_prefilled
-
-
 def test_the_first_outcome_counts():
     asked = sequence()
     asked.finish(Cancelled("gone"))
