@@ -117,7 +117,11 @@ class BeamSearch:
         for candidate, reason in ending:
             hypothesis = self._child(group, candidate, output)
             hypothesis.reason = reason
-            self._finish(group, hypothesis, output)
+            self._selector.normalise(hypothesis, hypothesis.row, output)
+            group.pool.append(hypothesis)
+        if ending:
+            group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
+            del group.pool[self._pool_size :]
         group.live = [self._child(group, candidate, output) for candidate in unfinished[:width]]
 
     def _candidates(self, group: _Group, output: StepOutput, taken: dict[int, int]) -> list[Candidate]:
@@ -175,12 +179,6 @@ class BeamSearch:
         self._selector.append(child, token, output, score)
         child.score = -negated
         return child
-
-    def _finish(self, group: _Group, hypothesis: Hypothesis, output: StepOutput) -> None:
-        self._selector.normalise(hypothesis, hypothesis.row, output)
-        group.pool.append(hypothesis)
-        group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
-        del group.pool[self._pool_size :]
 
     def _is_done(self, group: _Group, steps: int) -> bool:
         """Whether no hypothesis is live, or none is expected to beat the worst of a full pool."""

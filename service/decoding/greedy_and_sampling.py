@@ -27,6 +27,7 @@ class GreedyAndSampling:
         self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
         is_single = self._count == 1 and not (options.is_sampling or options.top_logprobs)
         self.is_greedy = is_single and not selector.processors
+        # without processors, prefix, stop strings and alternatives
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops)
         self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
@@ -39,34 +40,27 @@ class GreedyAndSampling:
         """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token."""
         sequence.steps += 1
         if self._is_plain:
-            self._advance_plain(sequence, output)
-            return
-        if not self._all and sequence.steps > len(sequence.request.prefix):
+            (hypothesis,) = sequence.hypotheses
+            row = hypothesis.row
+            token = output.top_ids[row][0]
+            hypothesis.tokens.append(token)
+            if self.is_scored:
+                hypothesis.logprobs.append(output.top_logprobs[row][0])
+            if token in self._selector.eos_ids:
+                hypothesis.reason = FinishReason.END_OF_SEQUENCE
+            elif sequence.steps >= sequence.request.max_tokens:
+                hypothesis.reason = FinishReason.LENGTH
+        elif not self._all and sequence.steps > len(sequence.request.prefix):
             self._fork(sequence, output)
         else:
             for hypothesis in sequence.hypotheses:
                 self._extend(hypothesis, output)
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
-            sequence.committed_tokens = sequence.hypotheses[0].tokens
-        self._retire(sequence, output)
-
-    def _advance_plain(self, sequence: Sequence, output: StepOutput) -> None:
-        """Greedy search without processors, prefix, stop strings and alternatives."""
-        (hypothesis,) = sequence.hypotheses
-        row = hypothesis.row
-        token = output.top_ids[row][0]
-        hypothesis.tokens.append(token)
-        if self.is_scored:
-            hypothesis.logprobs.append(output.top_logprobs[row][0])
-        sequence.committed_tokens = hypothesis.tokens
-        sequence.num_generated += 1
-        if token in self._selector.eos_ids:
-            hypothesis.reason = FinishReason.END_OF_SEQUENCE
-        elif sequence.steps >= sequence.request.max_tokens:
-            hypothesis.reason = FinishReason.LENGTH
-        else:
-            return
+            (hypothesis,) = sequence.hypotheses
+            sequence.committed_tokens = hypothesis.tokens
+            if hypothesis.reason is None:
+                return
         self._retire(sequence, output)
 
     def _fork(self, sequence: Sequence, output: StepOutput) -> None:
@@ -93,7 +87,7 @@ class GreedyAndSampling:
         sequence.hypotheses = self._all
 
     def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
-        selector, row = self._selector, hypothesis.row
+        selector, row, score = self._selector, hypothesis.row, None
         sampler = self._samplers.get(hypothesis)
         if sampler is None and self.is_scored:
             found = selector.best_tokens(hypothesis, output, 1)
@@ -107,10 +101,12 @@ class GreedyAndSampling:
         else:
             scores_V = selector.scores(hypothesis, output)
             if scores_V is None:
-                token = sampler.draw(output.logprobs(row), (output.top_ids[row], output.top_logprobs[row]))
+                logprobs_V = output.logprobs(row)
+                token = sampler.draw(logprobs_V, (output.top_ids[row], output.top_logprobs[row]))
+                score = float(logprobs_V[token])
             else:
                 token = sampler.draw(scores_V)
-        selector.extend(hypothesis, token, output)
+        selector.extend(hypothesis, token, output, score)
 
     def _retire(self, sequence: Sequence, output: StepOutput) -> None:
         """Releases the rows of finished hypotheses, and finishes the sequence with the last of them. The score of an

@@ -109,10 +109,10 @@ class TokenSelector:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, output: StepOutput) -> None:
+    def extend(self, hypothesis: Hypothesis, token: int, output: StepOutput, score: float | None = None) -> None:
         """Appends a token, and sets the finish reason if the hypothesis ends with it. The search sets the score."""
         hypothesis.reason = self.finish_reason(hypothesis, token)
-        self.append(hypothesis, token, output)
+        self.append(hypothesis, token, output, score)
 
     def append(self, hypothesis: Hypothesis, token: int, output: StepOutput, score: float | None = None) -> None:
         """Appends a token without setting the finish reason. score: of the token, from `best_tokens`."""
