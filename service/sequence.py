@@ -88,11 +88,11 @@ class Sequence:
     draft_tokens: tuple[int, ...] = ()  # guesses at the tokens after the newest one, verified by the last plan
     # written by its search
     hypotheses: list[Hypothesis] = field(init=False)  # the live ones, each with the next input as its last token
-    width: int = field(init=False)  # most rows it may still need at once; never grows
+    width: int = field(init=False)  # most rows it may still need in one turn; never grows
     steps: int = 0  # tokens of each live hypothesis
     num_generated: int = 0  # tokens of all hypotheses so far
     committed_tokens: list[int] = field(default_factory=list)  # certain to begin the best answer; only grows
-    encoder_output: EncoderOutput | None = None  # of a request to the encoder alone
+    encoder_output: EncoderOutput | None = None  # of a request for encoder outputs
     # written by the methods below
     outcome: Outcome | None = None  # why it ended
     answers: list[Hypothesis] = field(default_factory=list)  # of a successful end: as many as requested, best first

@@ -216,16 +216,16 @@ class ScriptedRunner:
                 fed.append(token)
         assert plan.max_source_len == max(len(source) for source, _ in self.rows)
         words = self.limits.vocab_size
-        said = [
+        predicted = [
             words - 1 if row in plan.prefilling_rows else self.rule(source, fed, words)
             for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
         ]
         after = self._draft(plan)
         assert plan.max_target_len >= max(len(fed) for _, fed in self.rows)
-        extra = self._extra_steps(plan, said)
-        lines = [*said, *[line for lines in after.values() for line in lines]]
+        extra = self._extra_steps(plan, predicted)
+        lines = [*predicted, *[line for lines in after.values() for line in lines]]
         logprobs_LV = np.array([certain(what, words) if isinstance(what, int) else what for what in lines])
-        token_lines, first = {0: range(len(said))} if extra else {}, len(said)
+        token_lines, first = {0: range(len(predicted))} if extra else {}, len(predicted)
         for row, draft in after.items():
             token_lines[row], first = range(first, first + len(draft)), first + len(draft)
         return scripted_output(
@@ -241,21 +241,21 @@ class ScriptedRunner:
             draft_s=[0.003] * len(after),
         )
 
-    def _extra_steps(self, plan, said):
-        """Inputs of the extra steps of the only row; what follows each of them is appended to `said`."""
+    def _extra_steps(self, plan, predicted):
+        """Inputs of the extra steps of the only row; what follows each of them is appended to `predicted`."""
         if not plan.extra_greedy_steps:
             return []
-        assert plan.rows == len(said) == 1
+        assert plan.rows == len(predicted) == 1
         assert not plan.drafts
         ((source, fed),), words = self.rows, self.limits.vocab_size
         extra: list[int] = []
         while len(extra) < plan.extra_greedy_steps:
-            token = said[-1] if isinstance(said[-1], int) else int(np.argmax(said[-1]))
+            token = predicted[-1] if isinstance(predicted[-1], int) else int(np.argmax(predicted[-1]))
             if token in self.eos_ids:
                 break
             extra.append(token)
             fed.append(token)
-            said.append(self.rule(source, fed, words))
+            predicted.append(self.rule(source, fed, words))
         self.guessed = {0} if extra else set()
         return extra
 

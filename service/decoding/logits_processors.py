@@ -48,7 +48,7 @@ class LogitsProcessor(Protocol):
 
 
 class _Stateless:
-    """A processor that depends on the tokens alone, and applies to all of them by default."""
+    """A processor that depends only on the tokens, and applies to all of them by default."""
 
     def initial_state(self) -> None:
         return None

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class EngineMetrics(Protocol):
-    """Called on the engine's thread, with numbers alone, a few times a turn; per request only `admitted`, `first_token`
+    """Called on the engine's thread, with numbers only, a few times a turn; per request only `admitted`, `first_token`
     and `finished`."""
 
     def admitted(self, queue_s: float, prompt_tokens: int) -> None:

@@ -1,8 +1,8 @@
 """The server's own check before it reports ready: does this machine compute what the bundle was verified with?
 
-`check_golden_decode` repeats the decode that the manifest records. `is_batch_invariant` computes it alone and among
-rows of other lengths: whether answers depend on the batch is a property of this machine's kernels. Both work without
-an engine, on a runner that has no rows. They do not verify the model; the export does.
+`check_golden_decode` repeats the decode that the manifest records. `is_batch_invariant` computes it in a batch of
+one and among rows of other lengths: whether answers depend on the batch is a property of this machine's kernels. Both
+work without an engine, on a runner that has no rows. They do not verify the model; the export does.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def encode_single(runner: Runner, request: Request) -> EncoderOutput:
 
 
 def is_batch_invariant(runner: Runner, manifest: Manifest, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether the golden decode is the same among ragged rows as alone: all bits of its tokens and log-probabilities.
+    """Whether tokens and log-probabilities of the golden decode are bit-identical in a batch of one and in ragged ones.
 
     The other rows, up to the runner's row limit and at most MAX_RAGGED_ROWS, have sources (without an encoder: prompts)
     of 1 to twice as many tokens, and answers as different in length, so that rows are padded, leave and move during the
     decode. True for models without a decoder, whose products are exact or float32.
 
-    Cost: a decode alone and one of all rows, each of len(golden.output) steps. The second one ends after MAX_RAGGED_S;
-    it takes about as long for 30 tokens of a float32 model of 6+6 layers, d512, on one core with AVX2.
+    Cost: a decode of one row and one of all rows, each of len(golden.output) steps. The second one ends after
+    MAX_RAGGED_S; it takes about as long for 30 tokens of a float32 model of 6+6 layers, d512, on one core with AVX2.
     """
     golden, rows = manifest.golden, min(runner.max_rows, MAX_RAGGED_ROWS)
     if not golden.output or rows == 1:

@@ -1,9 +1,9 @@
-"""The engines of one model behind one `submit`, and the seam between engines and the event loops of their clients.
+"""The engines of one model with one `submit`, and the seam between engines and the event loops of their clients.
 
 What crosses the seam is plain data: requests with a ticket and cancellations by ticket go in; batches of (ticket,
 event), one a turn, and snapshots come out; `drain` and `close` end it. Engines know no event loops and no sinks: those
 stay here, by ticket. So an engine could run in a process of its own with a queue in each direction. (One thing of it
-stays in this process today: an engine calls its `EngineMetrics`, with numbers alone.) Engines share the read-only
+stays in this process today: an engine calls its `EngineMetrics`, with numbers only.) Engines share the read-only
 sessions and nothing else.
 
 Threads: `submit` and `Submission.cancel` may be called from any thread. `_deliver` runs on the engines' threads; sinks

@@ -1,7 +1,7 @@
 """Prefix cache: the beginnings of recent prompts, whose keys and values are copied instead of computed again.
 
 Prompts are computed in chunks of one size from position 0 on, whatever the load, and whole chunks are cached: a copied
-chunk holds the bits that computing it would have given. The index says which chunk is in which slot; it is pure, and
+chunk holds the bits that computing it would have given. The index maps chunks to slots; it is pure, and
 the runner holds the memory. Generated tokens are not cached: decode steps are other computations than chunks, and their
 last bits are not those of a prompt that repeats the answer.
 """

@@ -18,7 +18,7 @@ LONGEST, SHORTEST = 3, 2
 """Lengths of n-grams, tried from the longest on. Single tokens predict too little."""
 
 MOST_ROWS = 4
-"""Most rows in a turn with drafts: each draft is a pass of its own, while a step computes all rows at once."""
+"""Most rows in a turn with drafts: each draft is a pass of its own, while a step computes all rows in one."""
 
 HOPE = 2.0
 """Draft tokens that are expected to be accepted of a new sequence."""

@@ -34,7 +34,7 @@ from service.step import Copy, Draft, NewRow, StepOutput, StepPlan, padded
 class SchedulerConfig:
     """Limits of one engine's turns and memory. Raises ValueError for values out of range."""
 
-    max_rows: int = 64  # hypotheses decoded at once
+    max_rows: int = 64  # hypotheses decoded concurrently
     kv_cache_bytes: int = 1 << 30  # most bytes of key-value caches and other states
     max_prefill_tokens: int = 256  # source and prompt tokens computed beside a step, padding included
     max_idle_prefill_tokens: int = 1024  # the same in a turn in which no row steps
@@ -60,7 +60,7 @@ class SchedulerConfig:
 class Plan(NamedTuple):
     """A turn of the `live` sequences: `admitted` ones are new, `ended` ones were cancelled or too late.
 
-    prefill: of this turn. prefix_queried_tokens: tokens of admitted prompts that the prefix cache was asked for.
+    prefill: of this turn. prefix_queried_tokens: tokens of admitted prompts that were looked up in the prefix cache.
     """
 
     step: StepPlan

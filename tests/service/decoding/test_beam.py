@@ -278,9 +278,9 @@ def test_phrases_are_in_every_answer(beam_size):
 
 
 def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
-    """Behind token 5 the end is likely; without it there are always two better candidates that have no phrase yet."""
+    """After token 5 the end is likely; without it there are always two better candidates that have no phrase yet."""
 
-    def said(source, fed, vocab_size):
+    def distribution(source, fed, vocab_size):
         probable = {EOS: 0.5, 6: 0.499} if 5 in fed else {7: 0.499, 8: 0.499, 5: 1e-3}
         probabilities_V = np.full(vocab_size, 1e-6)
         for token, probability in probable.items():
@@ -289,7 +289,7 @@ def test_an_answer_with_its_phrase_ends_however_likely_those_without_are():
 
     phrases = LexicalConstraints([((5,),)], brackets(VOCABULARY, EOS), ordered=False, max_tokens=9)
     asked = request(max_tokens=9, beam_size=2, num_hypotheses=2, patience=2.0, logits_processors=(phrases,))
-    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said)
+    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=distribution)
     ((sequence,), _) = run(asked, runner=runner)
     assert [len(answer.tokens) for answer in sequence.answers] == [5, 4], (
         "one answer ends in every step from the second on"

@@ -81,13 +81,13 @@ def test_stop_strings_end_hypotheses_where_they_end_the_text(tokenizer):
         stop = whole[place : place + 3]
         matcher = StopMatcher(Vocabulary.of(tokenizer, eos_ids=(2,)), [stop])
         cut, state = Detokenizer(tokenizer.incremental(), [stop]), StopState()
-        told = ""
+        released = ""
         for token in tokens:
             state = matcher.next_state(state, token)
-            told += cut.push(token)
+            released += cut.push(token)
             if "\ufffd" not in stop:  # what is no character yet may become one
                 assert state.is_stopped == cut.is_stopped
-        assert told + cut.flush() == whole[: whole.find(stop)]
+        assert released + cut.flush() == whole[: whole.find(stop)]
 
 
 def test_the_spans_of_an_answer_are_its_text(tokenizer):

@@ -210,14 +210,14 @@ def test_every_tokenization_of_a_match_is_allowed():
 def test_a_stripped_leading_space_is_no_part_of_the_match():
     grammar = Grammar("regex", "(the|a) .*", WORDS)
     assert {WORDS.pieces[token] for token in possible(grammar, grammar.initial_state(), len(WORDS))} == {b" the", b" a"}
-    behind = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
-    assert all(WORDS.pieces[token].startswith(b" ") for token in possible(grammar, behind, len(WORDS)))
+    state = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
+    assert all(WORDS.pieces[token].startswith(b" ") for token in possible(grammar, state, len(WORDS)))
 
 
 def test_a_grammar_that_no_token_can_continue_allows_nothing():
     grammar = Grammar("regex", "the zebra", WORDS)
-    behind = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
-    assert possible(grammar, behind, len(WORDS)) == []
+    state = grammar.next_state(grammar.initial_state(), WORDS.pieces.index(b" the"))
+    assert possible(grammar, state, len(WORDS)) == []
 
 
 def test_tokens_with_the_same_text_are_all_allowed():
@@ -252,10 +252,10 @@ def test_special_tokens_have_no_text_and_the_end_token_ends():
 def test_each_end_token_may_end_a_complete_match():
     more = next(token for token, piece in enumerate(BPE.pieces) if not piece and token not in BPE.eos_ids)
     grammar = Grammar("regex", "a", Vocabulary(BPE.pieces, eos_ids=(EOS, more), strips_leading_space=False))
-    behind = grammar.next_state(grammar.initial_state(), BPE.pieces.index(b"a"))
+    state = grammar.next_state(grammar.initial_state(), BPE.pieces.index(b"a"))
     assert possible(grammar, grammar.initial_state(), len(BPE)) == [BPE.pieces.index(b"a")]
-    assert possible(grammar, behind, len(BPE)) == sorted([EOS, more])
-    assert not grammar.applies(grammar.next_state(behind, more), ())
+    assert possible(grammar, state, len(BPE)) == sorted([EOS, more])
+    assert not grammar.applies(grammar.next_state(state, more), ())
 
 
 def test_a_token_that_does_not_fit_cannot_be_followed():

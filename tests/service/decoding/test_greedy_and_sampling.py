@@ -54,7 +54,7 @@ def test_greedy_search_selects_the_most_likely_token():
 
 @pytest.mark.parametrize("prefix", [(), (7, 8)])
 def test_without_scores_the_answer_is_the_same_and_no_distribution_is_read(prefix):
-    """The scripted model refuses to tell one then."""
+    """The scripted model refuses to return any then."""
     for n in range(20):
         source = (n % 13 + 3, 2)
         (plain,), (scored,) = (
@@ -149,10 +149,10 @@ def test_finished_samples_free_their_rows_at_once():
 def test_the_most_likely_tokens_of_each_position_are_reported():
     asked = request(top_logprobs=3)
     answer = run(asked)[0].answers[0]
-    for place, told in enumerate(answer.alternatives):
+    for place, found in enumerate(answer.alternatives):
         logprobs_V = distribution(asked, answer.tokens[:place])
-        assert [token for token, _ in told] == np.argsort(-logprobs_V, kind="stable")[:3].tolist()
-        assert told[0][0] == answer.tokens[place]
+        assert [token for token, _ in found] == np.argsort(-logprobs_V, kind="stable")[:3].tolist()
+        assert found[0][0] == answer.tokens[place]
 
 
 class Bonus:

@@ -185,7 +185,7 @@ def test_text_may_precede_a_phrase_with_a_long_initial_tokenization():
 
 
 def test_without_spare_tokens_text_that_keeps_the_minimum_is_allowed():
-    phrase = standing([((8, 1), (2,))], slack=1)  # two tokens behind a letter, one behind a blank
+    phrase = standing([((8, 1), (2,))], slack=1)  # two tokens after a letter, one after a blank
     scores_V = np.zeros(V, np.float32)
     phrase.apply(scores_V, phrase.initial_state(), [])
     assert np.flatnonzero(scores_V == 0).tolist() == [2, 6, 8]
@@ -304,7 +304,7 @@ def test_the_beam_is_filled_with_the_best_of_each_bank(candidates, beam_size):
         taken = [place for place in chosen if candidates[place][1] == bank]
         assert taken == [place for _, place in inside[: len(taken)]]
     top = max((bank for _, bank in candidates), default=0)
-    for bank in range(top + 1):  # nobody gets less than the share that it could fill
+    for bank in range(top + 1):  # no bank gets less than the share that it could fill
         share = beam_size // (top + 1)
         assert sum(candidates[place][1] == bank for place in chosen) >= min(
             share, sum(at == bank for _, at in candidates)

@@ -28,7 +28,7 @@ logit_lists = st.lists(st.floats(-20, 20, width=32), min_size=V, max_size=V)
 
 
 def applied(processor, logits, tokens=()):
-    """The scores behind `tokens` after the processor."""
+    """The scores after `tokens` and the processor."""
     scores_V = np.array(logits, np.float32)
     state = processor.initial_state()
     for token in tokens:

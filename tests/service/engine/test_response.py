@@ -63,10 +63,10 @@ async def test_requested_attention_comes_with_the_answer(start):
     beside, seen = await ask(start(runner), request("beside"), request("seen", attention_kinds=("decoder", "cross")))
     answer = scripted_answer(request())
     assert (beside.finals[0].attention, beside.tokens) == (None, answer)
-    told = seen.finals[0]
-    assert told.hypotheses[0].tokens == tuple(answer)
-    assert told.attention.decoder_tokens == (1, *answer[:-1])
-    assert {kind: array.shape for kind, array in told.attention.weights.items()} == {
+    final = seen.finals[0]
+    assert final.hypotheses[0].tokens == tuple(answer)
+    assert final.attention.decoder_tokens == (1, *answer[:-1])
+    assert {kind: array.shape for kind, array in final.attention.weights.items()} == {
         "decoder": (2, 2, len(answer), len(answer)),
         "cross": (2, 2, len(answer), 3),
     }
@@ -77,10 +77,10 @@ async def test_attention_of_a_forced_target_takes_one_turn(start):
     (seen,) = await ask(
         start(runner), request("seen", attention_kinds=("cross",), forced_target=(1, 7, 8, 9), max_tokens=1)
     )
-    (told,) = seen.finals
-    assert (told.reason, told.hypotheses, told.generated_tokens) == (FinishReason.ATTENTION, (), 0)
-    assert (told.prompt_tokens, told.attention.decoder_tokens) == (3 + 4, (1, 7, 8, 9))
-    assert told.attention.weights["cross"].shape == (2, 2, 4, 3)
+    (final,) = seen.finals
+    assert (final.reason, final.hypotheses, final.generated_tokens) == (FinishReason.ATTENTION, (), 0)
+    assert (final.prompt_tokens, final.attention.decoder_tokens) == (3 + 4, (1, 7, 8, 9))
+    assert final.attention.weights["cross"].shape == (2, 2, 4, 3)
     assert runner.runs == 1
 
 

@@ -270,16 +270,12 @@ def test_drafts_are_counted():
     assert bench.scheduler.record_drafts(plan, model) == (4, 1)
 
 
-# ---- everything at once
+# ---- everything together
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_traffic_violates_no_invariant(seed):
-    """Arrivals, cancellations, deadlines, failed turns; every answer is the one that the request gets alone."""
-    rng = random.Random(seed)
-    has_source = seed % 2 == 0
+def random_bench(rng, has_source):
     runner = ScriptedRunner(has_source=has_source, max_block=1 if has_source else 0)
-    bench = Bench(
+    return Bench(
         runner,
         max_rows=rng.choice([1, 3, 8]),
         kv_cache_bytes=rng.choice([1300, 8000]),
@@ -289,41 +285,54 @@ def test_random_traffic_violates_no_invariant(seed):
         prefix_cache_bytes=rng.choice([0, 160, 1600]),
         draft_tokens=9,
     )
-    scheduler, failures = bench.scheduler, 0
-    right: dict[str, list[int]] = {}
-    drafts = RandomDrafts(right, 24, seed)
+
+
+def random_request(rng, number, turn, has_source):
+    tokens = [rng.randrange(3, 24) for _ in range(rng.randrange(1, 30))]
+    if not has_source:  # some begin alike
+        tokens = [*[5] * rng.choice([0, 15, 20, 31]), *tokens][:34]
+    return Request(
+        request_id=str(number),
+        source=tuple(tokens) if has_source else (),
+        prompt=(1, *tokens[: rng.choice([0, 0, 3])]) if has_source else (1, *tokens),
+        max_tokens=rng.randrange(1, 30),
+        deadline_s=rng.choice([None, None, turn + rng.randrange(40)]),
+    )
+
+
+def turned(bench, turn):
+    """The sequences that left early in a turn; None: the turn failed, and its sequences with it."""
+    try:
+        return bench.turn(now_s=turn).ended
+    except RuntimeError:
+        for sequence in bench.scheduler.drop_live():
+            sequence.finish(InternalFailure(sequence.request.request_id))
+        bench.runner.reset()
+        assert check_invariants(bench.scheduler) == []
+        return None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_traffic_violates_no_invariant(seed):
+    """Arrivals, cancellations, deadlines, failed turns; every answer is the one that the request gets alone."""
+    rng, has_source = random.Random(seed), seed % 2 == 0
+    bench, right = random_bench(rng, has_source), dict[str, list[int]]()
+    scheduler, runner, drafts = bench.scheduler, bench.runner, RandomDrafts(right, 24, seed)
     if not has_source:
         scheduler.draft_proposer = drafts
-    sequences: list[Sequence] = []
-    ended: list[Sequence] = []
+    sequences, ended, failures = list[Sequence](), list[Sequence](), 0
     for turn in range(1500):
         for _ in range(rng.choice([0, 0, 1, 3]) if len(scheduler.waiting) < 12 else 0):
-            tokens = [rng.randrange(3, 24) for _ in range(rng.randrange(1, 30))]
-            if not has_source:  # some begin alike
-                tokens = [*[5] * rng.choice([0, 15, 20, 31]), *tokens][:34]
-            asked = Request(
-                request_id=str(len(sequences)),
-                source=tuple(tokens) if has_source else (),
-                prompt=(1, *tokens[: rng.choice([0, 0, 3])]) if has_source else (1, *tokens),
-                max_tokens=rng.randrange(1, 30),
-                deadline_s=rng.choice([None, None, turn + rng.randrange(40)]),
-            )
+            asked = random_request(rng, len(sequences), turn, has_source)
             right[asked.request_id] = scripted_answer(asked)
             sequences += bench.submit(asked)
         if rng.random() < 0.05 and sequences:
-            bench.scheduler.waiting.cancel(rng.choice(sequences[-20:]))
+            scheduler.waiting.cancel(rng.choice(sequences[-20:]))
         if rng.random() < 0.02:
             runner.fail_on.add(runner.runs + 1)
-        try:
-            plan = bench.turn(now_s=turn)
-        except RuntimeError:
-            failures += 1
-            for sequence in scheduler.drop_live():
-                sequence.finish(InternalFailure(sequence.request.request_id))
-            runner.reset()
-            assert check_invariants(scheduler) == []
-        else:
-            ended += plan.ended
+        left = turned(bench, turn)
+        failures += left is None
+        ended += left or ()
     runner.fail_on.clear()
     bench.drain()
     assert failures > 5

@@ -24,7 +24,7 @@ TABLE[:, EOS] += 0.8
 TABLE -= np.log(np.exp(TABLE.astype(np.float64)).sum(1, keepdims=True)).astype(np.float32)
 
 
-def said(source, fed, vocab_size):
+def distribution(source, fed, vocab_size):
     """A distribution that depends on every token, from a table."""
     return TABLE[hash((source, tuple(fed))) % len(TABLE)]
 
@@ -114,7 +114,9 @@ def result(sequence):
 
 
 def runner_for(has_source):
-    runner = ScriptedRunner(vocab_size=VOCABULARY, rule=said, has_source=has_source, max_block=1 if has_source else 0)
+    runner = ScriptedRunner(
+        vocab_size=VOCABULARY, rule=distribution, has_source=has_source, max_block=1 if has_source else 0
+    )
     runner.keeps_plans = False
     return runner
 
