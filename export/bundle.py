@@ -32,11 +32,13 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from export.manifest import FORMAT_VERSION, MANIFEST, FileDigest, Manifest, Shortlist
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import SchemaError, parse_json, parse_manifest, parse_shortlist
 
+EXPORT_AGAIN = "export the bundle again, or copy it again from where it is whole"
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
 MAX_SHORTLIST_BYTES = 64 << 20  # a typical shortlist has about 20 bytes per target token in a source token's list
 
@@ -94,33 +96,20 @@ def load_manifest(path: Path) -> Manifest:
     Hashes no files. Raises BundleError.
     """
     file = Path(path) / MANIFEST
-    with _directory(Path(path)) as root:
-        try:
-            with _open_regular(root, MANIFEST, Path(path)) as stream:
-                text = stream.read(MAX_MANIFEST_BYTES + 1)
-        except FileNotFoundError:
-            raise NotABundleError(
-                path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
-            ) from None
-    again = "export the bundle again, or copy it again from where it is whole"
-    if len(text) > MAX_MANIFEST_BYTES:
-        raise ManifestError(
-            file, "is too large", expected=f"at most {MAX_MANIFEST_BYTES} bytes", actual="more", fix=again
-        )
     try:
-        values = parse_json(text)
+        values = _read_json(file, MAX_MANIFEST_BYTES, ManifestError)
+        version = values.get("format_version")
+        if type(version) is not int or version not in (*MIGRATIONS, FORMAT_VERSION):
+            known = " or ".join(map(str, (*MIGRATIONS, FORMAT_VERSION)))
+            fix = f"export the checkpoint again with this version of glossa, or run one that reads version {version!r}"
+            raise VersionError(file, "has an unknown format_version", expected=known, actual=repr(version), fix=fix)
+        manifest = parse_manifest(migrated(values, version))
+    except FileNotFoundError:
+        raise NotABundleError(
+            path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
+        ) from None
     except SchemaError as error:
-        raise ManifestError(file, str(error), fix=again) from None
-    version = values.get("format_version")
-    if type(version) is not int or version not in (*MIGRATIONS, FORMAT_VERSION):
-        known = " or ".join(map(str, (*MIGRATIONS, FORMAT_VERSION)))
-        fix = f"export the checkpoint again with this version of glossa, or run one that reads version {version!r}"
-        raise VersionError(file, "has an unknown format_version", expected=known, actual=repr(version), fix=fix)
-    values = migrated(values, version)
-    try:
-        manifest = parse_manifest(values)
-    except SchemaError as error:
-        raise ManifestError(file, str(error), fix=again) from None
+        raise ManifestError(file, str(error), fix=EXPORT_AGAIN) from None
     _check_parity(manifest, file)
     return manifest
 
@@ -128,7 +117,6 @@ def load_manifest(path: Path) -> Manifest:
 def verify_files(path: Path, manifest: Manifest) -> None:
     """Check that exactly the listed files exist, as regular files with their size and digest. Raises BundleError."""
     path = Path(path)
-    again = "copy the bundle again from where it is whole, or export it again"
     with _directory(path) as root:
         for name in _walk(root, path):
             if name != MANIFEST and name not in manifest.files:
@@ -143,14 +131,18 @@ def verify_files(path: Path, manifest: Manifest) -> None:
                     size = os.fstat(stream.fileno()).st_size
                     if size != digest.bytes:
                         raise DamagedFileError(
-                            path / name, "has the wrong size", expected=f"{digest.bytes} bytes", actual=size, fix=again
+                            path / name,
+                            "has the wrong size",
+                            expected=f"{digest.bytes} bytes",
+                            actual=size,
+                            fix=EXPORT_AGAIN,
                         )
                     actual = hashlib.file_digest(stream, "sha256").hexdigest()
             except FileNotFoundError:
-                raise DamagedFileError(path / name, "is missing", fix=again) from None
+                raise DamagedFileError(path / name, "is missing", fix=EXPORT_AGAIN) from None
             if actual != digest.sha256:
                 raise DamagedFileError(
-                    path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual, fix=again
+                    path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual, fix=EXPORT_AGAIN
                 )
 
 
@@ -160,21 +152,21 @@ def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
     vocab_size: exclusive upper bound of the ids; None disables that check.
     """
     file = Path(file)
-    again = "export the bundle again, or copy it again from where it is whole"
-    with _directory(file.parent) as root:
-        try:
-            with _open_regular(root, file.name, file.parent) as stream:
-                text = stream.read(MAX_SHORTLIST_BYTES + 1)
-        except FileNotFoundError:
-            raise DamagedFileError(file, "is missing", fix=again) from None
-    if len(text) > MAX_SHORTLIST_BYTES:
-        raise ShortlistError(
-            file, "is too large", expected=f"at most {MAX_SHORTLIST_BYTES} bytes", actual="more", fix=again
-        )
     try:
-        return parse_shortlist(parse_json(text), vocab_size)
+        return parse_shortlist(_read_json(file, MAX_SHORTLIST_BYTES, ShortlistError), vocab_size)
+    except FileNotFoundError:
+        raise DamagedFileError(file, "is missing", fix=EXPORT_AGAIN) from None
     except SchemaError as error:
-        raise ShortlistError(file, str(error), fix=again) from None
+        raise ShortlistError(file, str(error), fix=EXPORT_AGAIN) from None
+
+
+def _read_json(file: Path, limit: int, too_large: type[BundleError]) -> dict[str, Any]:
+    """Read one JSON object of at most `limit` bytes. Raises SchemaError and, if it is missing, FileNotFoundError."""
+    with _directory(file.parent) as root, _open_regular(root, file.name, file.parent) as stream:
+        text = stream.read(limit + 1)
+    if len(text) > limit:
+        raise too_large(file, "is too large", expected=f"at most {limit} bytes", actual="more", fix=EXPORT_AGAIN)
+    return parse_json(text)
 
 
 @contextlib.contextmanager

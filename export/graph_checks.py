@@ -13,10 +13,10 @@ from onnx import ModelProto, TensorProto
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
 from export.graphs.group_query_attention import attends_in_one_node
+from export.graphs.tracing import versions
 from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
 from export.passes.optimize import makers_of
-from export.tracing import versions
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.encoder import Encoder

@@ -98,12 +98,14 @@ class SchemeMeasurement:
 
     scheme: str
     evaluation_samples: int  # texts with a generated answer, or texts scored
-    exact_match: float | None  # share of greedy answers equal to those of fp32
-    bleu: float | None  # against references
-    bleu_loss: float | None  # fp32 minus this scheme
-    nats_per_token: float | None  # of given texts, for decoder-only models
-    nats_loss: float | None  # this scheme minus fp32
-    equal_tokens: float | None  # share of most likely next tokens equal to those of fp32, given the same preceding text
+    exact_match: float | None = None  # share of greedy answers equal to those of fp32
+    bleu: float | None = None  # against references
+    bleu_loss: float | None = None  # fp32 minus this scheme
+    nats_per_token: float | None = None  # of given texts, for decoder-only models
+    nats_loss: float | None = None  # this scheme minus fp32
+    equal_tokens: float | None = (
+        None  # share of most likely next tokens equal to those of fp32, given the same preceding text
+    )
     tokens_per_s: float  # of decode steps with 32 rows
     single_stream_tokens_per_s: float  # of decode steps with one row
     chosen: bool

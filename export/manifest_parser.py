@@ -12,6 +12,7 @@ import difflib
 import json
 import re
 import types
+from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from export.manifest import (
@@ -24,8 +25,19 @@ from export.manifest import (
     Manifest,
     Shortlist,
     SpecialTokenTemplate,
+    StateKind,
     Variant,
 )
+
+MOST = (1 << 31) - 1  # of a number that clients receive
+SCHEME_NAME = re.compile(r"[a-z0-9-]{1,24}")
+# Of a kind of state: the graphs that write and read it, and the prefixes of its name there.
+ENDS: Mapping[StateKind, tuple[str, str, str, str]] = {
+    "self_kv": ("decode", "decode", "present.", "past."),
+    "recurrent": ("decode", "decode", "present.", "past."),
+    "cross_kv": ("encode", "decode", "", ""),
+    "shortlist": ("project_shortlist", "shortlist_logprobs", "", ""),
+}
 
 
 class SchemaError(ValueError):
@@ -207,17 +219,16 @@ def _check_attention_maps(manifest: Manifest) -> None:
     for variant in manifest.variants:
         graph = variant.graphs.get("attend")
         if graph is not None and graph.outputs != tuple(f"{kind}_attention" for kind in kinds):
-            raise SchemaError(f"variants {variant.precision}: attend must tell {', '.join(kinds)}, got {graph.outputs}")
-
-
-MOST = (1 << 31) - 1  # of a number that clients receive
+            raise SchemaError(
+                f"variants {variant.precision}: attend must return {', '.join(kinds)}, got {graph.outputs}"
+            )
 
 
 def _check_encoding(manifest: Manifest) -> None:
     encoding, golden, words = manifest.encoding, manifest.golden, manifest.limits.vocab_size
     if encoding is None:
         if manifest.task == "encoding":
-            raise SchemaError("encoding must say what is told, for the task encoding")
+            raise SchemaError("encoding must describe the outputs of encode, for the task encoding")
         return
     if not 1 <= encoding.width <= MOST:
         raise SchemaError(f"encoding.width must be 1..{MOST}, got {encoding.width}")
@@ -235,16 +246,13 @@ def _check_encoding(manifest: Manifest) -> None:
             )
 
 
-SCHEME_NAME = re.compile(r"[a-z0-9-]{1,24}")
-
-
 def _check_quantization(variant: Variant, where: str) -> None:
-    told = variant.quantization
-    if told is not None and not (0 < told.weight_bits <= 32 and 0 <= told.block_size <= MOST):
+    scheme = variant.quantization
+    if scheme is not None and not (0 < scheme.weight_bits <= 32 and 0 <= scheme.block_size <= MOST):
         raise SchemaError(
-            f"{where}: quantization must have 1..32 weight bits and a block_size of at least 0, got {told}"
+            f"{where}: quantization must have 1..32 weight bits and a block_size of at least 0, got {scheme}"
         )
-    schemes = [figures.scheme for figures in variant.comparison] + ([told.scheme] if told is not None else [])
+    schemes = [figures.scheme for figures in variant.comparison] + ([scheme.scheme] if scheme is not None else [])
     if not all(SCHEME_NAME.fullmatch(scheme) for scheme in schemes):
         raise SchemaError(f"{where}: schemes must be up to 24 lower-case letters, digits and '-', got {schemes!r:.80}")
     if any(not 0 <= figures.evaluation_samples <= MOST for figures in variant.comparison):
@@ -278,22 +286,11 @@ def _check_variant(variant: Variant, roles: set[str]) -> None:
             raise SchemaError(
                 f"{where}: state {state.name} must have a stride of 1, or more of self_kv: {state.stride}"
             )
-        if state.kind == "cross_kv":
-            written, read = variant.graphs["encode"].outputs if "encode" in roles else (), decode.inputs
-            ends = state.name, state.name
-        elif state.kind == "shortlist":
-            graphs = variant.graphs
-            written, read = (
-                (graphs["project_shortlist"].outputs, graphs["shortlist_logprobs"].inputs)
-                if "project_shortlist" in roles
-                else ((), ())
-            )
-            ends = state.name, state.name
-        else:
-            written, read = decode.outputs, decode.inputs
-            ends = f"present.{state.name}", f"past.{state.name}"
-        if ends[0] not in written or ends[1] not in read:
-            raise SchemaError(f"{where}: no graph writes {ends[0]} or none reads {ends[1]}")
+        writer, reader, written, read = ENDS[state.kind]
+        written, read = written + state.name, read + state.name
+        graphs = [variant.graphs.get(role) for role in (writer, reader)]
+        if graphs[0] is None or graphs[1] is None or written not in graphs[0].outputs or read not in graphs[1].inputs:
+            raise SchemaError(f"{where}: no graph writes {written} or none reads {read}")
         sizes = state.shape[1:]
         if state.kind == "recurrent" and any(isinstance(size, str) for size in sizes):
             raise SchemaError(f"{where}: state {state.name} is recurrent and must have one size, got {state.shape}")

@@ -10,6 +10,7 @@ graphs compute (`export.verification`).
 
 from __future__ import annotations
 
+import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -93,29 +94,26 @@ def select_scheme(
     decoder-only model; for an encoder-only model the share of differing outputs. Raises SchemeSelectionError when no
     scheme is within it, with the measurements of each.
     """
-    measure: Measure = "nats per token"
-    if not config.has_decoder:
-        measure = "readings that differ"
-    elif config.has_encoder:
-        measure = "BLEU" if development.references else "answers that differ"
-    bound = MAX_LOSS[measure] if max_loss is None else max_loss
     graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)
+    measure: Measure = "nats per token"
     if not config.has_decoder:
-        quality = _encoded(graphs, batches, config, clock)
+        measure, quality = "readings that differ", _encoded(graphs, batches, config, clock)
     elif config.has_encoder:
+        measure = "BLEU" if development.references else "answers that differ"
         quality = _answered(graphs, batches, development, tokenizer, config, clock)
     else:
         quality = _read(graphs, batches, clock)
+    bound = MAX_LOSS[measure] if max_loss is None else max_loss
     speeds = measure_speeds(graphs, [item.ids for item in batches[0]], config, clock)
     figures = {name: SchemeMeasurement(scheme=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
     losses = {name: _loss(figures[name], measure) for name in schemes}
     within = [name for name in schemes if losses[name] <= bound]
     if not within:
-        told = "; ".join(f"{name} loses {losses[name]:.3g} ({_told(figures[name])})" for name in schemes)
+        lost = "; ".join(f"{name} loses {losses[name]:.3g} ({_summary(figures[name])})" for name in schemes)
         raise SchemeSelectionError(
-            f"no scheme is within {bound:g} {measure} of fp32 ({_told(figures[BASELINE])}) on {development.name}: "
-            f"{told}; fix: calibrate with text like that which will be read, name another scheme, allow more loss, "
+            f"no scheme is within {bound:g} {measure} of fp32 ({_summary(figures[BASELINE])}) on {development.name}: "
+            f"{lost}; fix: calibrate with text like that which will be read, name another scheme, allow more loss, "
             "or stay with fp32"
         )
     best = max(within, key=lambda name: figures[name].tokens_per_s)
@@ -124,18 +122,13 @@ def select_scheme(
 
 
 def _loss(figures: SchemeMeasurement, measure: Measure) -> float:
-    match measure:
-        case "BLEU":
-            loss = figures.bleu_loss
-        case "nats per token":
-            loss = figures.nats_loss
-        case "answers that differ" | "readings that differ":
-            loss = None if figures.exact_match is None else 1.0 - figures.exact_match
+    different = None if figures.exact_match is None else 1.0 - figures.exact_match
+    loss = {"BLEU": figures.bleu_loss, "nats per token": figures.nats_loss}.get(measure, different)
     assert loss is not None, measure
     return loss
 
 
-def _told(figures: SchemeMeasurement) -> str:
+def _summary(figures: SchemeMeasurement) -> str:
     """Format the measurements of one scheme for messages."""
     parts = [f"BLEU {figures.bleu:.2f}"] if figures.bleu is not None else []
     if figures.nats_per_token is not None and figures.equal_tokens is not None:
@@ -188,22 +181,19 @@ Fields = dict[str, Any]  # of SchemeMeasurement
 def _measured(
     graphs: Mapping[str, OrtGraphs],
     batches: Sequence[list[_Item]],
-    run: Callable[[OrtGraphs, list[_Item]], T],
+    run: Callable[[OrtGraphs, list[_Item]], list[T]],
     clock: Callable[[], float],
 ) -> dict[str, list[T]]:
-    """Return results of `run` by scheme and batch, for as many batches as fp32 completes in its share of the budget."""
+    """Return the results of `run` by scheme, of as many batches as fp32 completes in its share of the budget."""
     share_s = BUDGET_S / (2 * len(graphs))  # half: other schemes may take longer than fp32, and speed is measured too
-    started_s, first = clock(), list[T]()
-    for batch in batches:
-        first.append(run(graphs[BASELINE], batch))
-        if clock() - started_s > share_s:
-            break
-    others = {
-        name: [run(scheme, batch) for batch in batches[: len(first)]]
-        for name, scheme in graphs.items()
-        if name != BASELINE
+    started_s, count, first = clock(), 0, list[T]()
+    while count < len(batches) and (not count or clock() - started_s <= share_s):
+        first += run(graphs[BASELINE], batches[count])
+        count += 1
+    others = {name: scheme for name, scheme in graphs.items() if name != BASELINE}
+    return {BASELINE: first} | {
+        name: [result for batch in batches[:count] for result in run(scheme, batch)] for name, scheme in others.items()
     }
-    return {BASELINE: first, **others}
 
 
 # ---- quality
@@ -226,27 +216,18 @@ def _answered(
         answers = answer_greedily(scheme, sources, [start] * len(sources), config.eos_ids, most)
         return [answer.tokens for answer in answers]
 
-    told = {
-        name: [answer for answers in batch for answer in answers]
-        for name, batch in _measured(graphs, batches, run, clock).items()
-    }
-    wanted = told[BASELINE]
-    places = [item.place for batch in batches for item in batch][: len(wanted)]
-    scores = dict[str, float]()
+    answers = _measured(graphs, batches, run, clock)
+    quality = _compared(answers, operator.eq)
     if development.references:
+        places = [item.place for batch in batches for item in batch][: len(answers[BASELINE])]
         references = [development.references[place] for place in places]
-        for name, answers in told.items():
-            scores[name] = bleu([tokenizer.decode(list(answer)) for answer in answers], references).score
-    return {
-        name: {
-            "evaluation_samples": len(wanted),
-            "exact_match": round(_share(answers, wanted), 4),
-            "bleu": round(scores[name], 3) if scores else None,
-            "bleu_loss": round(scores[BASELINE] - scores[name], 3) if scores else None,
-            **dict.fromkeys(("nats_per_token", "nats_loss", "equal_tokens")),
+        scores = {
+            name: bleu([tokenizer.decode(list(answer)) for answer in found], references).score
+            for name, found in answers.items()
         }
-        for name, answers in told.items()
-    }
+        for name, score in scores.items():
+            quality[name] |= {"bleu": round(score, 3), "bleu_loss": round(scores[BASELINE] - score, 3)}
+    return quality
 
 
 def _encoded(
@@ -270,18 +251,15 @@ def _encoded(
         states = outputs["encoder_states"]
         return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
 
-    told = {
-        name: [answer for answers in batch for answer in answers]
-        for name, batch in _measured(graphs, batches, run, clock).items()
-    }
-    wanted = told[BASELINE]
+    return _compared(_measured(graphs, batches, run, clock), _is_same)
+
+
+def _compared(results: Mapping[str, list[T]], is_same: Callable[[T, T], bool]) -> dict[str, Fields]:
+    """Count the results, and those equal to the results of fp32."""
+    wanted = results[BASELINE]
     return {
-        name: {
-            "evaluation_samples": len(wanted),
-            "exact_match": round(sum(map(_is_same, answers, wanted)) / len(wanted), 4),
-            **dict.fromkeys(("bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens")),
-        }
-        for name, answers in told.items()
+        name: {"evaluation_samples": len(wanted), "exact_match": round(_share(found, wanted, is_same), 4)}
+        for name, found in results.items()
     }
 
 
@@ -308,18 +286,17 @@ def _read(
     graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], clock: Callable[[], float]
 ) -> dict[str, Fields]:
     """Score texts with every next token given: the cost of each token, and the most likely token instead."""
-    told = _measured(graphs, batches, read_batch, clock)
-    best = {name: [token for reading in readings for token in reading.best] for name, readings in told.items()}
-    nats = {name: sum(reading.nats for reading in told[name]) / len(best[name]) for name in told}
+    readings = _measured(graphs, batches, lambda scheme, batch: [read_batch(scheme, batch)], clock)
+    best = {name: [token for reading in found for token in reading.best] for name, found in readings.items()}
+    nats = {name: sum(reading.nats for reading in found) / len(best[name]) for name, found in readings.items()}
     return {
         name: {
-            "evaluation_samples": sum(map(len, batches[: len(told[name])])),
-            **dict.fromkeys(("exact_match", "bleu", "bleu_loss")),
+            "evaluation_samples": sum(map(len, batches[: len(found)])),
             "nats_per_token": round(nats[name], 4),
             "nats_loss": round(nats[name] - nats[BASELINE], 4),
             "equal_tokens": round(_share(best[name], best[BASELINE]), 4),
         }
-        for name in told
+        for name, found in readings.items()
     }
 
 
@@ -341,6 +318,6 @@ def read_batch(scheme: OrtGraphs, batch: Sequence[_Item]) -> _Reading:
     return _Reading(nats, best)
 
 
-def _share(some: Sequence[T], wanted: Sequence[T]) -> float:
+def _share(some: Sequence[T], wanted: Sequence[T], is_same: Callable[[T, T], bool] = operator.eq) -> float:
     """Return the share of equal items, by position."""
-    return sum(a == b for a, b in zip(some, wanted, strict=True)) / len(wanted)
+    return sum(map(is_same, some, wanted)) / len(wanted)

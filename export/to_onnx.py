@@ -15,13 +15,13 @@ from typing import Any
 
 from export.bundle import write_bundle
 from export.export_errors import ExportError, ParityError
+from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
 from export.options import AUTOMATIC, QuantizationOptions, check_exportable, check_options, check_quantization
 from export.passes.quantization_scheme import Precision
 from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
-from export.tracing import versions
 from export.variants import INLINE_LIMIT, save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import (

@@ -19,9 +19,8 @@ from onnx import ModelProto
 from export.export_errors import ExportError
 from export.graph_checks import check_encoder_graph, check_graph
 from export.graphs import encoder_decoder, recurrent
-from export.graphs.attention import attend_signature, seen_attention
 from export.graphs.group_query_attention import attends_in_one_node
-from export.graphs.signature import Signature
+from export.graphs.tracing import Signature, trace
 from export.manifest import PAD_MULTIPLE, GraphSpec, Quantization, Role, Variant
 from export.options import AUTOMATIC, QuantizationOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
@@ -32,7 +31,6 @@ from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationSc
 from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
 from export.select_scheme import SchemeSelectionError, select_scheme
-from export.tracing import trace
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import (
@@ -149,8 +147,6 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         signatures = recurrent.signatures(model, attention=attention)
     else:
         signatures = encoder_decoder.signatures(model, attention=attention)
-        if attention and seen_attention(model.config):
-            signatures["attend"] = attend_signature(model)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))

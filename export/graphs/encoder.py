@@ -5,13 +5,10 @@ Shapes: B batch, S source, N masked positions, M d_model, V vocabulary, L labels
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from export.graphs.group_query_attention import GraphEncoderAttention
-from export.graphs.signature import Signature
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
 
@@ -31,16 +28,16 @@ class EncoderGraph(nn.Module):
     def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
         model = self.model
         states_BSM = model.encoder(source_BS, lengths_B, GraphEncoderAttention.of(model, source_BS, lengths_B))
-        told = [states_BSM]
+        outputs = [states_BSM]
         if model.pooler is not None:
-            told.append(model.pool(states_BSM))
+            outputs.append(model.pool(states_BSM))
         if places_N is not None:
             logits_NV = model.token_logits(states_BSM.flatten(0, 1)[places_N])
-            told.append(logits_NV.float().log_softmax(-1))
+            outputs.append(logits_NV.float().log_softmax(-1))
         elif model.config.is_classifier:
             logits_BL, weights_BS = model.classify(states_BSM, lengths_B)
-            told += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
-        return told
+            outputs += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
+        return outputs
 
 
 class EncodeGraph(nn.Module):
@@ -61,25 +58,13 @@ class EncodeGraph(nn.Module):
 
 
 def encoder_signature(model: Encoder) -> Signature:
-    batch, source, places = 2, 5, 3
-    config = model.config
-    axes = {name: torch.export.Dim(name) for name in ("batch", "source", "places")}
-    arguments: list[Tensor] = [torch.ones(batch, source, dtype=torch.int64), torch.full((batch,), source).int()]
-    dynamic_axes: list[Any] = [{0: axes["batch"], 1: axes["source"]}, {0: axes["batch"]}]
-    inputs, outputs = ["source", "source_lengths"], ["encoder_states"]
+    """Return the signature of `encode` of an encoder-only model."""
+    arguments, outputs = [SOURCE, SOURCE_LENGTHS], ["encoder_states"]
     if model.pooler is not None:
         outputs.append("pooled")
     if model.masked is not None:
-        arguments.append(torch.arange(places))
-        dynamic_axes.append({0: axes["places"]})
-        inputs.append("places")
+        arguments.append(Input("places", ("places",)))
         outputs.append("place_logprobs")
-    elif config.is_classifier:
+    elif model.config.is_classifier:
         outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
-    return Signature(
-        module=EncoderGraph(model),
-        arguments=tuple(arguments),
-        dynamic_axes=tuple(dynamic_axes),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-    )
+    return Signature(module=EncoderGraph(model), arguments=tuple(arguments), outputs=tuple(outputs))

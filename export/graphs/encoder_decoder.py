@@ -1,136 +1,74 @@
 """Transformer graphs as traceable modules: the graphs that a model needs, their signatures and caches.
 
 The modules wrap the layers of `model` and have no weights of their own; they are defined in `export.graphs.decoder`,
-`encoder`, `logprobs` and `alignment`. The `Signature` of each graph holds names, axes and example inputs. This module
-writes no files and does not depend on the layout of a bundle.
+`encoder`, `logprobs` and `attention`. This module writes no files and does not depend on the layout of a bundle.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import torch
-from torch import nn
 
-from export.graphs.alignment import AlignGraph
+from export.graphs.attention import AlignGraph, attend_signature, seen_attention
 from export.graphs.decoder import DecodeGraph, DecodeTokenGraph
 from export.graphs.encoder import EncodeGraph, encoder_signature
 from export.graphs.logprobs import logprobs_signature
-from export.graphs.signature import Signature
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
 from export.manifest import Role, StateSpec
 from model.architectures import Model
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.recurrent import Recurrent
-from model.transformer import Decoder, EncoderDecoder
+from model.transformer import EncoderDecoder
 
 
 def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
-    """Return the signature of every graph that `model` needs; `attention` adds `align` for encoder-decoder models."""
-    if isinstance(model, Encoder):
-        return {"encode": encoder_signature(model)}
-    assert not isinstance(model, Recurrent), "its graphs are those of export.graphs.recurrent"
-    example = _Example(model)
-    if not isinstance(model, EncoderDecoder):
-        return {"decode": example.decode(), "logprobs": logprobs_signature(model.config)}
-    made: dict[Role, Signature] = {
-        "encode": example.encode(model),
-        "decode": example.decode_with_source(model),
-        "logprobs": logprobs_signature(model.config),
-    }
-    return made | {"align": example.align(model)} if attention else made
+    """Return the signature of every graph that `model` needs.
 
-
-class _Example:
-    """Example inputs of a model's graphs and their dynamic axes.
-
-    Example sizes are distinct, so that the exporter merges no two axes.
+    attention: adds `attend`, if the model has it, and `align` for encoder-decoder models.
     """
-
-    BATCH, BLOCK, CAPACITY, SOURCE = 2, 3, 16, 5
-
-    def __init__(self, model: EncoderDecoder | Decoder) -> None:
-        self.model, self.config = model, model.config
-        names = ("batch", "block", "asked", "capacity", "slots", "source")
-        self.axes = {name: torch.export.Dim(name) for name in names}
-        self.rows = {0: self.axes["batch"]}
-        self.source_lengths = torch.full((self.BATCH,), self.SOURCE, dtype=torch.int32)
-        layers = range(self.config.num_decoder_layers)
-        self.cross_names = tuple(f"cross_{part}.{i}" for i in layers for part in ("key", "value"))
-
-    def decode(self) -> Signature:
-        """`decode` of a decoder-only model: with positions where it supports chunked prefill."""
-        arguments, axes, inputs, outputs = self._decode_inputs()
-        module: nn.Module = DecodeTokenGraph(self.model)
-        if self.config.supports_chunked_prefill:
-            module = DecodeGraph(self.model)
-            arguments += (torch.tensor([[0, 0], [1, 1], [1, 2], [0, 2]]),)
-            axes += ({0: self.axes["asked"]},)
-            inputs += ("positions",)
-        return Signature(module=module, arguments=arguments, dynamic_axes=axes, inputs=inputs, outputs=outputs)
-
-    def decode_with_source(self, model: EncoderDecoder) -> Signature:
-        """`decode` of an encoder-decoder model."""
-        arguments, axes, inputs, outputs = self._decode_inputs()
-        cross, cross_axes = self._caches(self.SOURCE, "source")
-        return Signature(
-            module=DecodeTokenGraph(model),
-            arguments=(*arguments, self.source_lengths, cross),
-            dynamic_axes=(*axes, self.rows, cross_axes),
-            inputs=(*inputs, "source_lengths", *self.cross_names),
-            outputs=outputs,
-        )
-
-    def encode(self, model: EncoderDecoder) -> Signature:
-        """`encode` of an encoder-decoder model."""
-        return Signature(
+    assert not isinstance(model, Recurrent), "its graphs are those of export.graphs.recurrent"
+    extra: dict[Role, Signature] = {}
+    if attention and seen_attention(model.config):
+        extra["attend"] = attend_signature(model)
+    if isinstance(model, Encoder):
+        return {"encode": encoder_signature(model), **extra}
+    config, dtype = model.config, model.decoder.unembedding.weight.dtype
+    own = [state for state in states(config, "") if state.kind != "cross_kv"]
+    steps = (
+        Input("tokens", ("batch", "block" if config.supports_chunked_prefill else 1)),
+        Input("starts", ("batch",)),
+        Input("lengths", ("batch",), torch.int32),
+        Input("total_length", (), torch.int32),
+        _by_layer(state_inputs(own, dtype, "past.")),
+    )
+    outputs = ("logits", *(f"present.{state.name}" for state in own))
+    made: dict[Role, Signature] = {}
+    if isinstance(model, EncoderDecoder):
+        crossing = state_inputs((state for state in states(config, "") if state.kind == "cross_kv"), dtype)
+        source = SOURCE_LENGTHS, _by_layer(crossing)
+        made["encode"] = Signature(
             module=EncodeGraph(model),
-            arguments=(torch.ones(self.BATCH, self.SOURCE, dtype=torch.int64), self.source_lengths),
-            dynamic_axes=({0: self.axes["batch"], 1: self.axes["source"]}, self.rows),
-            inputs=("source", "source_lengths"),
-            outputs=("encoder_states", *self.cross_names),
+            arguments=(SOURCE, SOURCE_LENGTHS),
+            outputs=("encoder_states", *(state.name for state in crossing)),
         )
+        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source), outputs=outputs)
+        if attention:
+            targets = Input("tokens", ("batch", "block"))
+            align = Signature(module=AlignGraph(model), arguments=(targets, *source), outputs=("cross_attention",))
+            extra = {"align": align, **extra}
+    elif config.supports_chunked_prefill:
+        positions = Input("positions", ("asked", 2))
+        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions), outputs=outputs)
+    else:
+        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=steps, outputs=outputs)
+    return {**made, "logprobs": logprobs_signature(config), **extra}
 
-    def align(self, model: EncoderDecoder) -> Signature:
-        """`align` of an encoder-decoder model."""
-        cross, cross_axes = self._caches(self.SOURCE, "source")
-        return Signature(
-            module=AlignGraph(model),
-            arguments=(torch.ones(self.BATCH, self.BLOCK, dtype=torch.int64), self.source_lengths, cross),
-            dynamic_axes=({0: self.axes["batch"], 1: self.axes["block"]}, self.rows, cross_axes),
-            inputs=("tokens", "source_lengths", *self.cross_names),
-            outputs=("cross_attention",),
-        )
 
-    def _caches(self, length: int, axis: str) -> tuple[list[Any], list[tuple[Any, ...]]]:
-        """Return a pair of caches for each layer, and their axes."""
-        weight, layers = self.model.decoder.unembedding.weight, range(self.config.num_decoder_layers)
-        shape = (self.BATCH, self.config.attention_kv_heads, length, self.config.attention_head_dim)
-        moving = {0: self.axes["batch"], 2: self.axes[axis]}
-        return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in layers], [(moving, moving) for _ in layers]
-
-    def _decode_inputs(self) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...], tuple[str, ...]]:
-        """Return what every `decode` has: arguments, their axes, and the names of inputs and outputs."""
-        config, rows, weight = self.config, self.rows, self.model.decoder.unembedding.weight
-        has_blocks = config.supports_chunked_prefill
-        past, past_axes = self._caches(self.CAPACITY, "capacity")
-        for i in filter(config.is_compressed, range(config.num_decoder_layers)):
-            slots, slots_axes = self._caches(-(-self.CAPACITY // config.compression_stride), "slots")
-            recent = weight.new_zeros(self.BATCH, recent_size(config))
-            past[i], past_axes[i] = (*slots[i], recent, recent.clone()), (*slots_axes[i], rows, rows)
-        length = self.BLOCK if has_blocks else 1
-        arguments = (
-            torch.ones(self.BATCH, length, dtype=torch.int64),
-            torch.zeros(self.BATCH, dtype=torch.int64),
-            torch.full((self.BATCH,), length, dtype=torch.int32),
-            torch.tensor(length, dtype=torch.int32),
-            past,
-        )
-        tokens_axes = {0: self.axes["batch"], 1: self.axes["block"]} if has_blocks else rows
-        own = tuple(state.name for state in states(config, "") if state.kind != "cross_kv")
-        inputs = ("tokens", "starts", "lengths", "total_length", *(f"past.{name}" for name in own))
-        outputs = ("logits", *(f"present.{name}" for name in own))
-        return arguments, (tokens_axes, rows, rows, {}, past_axes), inputs, outputs
+def _by_layer(inputs: list[Input]) -> list[list[Input]]:
+    """Group the tensors of each layer, whose number ends their names."""
+    return [list(layer) for _, layer in itertools.groupby(inputs, lambda one: one.name.rpartition(".")[2])]
 
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:

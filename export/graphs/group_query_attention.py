@@ -28,27 +28,29 @@ from model.memory_compressed_attention import KeyValueCompression
 from model.recurrent import Recurrent
 from model.transformer import EncoderDecoder
 
-GROUP_QUERY_ATTENTION = "com.microsoft::GroupQueryAttention"
 HEAD_DIM_MULTIPLE = 8  # required by GroupQueryAttention
 Pair = tuple[Tensor, Tensor]
 
 
-def _group_query_attention(
-    config: ModelConfig, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: int
+def group_query_attention(
+    inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], **attributes: Any
 ) -> Sequence[Tensor]:
-    """Build one node. `outputs` provide dtypes and shapes. The operator scales by 1/sqrt(D) itself."""
-    attrs: dict[str, Any] = {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **attributes}
-    if config.attention_scale:
-        attrs["scale"] = config.attention_scale
+    """Build one node. `outputs` provide dtypes and shapes. Without an attribute `scale` the operator scales by
+    1/sqrt(D)."""
     results: Sequence[Tensor] = torch.onnx.ops.symbolic_multi_out(
-        GROUP_QUERY_ATTENTION,
+        "com.microsoft::GroupQueryAttention",
         inputs,
-        attrs=attrs,
+        attrs=attributes,
         dtypes=[output.dtype for output in outputs],
         shapes=[output.shape for output in outputs],
         version=1,
     )
     return results
+
+
+def _attributes(config: ModelConfig) -> dict[str, Any]:
+    scale = {"scale": config.attention_scale} if config.attention_scale else {}
+    return {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **scale}
 
 
 def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ class GraphAttention:
         added = () if bias is None else (None, None, None, self._bias(bias, query_BTE))
         inputs = (query_BTE, key_BTE, value_BTE, *self.past, self.lengths_B - 1, self.total_length, *added)
         window = {"local_window_size": config.sliding_window} if config.sliding_window else {}
-        mixed_BTE, key, value = _group_query_attention(config, inputs, (query_BTE, *self.past), **window)
+        mixed_BTE, key, value = group_query_attention(inputs, (query_BTE, *self.past), **_attributes(config), **window)
         self.present = (key, value)
         return mixed_BTE
 
@@ -119,7 +121,7 @@ class GraphCompressedAttention:
         key_B1E, recent_keys = self._compress(self.compression.key, self.recent[0], key_B1E)
         value_B1E, recent_values = self._compress(self.compression.value, self.recent[1], value_B1E)
         inputs = (query_B1E, key_B1E, value_B1E, *self.cache, self.last_slot_B, self.total_slots)
-        mixed_B1E, key, value = _group_query_attention(self.config, inputs, (query_B1E, *self.cache))
+        mixed_B1E, key, value = group_query_attention(inputs, (query_B1E, *self.cache), **_attributes(self.config))
         self.present = (key, value, recent_keys, recent_values)
         return mixed_B1E
 
@@ -147,7 +149,7 @@ class GraphSourceAttention:
         nothing_B0E = query_BTE.new_zeros((query_BTE.shape[0], 0, width))
         source_length = torch.tensor(0, dtype=torch.int32) + self.cross[0].shape[2]
         inputs = (query_BTE, nothing_B0E, nothing_B0E, *self.cross, self.last_B, source_length)
-        (mixed_BTE,) = _group_query_attention(self.config, inputs, (query_BTE,))
+        (mixed_BTE,) = group_query_attention(inputs, (query_BTE,), **_attributes(self.config))
         return mixed_BTE
 
 
@@ -167,7 +169,7 @@ class GraphEncoderAttention:
             positions_S = torch.arange(query_BSE.shape[1])
             added = (None, None, None, bias(_scaled_heads(config, query_BSE), positions_S[None], positions_S))
         inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
-        (mixed_BSE,) = _group_query_attention(config, inputs, (query_BSE,), causal=0)
+        (mixed_BSE,) = group_query_attention(inputs, (query_BSE,), causal=0, **_attributes(config))
         return mixed_BSE
 
     @classmethod

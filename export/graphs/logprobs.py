@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graphs.signature import Signature
+from export.graphs.tracing import Input, Signature
 from model.config import ModelConfig
 
 
@@ -52,10 +52,9 @@ def _top_k(scores_PV: Tensor, top_k_1: Tensor) -> Tensor:
 
 def logprobs_signature(config: ModelConfig) -> Signature:
     """Return the signature of `logprobs`, which depends only on the vocabulary size."""
+    logits = Input("logits", ("asked", config.vocab_size), torch.float32)
     return Signature(
         module=LogprobsGraph(),
-        arguments=(torch.zeros(3, config.vocab_size), torch.tensor([2])),
-        dynamic_axes=({0: torch.export.Dim("asked")}, {}),
-        inputs=("logits", "top_k"),
+        arguments=(logits, Input("top_k", (1,))),
         outputs=("logprobs", "normaliser", "top_logprobs", "top_ids"),
     )

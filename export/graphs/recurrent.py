@@ -25,10 +25,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
 from export.graphs.decoder import next_token_logits
-from export.graphs.group_query_attention import GROUP_QUERY_ATTENTION
+from export.graphs.group_query_attention import group_query_attention
 from export.graphs.logprobs import logprobs_signature
-from export.graphs.signature import Signature
-from export.manifest import Role, StateSpec
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
+from export.manifest import Role, StateKind, StateSpec
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names
@@ -117,25 +117,9 @@ class GraphSourceAttention:
         nothing_B0N = query_B1N.new_zeros((batch, 0, size))
         source_length = torch.tensor(0, dtype=torch.int32) + length
         added = () if scores_BTS is None else (None, None, None, scores_BTS[:, None])
-        (mixed_B1N,) = torch.onnx.ops.symbolic_multi_out(
-            GROUP_QUERY_ATTENTION,
-            (
-                query_B1N,
-                nothing_B0N,
-                nothing_B0N,
-                states_B1SN,
-                states_B1SN,
-                self.lengths_B - 1,
-                source_length,
-                *added,
-            ),
-            attrs={"num_heads": 1, "kv_num_heads": 1, "scale": 1.0},
-            dtypes=[query_B1N.dtype],
-            shapes=[query_B1N.shape],
-            version=1,
-        )
-        result: Tensor = mixed_B1N
-        return result
+        inputs = (query_B1N, nothing_B0N, nothing_B0N, states_B1SN, states_B1SN, self.lengths_B - 1, source_length)
+        (mixed_B1N,) = group_query_attention((*inputs, *added), (query_B1N,), num_heads=1, kv_num_heads=1, scale=1.0)
+        return mixed_B1N
 
 
 class DecodeGraph(nn.Module):
@@ -191,75 +175,48 @@ class WatchGraph(nn.Module):
 
 def signatures(model: Recurrent, *, attention: bool = False) -> dict[Role, Signature]:
     """Return the signature of every graph that `model` needs; `attention` adds `align`, which requires a score."""
-    batch, source = 2, 5
-    config, weight = model.config, model.decoder.unembedding.weight
-    axes = {name: torch.export.Dim(name) for name in ("batch", "source")}
-    rows, sources = {0: axes["batch"]}, {0: axes["batch"], 2: axes["source"]}
-    names, firsts = state_names(config), tuple(f"first_{name}" for name in initial_state_names(config))
-    lengths = torch.full((batch,), source, dtype=torch.int32)
-    read, sizes = _read_names(config)
-    theirs = tuple(weight.new_zeros(batch, 1, source, size) for size in sizes)
-
-    def carried(count: int) -> list[Tensor]:
-        return [weight.new_zeros(batch, config.d_model) for _ in range(count)]
-
+    config, dtype = model.config, model.decoder.unembedding.weight.dtype
+    kept = states(config, "")
+    names = state_names(config)
+    carried = [state for state in kept if state.kind == "recurrent"]
+    firsts = state_inputs((state for state in kept if state.name.startswith("first_")), dtype)
+    read = state_inputs((state for state in kept if state.name.startswith("cross_")), dtype)
+    source = (SOURCE_LENGTHS, *read) if read else ()
     encode = Signature(
         module=EncodeGraph(model),
-        arguments=(torch.ones(batch, source, dtype=torch.int64), lengths),
-        dynamic_axes=({0: axes["batch"], 1: axes["source"]}, rows),
-        inputs=("source", "source_lengths"),
-        outputs=("encoder_states", *read, *firsts),
+        arguments=(SOURCE, SOURCE_LENGTHS),
+        outputs=("encoder_states", *(one.name for one in (*read, *firsts))),
     )
-    told = ("source_lengths", *read) if read else ()
-    told_arguments: tuple[Any, ...] = (lengths, *theirs) if read else ()
-    told_axes = (rows, *(sources for _ in read)) if read else ()
+    step = Input("tokens", ("batch", 1)), Input("starts", ("batch",)), state_inputs(carried, dtype, "past.")
     decode = Signature(
         module=DecodeGraph(model),
-        arguments=(
-            torch.ones(batch, 1, dtype=torch.int64),
-            torch.zeros(batch, dtype=torch.int64),
-            carried(len(names)),
-            carried(len(firsts)),
-            *told_arguments,
-        ),
-        dynamic_axes=(rows, rows, [rows] * len(names), [rows] * len(firsts), *told_axes),
-        inputs=("tokens", "starts", *(f"past.{name}" for name in names), *firsts, *told),
+        arguments=(*step, firsts, *source),
         outputs=("logits", *(f"present.{name}" for name in names)),
     )
     made: dict[Role, Signature] = {"encode": encode, "decode": decode, "logprobs": logprobs_signature(config)}
-    if not attention:
-        return made
-    align = Signature(
-        module=WatchGraph(model),
-        arguments=(torch.ones(batch, dtype=torch.int64), carried(len(names)), *told_arguments),
-        dynamic_axes=(rows, [rows] * len(names), *told_axes),
-        inputs=("token", *(f"before.{name}" for name in names), *told),
-        outputs=(*(f"after.{name}" for name in names), "weights"),
-        finish=scan_steps,
-    )
-    return made | {"align": align}
-
-
-def _read_names(config: RecurrentConfig) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the names of the source tensors that attention reads, and their widths."""
-    if config.score == "none":
-        return (), ()
-    if config.score == "additive":
-        return ("cross_value.0", "cross_key.0"), (config.source_dim, config.attention_dim or config.d_model)
-    return ("cross_value.0",), (config.source_dim,)
+    if attention:
+        made["align"] = Signature(
+            module=WatchGraph(model),
+            arguments=(Input("token", ("batch",)), state_inputs(carried, dtype, "before."), *source),
+            outputs=(*(f"after.{name}" for name in names), "weights"),
+            finish=scan_steps,
+        )
+    return made
 
 
 def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
-    """Return the tensors kept between calls."""
+    """Return the tensors kept between calls: of the decoder's cells, then the source tensors that attention reads."""
     assert isinstance(config, RecurrentConfig)
-    shape: tuple[int | str, ...] = ("batch", config.d_model)
-    kept = [StateSpec(name=name, kind="recurrent", dtype=dtype, shape=shape) for name in state_names(config)]
-    kept += [
-        StateSpec(name=f"first_{name}", kind="cross_kv", dtype=dtype, shape=shape)
-        for name in initial_state_names(config)
-    ]
-    for name, size in zip(*_read_names(config), strict=True):
-        kept.append(StateSpec(name=name, kind="cross_kv", dtype=dtype, shape=("batch", 1, "source", size)))
+
+    def state(name: str, kind: StateKind, *shape: int | str) -> StateSpec:
+        return StateSpec(name=name, kind=kind, dtype=dtype, shape=("batch", *shape))
+
+    kept = [state(name, "recurrent", config.d_model) for name in state_names(config)]
+    kept += [state(f"first_{name}", "cross_kv", config.d_model) for name in initial_state_names(config)]
+    if config.score != "none":
+        kept.append(state("cross_value.0", "cross_kv", 1, "source", config.source_dim))
+    if config.score == "additive":
+        kept.append(state("cross_key.0", "cross_kv", 1, "source", config.attention_dim or config.d_model))
     return tuple(kept)
 
 

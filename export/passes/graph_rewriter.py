@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from export.passes.optimize import replace_items
+
 MICROSOFT = "com.microsoft"
 
 
@@ -19,6 +21,7 @@ class GraphRewriter:
         self.graph, self.prefix = graph, prefix
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.count = 0
+        self._added: list[NodeProto] = []
 
     def name(self, what: str) -> str:
         """Return an unused name."""
@@ -40,13 +43,16 @@ class GraphRewriter:
         """Return the name of a constant without axes, of the type of a NumPy scalar."""
         return self.constant(f"{value.dtype.name}.{value!s}", np.asarray(value))
 
-    def node(
-        self, op: str, inputs: list[str], outputs: int | list[str] = 1, domain: str = "", **attributes: Any
-    ) -> NodeProto:
-        """Create a node without adding it to the graph. outputs: the output names, or the number of new ones."""
-        names = outputs if isinstance(outputs, list) else [self.name(op) for _ in range(outputs)]
-        made: NodeProto = helper.make_node(op, inputs, names, domain=domain, name=self.name(op), **attributes)
-        return made
+    def add(self, op: str, inputs: list[str], *outputs: str, domain: str = "", **attributes: Any) -> str:
+        """Create a node for the next replacement and return its first output; without `outputs` it has a new one."""
+        outputs = outputs or (self.name(op),)
+        self._added.append(helper.make_node(op, inputs, outputs, domain=domain, name=self.name(op), **attributes))
+        return outputs[0]
+
+    def added(self) -> list[NodeProto]:
+        """Return the nodes created since the last call."""
+        nodes, self._added = self._added, []
+        return nodes
 
     def array(self, name: str) -> np.ndarray:
         """Return the values of a constant."""
@@ -54,10 +60,9 @@ class GraphRewriter:
 
     def replace(self, replacements: Mapping[int, list[NodeProto]]) -> None:
         """Replace the nodes at these positions by other nodes; an empty list removes a node."""
-        nodes = [new for i, node in enumerate(self.graph.node) for new in replacements.get(i, [node])]
-        kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
+        replace_items(
+            self.graph.node, (new for i, node in enumerate(self.graph.node) for new in replacements.get(i, [node]))
+        )
 
     def users(self, name: str) -> list[NodeProto]:
         """Return the nodes that read a value."""

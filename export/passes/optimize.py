@@ -132,7 +132,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
             first[key] = tensor.name
             kept.append(tensor)
     if renamed:
-        _replace(graph.initializer, kept)
+        replace_items(graph.initializer, kept)
         for node in graph.node:
             _rename_inputs(node, renamed)
     return model
@@ -147,7 +147,7 @@ def remove_unused(model: ModelProto) -> ModelProto:
             kept.append(node)
             needed.update(name for inner in with_inner([node]) for name in inner.input)
     if any(tensor.name not in needed for tensor in graph.initializer):
-        _replace(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
+        replace_items(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
     return _with_nodes(model, kept[::-1])
 
 
@@ -183,7 +183,7 @@ def strip_metadata(model: ModelProto) -> ModelProto:
     for i, node in enumerate(graph.node):
         node.name, node.doc_string = f"{node.op_type}_{i}", ""
         del node.metadata_props[:]
-        _replace(node.attribute, sorted(node.attribute, key=lambda attribute: attribute.name))
+        replace_items(node.attribute, sorted(node.attribute, key=lambda attribute: attribute.name))
         _rename_inputs(node, renamed)
         for j, name in enumerate(node.output):
             if name and name not in fixed:
@@ -271,11 +271,11 @@ def _rename_inputs(node: NodeProto, renamed: Mapping[str, str]) -> None:
 
 
 def _with_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> ModelProto:
-    _replace(model.graph.node, nodes)
+    replace_items(model.graph.node, nodes)
     return model
 
 
-def _replace(field: Any, items: Iterable[Any]) -> None:
+def replace_items(field: Any, items: Iterable[Any]) -> None:
     """Replace the items of a repeated protocol buffer field, whose stubs share no common type."""
     kept = list(items)
     del field[:]

@@ -68,8 +68,7 @@ def quantize_embeddings(rewriter: GraphRewriter) -> None:
         name = f"{node.input[0]}.rows.int8"
         rows = rewriter.constant(f"{name}.weight", rows_KN.T)
         scales = rewriter.constant(f"{name}.scale", scale_N[:, None])
-        row, scale = rewriter.node("Gather", [rows, node.input[1]]), rewriter.node("Gather", [scales, node.input[1]])
-        cast = rewriter.node("Cast", [row.output[0]], to=TensorProto.FLOAT)
-        result = rewriter.node("Mul", [cast.output[0], scale.output[0]], [node.output[0]])
-        replacements[i] = [row, scale, cast, result]
+        row, scale = (rewriter.add("Gather", [table, node.input[1]]) for table in (rows, scales))
+        rewriter.add("Mul", [rewriter.add("Cast", [row], to=TensorProto.FLOAT), scale], node.output[0])
+        replacements[i] = rewriter.added()
     rewriter.replace(replacements)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from onnx import NodeProto, TensorProto
 
@@ -29,67 +31,77 @@ class CacheQuantizer:
         replacements: dict[int, list[NodeProto]] = {}
         for i, node in enumerate(self.rewriter.graph.node):
             if node.op_type == "GroupQueryAttention" and node.input[3]:
-                is_own = node.input[3].startswith("past.")
-                replacements[i] = self.attend_own(node) if is_own else self.attend_source(node)
+                (self.attend_own if node.input[3].startswith("past.") else self.attend_source)(node)
+                replacements[i] = self.rewriter.added()
         self.rewriter.replace(replacements)
         self.narrow_written_sources()
         self.widen_read_sources()
 
-    def attend_own(self, node: NodeProto) -> list[NodeProto]:
+    def attend_own(self, node: NodeProto) -> None:
         """Self-attention: quantize the new keys and values and write them to the caches before attending.
 
         The operator could do both, but it quantizes slowly (6 nodes, 64 rows: 0.55 ms). Graphs with rotary positions or
         blocks of tokens leave both to the operator: rotation follows the product, and a block has no write
         position of its own in each row.
         """
-        layer = node.input[3].rpartition(".")[2]
+        rewriter, layer = self.rewriter, node.input[3].rpartition(".")[2]
         caches = [f"past.self_key.{layer}", f"past.self_value.{layer}"]
         assert list(node.input[3:5]) == caches, list(node.input)
         steps = self.ranges.cache_steps(f"self.{layer}")
         attributes = attributes_of(node)
-        if node.input[1] or attributes.get("do_rotary") or not self.has_single_tokens():
-            return [self.with_steps(node, steps, list(node.output))]
+        has_single_tokens = any(value.name == "source_lengths" for value in rewriter.graph.input)
+        if node.input[1] or attributes.get("do_rotary") or not has_single_tokens:
+            self.attend_with_steps(node, node.input, steps, node.output)
+            return
         heads, kv_heads = attributes["num_heads"], attributes["kv_num_heads"]
-        width = self.rewriter.width_of(node.input[0])
-        head_dim = width // (heads + 2 * kv_heads)
+        head_dim = rewriter.width_of(node.input[0]) // (heads + 2 * kv_heads)
         own, theirs = heads * head_dim, kv_heads * head_dim
         self.divided[node.input[0]] = np.repeat(np.array([1.0, *steps], np.float32), [own, theirs, theirs])
-        split = self.rewriter.node("Split", [node.input[0], self.rewriter.sizes(own, 2 * theirs)], 2, axis=-1)
-        new = self.rewriter.node(
-            "QuantizeLinear", [split.output[1], self.rewriter.scalar(np.float32(1)), self.rewriter.scalar(np.int8(0))]
+        query, key_value = self.split(node.input[0], own, 2 * theirs)
+        parts = self.split(self.rounded(key_value), theirs, theirs)
+        shape = rewriter.constant(f"shape.{kv_heads}.{head_dim}", np.array([-1, kv_heads, 1, head_dim]))
+        presents = [f"present.self_{part}.{layer}" for part in ("key", "value")]
+        for part, past, present in zip(parts, caches, presents, strict=True):
+            token = rewriter.add("Reshape", [part, shape])
+            rewriter.add("TensorScatter", [past, token, "starts"], present, axis=2)
+        # Empty keys and values, (B, 0, E), which the cross-attention of the graph reads.
+        nothing = next(
+            other.input[1]
+            for other in rewriter.graph.node
+            if other.op_type == "GroupQueryAttention" and other.input[3].startswith("cross")
         )
-        parts = self.rewriter.node("Split", [new.output[0], self.rewriter.sizes(theirs, theirs)], 2, axis=-1)
-        shape = self.rewriter.constant(f"shape.{kv_heads}.{head_dim}", np.array([-1, kv_heads, 1, head_dim]))
-        nodes, presents = [split, new, parts], [f"present.self_{part}.{layer}" for part in ("key", "value")]
-        for part, past, present in zip(parts.output, caches, presents, strict=True):
-            token = self.rewriter.node("Reshape", [part, shape])
-            nodes += [token, self.rewriter.node("TensorScatter", [past, token.output[0], "starts"], [present], axis=2)]
-        nothing = self.nothing()
-        attend = NodeProto()
-        attend.CopyFrom(node)
-        attend.input[:5] = [split.output[0], nothing, nothing, *presents]
-        passed = [
-            self.rewriter.output(f"passed.self_{part}.{layer}", f"past.self_{part}.{layer}")
-            for part in ("key", "value")
-        ]
-        return [*nodes, self.with_steps(attend, steps, [node.output[0], *passed])]
+        inputs = [query, nothing, nothing, *presents, *node.input[5:]]
+        self.attend_with_steps(node, inputs, steps, [node.output[0], *self.passed(caches)])
 
-    def attend_source(self, node: NodeProto) -> list[NodeProto]:
+    def attend_source(self, node: NodeProto) -> None:
         """Cross-attention. The operator requires an int8 cache to be an output as well."""
-        layer = node.input[3].rpartition(".")[2]
-        steps = self.ranges.cache_steps(f"cross.{layer}")
-        passed = [
-            self.rewriter.output(f"passed.cross_{part}.{layer}", f"cross_{part}.{layer}") for part in ("key", "value")
-        ]
-        return [self.with_steps(node, steps, [node.output[0], *passed])]
+        steps = self.ranges.cache_steps(f"cross.{node.input[3].rpartition('.')[2]}")
+        self.attend_with_steps(node, node.input, steps, [node.output[0], *self.passed(node.input[3:5])])
 
-    def with_steps(self, node: NodeProto, steps: tuple[float, float], outputs: list[str]) -> NodeProto:
-        """Return a GroupQueryAttention node over int8 caches with these steps as inputs 12 and 13."""
+    def attend_with_steps(
+        self, node: NodeProto, inputs: Sequence[str], steps: tuple[float, float], outputs: Sequence[str]
+    ) -> None:
+        """Add an attention node over int8 caches like `node`, with these steps as inputs 12 and 13."""
         attributes = attributes_of(node)
         attributes.update(kv_cache_bit_width=8, k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR")
         names = [self.rewriter.constant(f"step.{step!r}", np.array([step], np.float32)) for step in map(float, steps)]
-        inputs = [*node.input, *[""] * (12 - len(node.input)), *names]
-        return self.rewriter.node("GroupQueryAttention", inputs, outputs, domain=MICROSOFT, **attributes)
+        inputs = [*inputs, *[""] * (12 - len(inputs)), *names]
+        self.rewriter.add("GroupQueryAttention", inputs, *outputs, domain=MICROSOFT, **attributes)
+
+    def passed(self, caches: Iterable[str]) -> list[str]:
+        """Add an output for each of these inputs, for an attention node that passes its caches on."""
+        return [self.rewriter.output(f"passed.{name.removeprefix('past.')}", name) for name in caches]
+
+    def rounded(self, value: str) -> str:
+        """Round a value that is divided by its step to int8."""
+        one, zero = self.rewriter.scalar(np.float32(1)), self.rewriter.scalar(np.int8(0))
+        return self.rewriter.add("QuantizeLinear", [value, one, zero])
+
+    def split(self, value: str, *sizes: int) -> list[str]:
+        """Split the last axis of a value."""
+        parts = [self.rewriter.name("Split") for _ in sizes]
+        self.rewriter.add("Split", [value, self.rewriter.sizes(*sizes)], *parts, axis=-1)
+        return parts
 
     def narrow_written_sources(self) -> None:
         """`encode`: product → Split → Reshape → Transpose → cross_key.I, with int8 from the product on."""
@@ -100,20 +112,14 @@ class CacheQuantizer:
             part, _, layer = value.name.partition(".")
             if part != "cross_key":
                 continue
-            split = makers[makers[makers[value.name].input[0]].input[0]]
+            split, other = (makers[makers[makers[f"cross_{of}.{layer}"].input[0]].input[0]] for of in ("key", "value"))
             assert split.op_type == "Split", split.op_type
-            other = makers[makers[makers[f"cross_value.{layer}"].input[0]].input[0]]
             assert other.output[0] == split.output[0], "keys and values of a source must be one product"
-            product = split.input[0]
-            width = self.rewriter.width_of(product)
-            steps = self.ranges.cache_steps(f"cross.{layer}")
-            self.divided[product] = np.repeat(np.array(steps, np.float32), width // 2)
-            new = self.rewriter.node(
-                "QuantizeLinear", [product, self.rewriter.scalar(np.float32(1)), self.rewriter.scalar(np.int8(0))]
-            )
-            quantized[product] = new.output[0]
+            product, steps = split.input[0], self.ranges.cache_steps(f"cross.{layer}")
+            self.divided[product] = np.repeat(np.array(steps, np.float32), self.rewriter.width_of(product) // 2)
+            quantized[product] = self.rounded(product)
             place = next(i for i, node in enumerate(self.rewriter.graph.node) if product in node.output)
-            replacements[place] = [self.rewriter.graph.node[place], new]
+            replacements[place] = [self.rewriter.graph.node[place], *self.rewriter.added()]
         for node in self.rewriter.graph.node:
             if node.op_type == "Split" and node.input[0] in quantized:
                 node.input[0] = quantized[node.input[0]]
@@ -121,7 +127,6 @@ class CacheQuantizer:
 
     def widen_read_sources(self) -> None:
         """Dequantize the caches for `align`, which attends in plain operators that read float32."""
-        nodes: list[NodeProto] = []
         for value in self.rewriter.graph.input:
             part, _, layer = value.name.partition(".")
             readers = [
@@ -130,19 +135,7 @@ class CacheQuantizer:
             if part not in ("cross_key", "cross_value") or not readers:
                 continue
             step = self.ranges.cache_steps(f"cross.{layer}")[part == "cross_value"]
-            wide = self.rewriter.node("DequantizeLinear", [value.name, self.rewriter.scalar(np.float32(step))])
-            nodes.append(wide)
+            wide = self.rewriter.add("DequantizeLinear", [value.name, self.rewriter.scalar(np.float32(step))])
             for node in readers:
-                node.input[:] = [wide.output[0] if name == value.name else name for name in node.input]
-        self.rewriter.replace({0: [*nodes, self.rewriter.graph.node[0]]})
-
-    def has_single_tokens(self) -> bool:
-        """Report whether `decode` reads one token per row, as it does for models with an encoder."""
-        return any(value.name == "source_lengths" for value in self.rewriter.graph.input)
-
-    def nothing(self) -> str:
-        """Return the name of empty keys and values, (B, 0, E), which the cross-attention of the graph already reads."""
-        source = next(
-            n for n in self.rewriter.graph.node if n.op_type == "GroupQueryAttention" and n.input[3].startswith("cross")
-        )
-        return str(source.input[1])
+                node.input[:] = [wide if name == value.name else name for name in node.input]
+        self.rewriter.replace({0: [*self.rewriter.added(), self.rewriter.graph.node[0]]})

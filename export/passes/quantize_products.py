@@ -110,7 +110,8 @@ class ProductQuantizer:
         for product in list(self.products()):
             for node in product.nodes:
                 replacements[places[node.output[0]]] = []
-            replacements[places[product.nodes[0].output[0]]] = compute[self.scheme.activations](product)
+            compute[self.scheme.activations](product)
+            replacements[places[product.nodes[0].output[0]]] = self.rewriter.added()
         self.rewriter.replace(replacements)
 
     def integers(self, product: _Product) -> tuple[str, str]:
@@ -127,84 +128,64 @@ class ProductQuantizer:
         bias_N = (product.bias_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{product.weight_name}.int8.bias", bias_N)
 
-    def by_row(self, product: _Product) -> list[NodeProto]:
+    def by_row(self, product: _Product) -> None:
         """x → u8 with zero point 128 and step top / 127, where `top` is the row's largest magnitude.
 
         An all-zero row divides by zero, but its result is then multiplied by zero.
         """
+        add, constant = self.rewriter.add, self.rewriter.constant
         unit, zero = self.rewriter.scalar(np.float32(1 / INT8_MAX)), self.rewriter.scalar(np.uint8(ROW_ZERO))
-        nodes: list[NodeProto] = []
         key = (product.x, "")
         if key not in self.quantized:
-            magnitude = self.rewriter.node("Abs", [product.x])
             # x may have no rows: `decode` without requested positions, or an expert without tokens. Then the runtime's
             # maximum over the last axis keeps the full width of x, unless the axis is counted from the first one.
             is_flat = product.nodes[0].op_type == "Gemm"
-            axis = (
-                self.rewriter.constant("axes.1", np.array([1]))
-                if is_flat
-                else self.rewriter.constant("axes.last", np.array([-1]))
-            )
-            top = self.rewriter.node("ReduceMax", [magnitude.output[0], axis], keepdims=1)
-            nodes += [magnitude, top]
-            share = self.rewriter.node("Div", [product.x, top.output[0]])
-            x_u8 = self.rewriter.node("QuantizeLinear", [share.output[0], unit, zero])
-            nodes += [share, x_u8]
-            self.quantized[key] = x_u8.output[0], top.output[0], zero
-        x_u8_name, top_name, _ = self.quantized[key]
+            axis = constant("axes.1", np.array([1])) if is_flat else constant("axes.last", np.array([-1]))
+            top = add("ReduceMax", [add("Abs", [product.x]), axis], keepdims=1)
+            share = add("Div", [product.x, top])
+            self.quantized[key] = add("QuantizeLinear", [share, unit, zero]), top, zero
+        x_u8, top, _ = self.quantized[key]
         weight, scale = self.integers(product)
-        raw = self.rewriter.node("MatMulIntegerToFloat", [x_u8_name, weight, unit, scale, zero], domain=MICROSOFT)
-        bias = self.bias(product)
-        scaled = self.rewriter.node("Mul", [raw.output[0], top_name], 1 if bias else [product.output])
-        nodes += [raw, scaled]
-        if bias:
-            nodes.append(self.rewriter.node("Add", [scaled.output[0], bias], [product.output]))
-        return nodes
+        raw = add("MatMulIntegerToFloat", [x_u8, weight, unit, scale, zero], domain=MICROSOFT)
+        if bias := self.bias(product):
+            add("Add", [add("Mul", [raw, top]), bias], product.output)
+        else:
+            add("Mul", [raw, top], product.output)
 
-    def statically(self, product: _Product) -> list[NodeProto]:
+    def statically(self, product: _Product) -> None:
         """x → u8 with a constant step and zero point. For a rectified x the zero point is 0; saturation rectifies."""
         assert self.ranges is not None
         if product.weight_name not in self.ranges.inputs:
-            return self.by_row(product)  # for an expert that no sample chose
+            self.by_row(product)  # for an expert that no sample chose
+            return
         step, zero = self.ranges.input_grid(product.weight_name)
-        nodes: list[NodeProto] = []
         key = (product.x, f"{step!r} {zero!r}")
         if key not in self.quantized:
             step_name, zero_name = self.rewriter.scalar(step), self.rewriter.scalar(zero)
             maker = self.makers.get(product.x)
             source = maker.input[0] if zero == 0 and maker is not None and maker.op_type == "Relu" else product.x
-            x_u8 = self.rewriter.node("QuantizeLinear", [source, step_name, zero_name])
-            nodes.append(x_u8)
-            self.quantized[key] = x_u8.output[0], step_name, zero_name
-        x_u8_name, step_name, zero_name = self.quantized[key]
+            x_u8 = self.rewriter.add("QuantizeLinear", [source, step_name, zero_name])
+            self.quantized[key] = x_u8, step_name, zero_name
+        x_u8, step_name, zero_name = self.quantized[key]
         weight, scale = self.integers(product)
-        inputs = [x_u8_name, weight, step_name, scale, zero_name, "", self.bias(product)]
-        nodes.append(self.rewriter.node("MatMulIntegerToFloat", inputs, [product.output], domain=MICROSOFT))
-        return nodes
+        inputs = [x_u8, weight, step_name, scale, zero_name, "", self.bias(product)]
+        self.rewriter.add("MatMulIntegerToFloat", inputs, product.output, domain=MICROSOFT)
 
-    def by_blocks(self, product: _Product) -> list[NodeProto]:
+    def by_blocks(self, product: _Product) -> None:
+        """x and blocks of integer weights with their scales → one node that quantizes x by block itself."""
         bits, block = self.scheme.weight_bits, self.scheme.block_size
         packed, scale = symmetric_blocks(product.weight_KN, bits=bits, block=block)
-        name = f"{product.weight_name}.int{bits}"
-        inputs = [
-            product.x,
-            self.rewriter.constant(f"{name}.weight", packed),
-            self.rewriter.constant(f"{name}.scale", scale.reshape(-1)),
-            "",
-            "",
-            self.bias(product),
-        ]
+        name, constant = f"{product.weight_name}.int{bits}", self.rewriter.constant
+        weight, scales = constant(f"{name}.weight", packed), constant(f"{name}.scale", scale.reshape(-1))
         inputs_N, outputs_N = product.weight_KN.shape
-        return [
-            self.rewriter.node(
-                "MatMulNBits",
-                inputs,
-                [product.output],
-                domain=MICROSOFT,
-                K=inputs_N,
-                N=outputs_N,
-                bits=bits,
-                block_size=block,
-                accuracy_level=4,  # integer products; other levels unpack the weights in every call
-            )
-        ]
+        self.rewriter.add(
+            "MatMulNBits",
+            [product.x, weight, scales, "", "", self.bias(product)],
+            product.output,
+            domain=MICROSOFT,
+            K=inputs_N,
+            N=outputs_N,
+            bits=bits,
+            block_size=block,
+            accuracy_level=4,  # integer products; other levels unpack the weights in every call
+        )

@@ -423,7 +423,7 @@ def test_a_bundle_may_tell_of_attention(written):
         ),
         (_set("alignment", value={"layers": 1}), "alignment.heads is missing"),
         (_set("alignment", value={"layers": 1, "heads": 2, "default_layer": "1"}), "alignment.default_layer must be i"),
-        (lambda m: with_every_attention(m, kinds=("cross", "encoder")), "attend must tell cross, encoder, got ('enc"),
+        (lambda m: with_every_attention(m, kinds=("cross", "encoder")), "attend must return cross, encoder, got ('enc"),
         (
             lambda m: with_every_attention(m, kinds=("cross", "cross")),
             "attention_maps must hold each kind once, with 1 layer",

@@ -11,10 +11,9 @@ from torch import nn
 
 from export.graphs import encoder_decoder
 from export.graphs.group_query_attention import GraphAttention, GraphEncoderAttention
-from export.graphs.signature import Signature
+from export.graphs.tracing import Input, Signature, trace
 from export.passes.optimize import optimize
 from export.sessions import open_session
-from export.tracing import trace
 from model.architecture_config import EncoderDecoderConfig
 from model.attention import SelfAttention
 from tests.tiny import tiny_config, tiny_model
@@ -62,14 +61,9 @@ def traced(is_causal, heads, scale, length=3):
     )
     layer = (CausalLayer if is_causal else EncoderLayer)(config)
     torch.manual_seed(1)
-    caches = (torch.zeros(1, heads, length, HEAD_DIM), torch.zeros(1, heads, length, HEAD_DIM))
-    signature = Signature(
-        module=layer,
-        arguments=(torch.randn(1, length, 8 * heads), *caches),
-        dynamic_axes=({}, {}, {}),
-        inputs=("x", "key", "value"),
-        outputs=("y",),
-    )
+    key, value = (Input(name, (1, heads, length, HEAD_DIM), torch.float32) for name in ("key", "value"))
+    x = Input("x", (1, length, 8 * heads), torch.float32)
+    signature = Signature(module=layer, arguments=(x, key, value), outputs=("y",))
     return optimize(trace(signature)), layer.layer.state_dict()
 
 

@@ -15,6 +15,7 @@ from export.bundle import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import ExportError, ParityError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder
+from export.graphs.tracing import trace
 from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, AlignmentSpec, AttentionMaps
 from export.manifest_entries import alignment_of
 from export.options import AUTOMATIC, QuantizationOptions, scheme_names
@@ -23,7 +24,6 @@ from export.passes.optimize import optimize
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model
-from export.tracing import trace
 from export.variants import calibration_ids, save_variant, trace_model
 from export.verification.golden import common_golden
 from export.verification.inputs import sample_inputs

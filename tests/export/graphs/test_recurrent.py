@@ -9,6 +9,7 @@ from export.bundle import load_bundle
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import recurrent
+from export.graphs.tracing import trace
 from export.manifest import AlignmentSpec
 from export.manifest_parser import SchemaError, parse_json, parse_manifest
 from export.options import QuantizationOptions
@@ -17,7 +18,6 @@ from export.passes.optimize import name_weights, optimize
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_model
-from export.tracing import trace
 from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs

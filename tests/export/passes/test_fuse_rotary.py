@@ -9,10 +9,10 @@ import torch
 from onnx import ModelProto, numpy_helper
 
 from export.graphs.encoder_decoder import signatures
+from export.graphs.tracing import trace
 from export.manifest import PAD_MULTIPLE
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
-from export.tracing import trace
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 

@@ -204,7 +204,7 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
         (lambda m: m["encoding"].update(mask=10_000), "encoding.mask must be an id of"),
         (lambda m: m["encoding"].update(labels=["a", "a"]), "encoding.labels must be different names"),
         (lambda m: m["encoding"].update(width=0), "encoding.width must be"),
-        (lambda m: m.update(encoding=None), "encoding must say what is told"),
+        (lambda m: m.update(encoding=None), "encoding must describe the outputs of encode"),
         (lambda m: m["golden"].update(vectors={}), "golden.vectors.fp32 must have 32 values"),
         (lambda m: m["golden"].update(output=[2]), "golden must have a source, and nothing else"),
         (lambda m: m["limits"].update(max_target_len=4), "limits.max_target_len must be 0"),

@@ -1,0 +1,135 @@
+"""Graph signatures, and PyTorch's ONNX exporter: a signature → the unoptimized ONNX graph.
+
+`export.graph_checks` checks the structure of traced graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from onnx import ModelProto
+from torch import Tensor, nn
+
+from export.manifest import StateSpec
+
+OPSET = 23
+# Example sizes of dynamic axes. They are distinct, so that the exporter merges no two axes.
+SIZES = {"batch": 2, "block": 3, "asked": 4, "source": 5, "slots": 6, "places": 7, "capacity": 16}
+AXES = {name: torch.export.Dim(name) for name in SIZES}
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input tensor of a graph. Axes named in `shape` are dynamic."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def example(self) -> Tensor:
+        return torch.ones([SIZES[size] if isinstance(size, str) else size for size in self.shape], dtype=self.dtype)
+
+    @property
+    def dynamic_axes(self) -> dict[int, Any]:
+        return {place: AXES[size] for place, size in enumerate(self.shape) if isinstance(size, str)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """How a graph is called, and the names of its tensors.
+
+    arguments: those of the module's `forward`, each an `Input` or a list of arguments. finish: a final transformation
+    of the traced graph after all passes; `inputs` and `outputs` then name the tensors before it.
+    """
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    outputs: tuple[str, ...]
+    finish: Callable[[ModelProto], ModelProto] | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of all inputs, in order."""
+        return tuple(_names(self.arguments))
+
+
+SOURCE = Input("source", ("batch", "source"))
+SOURCE_LENGTHS = Input("source_lengths", ("batch",), torch.int32)
+
+
+def state_inputs(states: Iterable[StateSpec], dtype: torch.dtype, prefix: str = "") -> list[Input]:
+    """Return the inputs PREFIX + NAME that hold these states in a graph of an unquantized model."""
+    return [
+        Input(
+            prefix + state.name,
+            tuple("slots" if state.stride > 1 and s == "capacity" else s for s in state.shape),
+            dtype,
+        )
+        for state in states
+    ]
+
+
+def trace(signature: Signature) -> ModelProto:
+    """Return the graph of a module as torch's exporter creates it."""
+    with _quiet_exporter(), torch.no_grad():
+        program = torch.onnx.export(
+            signature.module.eval(),
+            _map(signature.arguments, lambda argument: argument.example),
+            dynamo=True,
+            opset_version=OPSET,
+            dynamic_shapes=_map(signature.arguments, lambda argument: argument.dynamic_axes),
+            input_names=signature.inputs,
+            output_names=signature.outputs,
+            verbose=False,
+        )
+    assert program is not None  # only the previous exporter returned None
+    proto: ModelProto = program.model_proto
+    return proto
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that shape the graphs."""
+    result = {"opset": str(OPSET)}
+    for name in ("glossa", "torch", "onnx", "onnxscript", "onnxruntime"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # glossa also runs from a source tree
+            result[name] = importlib.metadata.version(name)
+    return result
+
+
+def _names(arguments: Any) -> Iterator[str]:
+    if isinstance(arguments, Input):
+        yield arguments.name
+    else:
+        for argument in arguments:
+            yield from _names(argument)
+
+
+def _map(arguments: Any, function: Callable[[Input], Any]) -> Any:
+    if isinstance(arguments, Input):
+        return function(arguments)
+    return type(arguments)(_map(argument, function) for argument in arguments)
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Suppress the exporter's own messages, which do not concern the model."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)  # "torchvision is not installed", once per export
+    try:
+        with warnings.catch_warnings():
+            # An axis shared by several inputs has one name in the graph, as intended.
+            warnings.filterwarnings("ignore", message="# The axis name: .* will not be used", category=UserWarning)
+            # The exporter copies an internal structure whose copying torch has deprecated.
+            warnings.filterwarnings("ignore", message=r".*LeafSpec.* is deprecated", category=FutureWarning)
+            yield
+    finally:
+        registry.setLevel(level)
