@@ -63,9 +63,9 @@ def tokens_of(config: ModelConfig) -> Tokens:
 def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
     """Return the special-token template of the model's texts for the manifest."""
     template = config.template
-    told = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
+    languages = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     parts = {
-        name: tuple(told.get(token, token) for token in getattr(template, name))
+        name: tuple(languages.get(token, token) for token in getattr(template, name))
         for name in ("source_prefix", "source_suffix", "target_prefix")
     }
     return SpecialTokenTemplate(**parts, languages=dict(template.languages))

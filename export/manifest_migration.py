@@ -1,8 +1,8 @@
 """Manifests of earlier format versions: pure functions from JSON values to JSON values of the next version.
 
 A server reads the formats of the two releases before its own. Files of a bundle are never changed: a migration renames
-keys and values of `manifest.json`, and ONNX tensors keep the names that the graphs use. `export.manifest` parses and
-checks the result, so a migration leaves unknown values unchanged.
+keys and values of `manifest.json`, and ONNX tensors keep the names that the graphs use. `export.manifest_parser` parses
+and checks the result, so a migration leaves unknown values unchanged.
 
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
 
@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Json = dict[str, Any]
+Names = Mapping[str, str]  # old to new
 
-SCHEMES_OF_8: Mapping[str, str] = {
+SCHEMES_OF_8: Names = {
     "row": "w8a8-dynamic",
     "static": "w8a8-static",
     "row+kv": "w8a8-dynamic-kv8",
@@ -25,52 +26,36 @@ SCHEMES_OF_8: Mapping[str, str] = {
     "b32": "w4-block32",
     "b128": "w4-block128",
 }
-TEMPLATE_OF_8: Mapping[str, str] = {
-    "before_source": "source_prefix",
-    "after_source": "source_suffix",
-    "before_target": "target_prefix",
+ROLES_OF_8: Names = {"rank": "logprobs", "words": "project_shortlist", "rank_words": "shortlist_logprobs"}
+# The new names of keys, by the new path of their object, and of values, by their new path; "*": any item.
+KEYS_OF_8: Mapping[str, Names] = {
+    "": {"framing": "template", "attention": "alignment", "seen": "attention_maps"},
+    ".template": {
+        "before_source": "source_prefix",
+        "after_source": "source_suffix",
+        "before_target": "target_prefix",
+    },
+    ".tokens": {"more_eos": "extra_eos"},
+    ".variants.*.graphs": ROLES_OF_8,
+    ".variants.*.quantization": {"form": "scheme", "block": "block_size", "cache": "kv_cache"},
+    ".variants.*.comparison.*": {
+        "form": "scheme",
+        "sentences": "evaluation_samples",
+        "tokens_per_s_alone": "single_stream_tokens_per_s",
+    },
 }
-ROLES_OF_8: Mapping[str, str] = {"rank": "logprobs", "words": "project_shortlist", "rank_words": "shortlist_logprobs"}
-KINDS_OF_8: Mapping[str, str] = {"words": "shortlist"}
-ACTIVATIONS_OF_8: Mapping[str, str] = {"row": "dynamic"}
+VALUES_OF_8: Mapping[str, Names] = {
+    ".variants.*.graphs.*.role": ROLES_OF_8,
+    ".variants.*.states.*.kind": {"words": "shortlist"},
+    ".variants.*.quantization.scheme": SCHEMES_OF_8,
+    ".variants.*.quantization.activations": {"row": "dynamic"},
+    ".variants.*.comparison.*.scheme": SCHEMES_OF_8,
+}
 
 
 def from_8(manifest: Json) -> Json:
     """Return a format 8 manifest in format 9, without changing the argument."""
-    result = _renamed(manifest, {"framing": "template", "attention": "alignment", "seen": "attention_maps"})
-    result = _inside(result, "template", lambda template: _renamed(template, TEMPLATE_OF_8))
-    result = _inside(result, "tokens", lambda tokens: _renamed(tokens, {"more_eos": "extra_eos"}))
-    return {**_each(result, "variants", _variant_from_8), "format_version": 9}
-
-
-def _variant_from_8(variant: Json) -> Json:
-    variant = _inside(variant, "graphs", _graphs_from_8)
-    variant = _each(variant, "states", lambda state: _with(state, "kind", KINDS_OF_8))
-    variant = _inside(variant, "quantization", _quantization_from_8)
-    return _each(variant, "comparison", _measurement_from_8)
-
-
-def _graphs_from_8(graphs: Json) -> Json:
-    graphs = _renamed(graphs, ROLES_OF_8)
-    for role in graphs:
-        graphs = _inside(graphs, role, lambda graph: _with(graph, "role", ROLES_OF_8))
-    return graphs
-
-
-def _quantization_from_8(quantization: Json) -> Json:
-    quantization = _with(
-        _renamed(quantization, {"form": "scheme", "block": "block_size", "cache": "kv_cache"}), "scheme", SCHEMES_OF_8
-    )
-    return _with(quantization, "activations", ACTIVATIONS_OF_8)
-
-
-def _measurement_from_8(measured: Json) -> Json:
-    names = {
-        "form": "scheme",
-        "sentences": "evaluation_samples",
-        "tokens_per_s_alone": "single_stream_tokens_per_s",
-    }
-    return _with(_renamed(measured, names), "scheme", SCHEMES_OF_8)
+    return {**_renamed(manifest, ""), "format_version": 9}
 
 
 MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8}  # by source version
@@ -84,26 +69,13 @@ def migrated(manifest: Json, version: int) -> Json:
     return manifest
 
 
-def _renamed(values: Json, names: Mapping[str, str]) -> Json:
-    """Rename some keys and keep the order. An existing new key keeps its position, and the old key stays too."""
-    return {names[key] if key in names and names[key] not in values else key: value for key, value in values.items()}
-
-
-def _with(values: Json, key: str, names: Mapping[str, str]) -> Json:
-    """Map the value of one key."""
-    value = values.get(key)
-    return {**values, key: names[value]} if isinstance(value, str) and value in names else values
-
-
-def _inside(values: Json, key: str, change: Callable[[Json], Json]) -> Json:
-    """Transform the value of one key if it is an object."""
-    value = values.get(key)
-    return {**values, key: change(value)} if isinstance(value, dict) else values
-
-
-def _each(values: Json, key: str, change: Callable[[Json], Json]) -> Json:
-    """Transform the objects in the list of one key if it is a list."""
-    value = values.get(key)
-    if not isinstance(value, list):
-        return values
-    return {**values, key: [change(item) if isinstance(item, dict) else item for item in value]}
+def _renamed(value: Any, path: str) -> Any:
+    """Rename keys and values below `path`. An existing new key keeps its position, and the old key stays too."""
+    if isinstance(value, list):
+        return [_renamed(item, f"{path}.*") for item in value]
+    if not isinstance(value, dict):
+        return VALUES_OF_8.get(path, {}).get(value, value) if isinstance(value, str) else value
+    names = KEYS_OF_8.get(path, {})
+    keys = {key: names[key] if key in names and names[key] not in value else key for key in value}
+    is_map = path == ".variants.*.graphs"  # its keys are roles
+    return {keys[key]: _renamed(item, f"{path}.{'*' if is_map else keys[key]}") for key, item in value.items()}

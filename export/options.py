@@ -47,21 +47,15 @@ def check_options(
     has_shortlist: bool,
 ) -> None:
     """Reject options that a model of this kind does not support. Raises ExportError."""
-    if not config.has_decoder and (
-        "int4" in precisions or (quantization.scheme != "auto" and not is_for_encoders(quantization.scheme))
-    ):
+    scheme = SCHEMES.get(quantization.scheme)
+    is_for_encoders = scheme is None or (scheme.activations != "block" and not scheme.has_int8_cache)
+    if not config.has_decoder and ("int4" in precisions or not is_for_encoders):
         raise ExportError(
             "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
             "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
         )
-    if (
-        quantization.scheme in SCHEMES
-        and SCHEMES[quantization.scheme].has_int8_cache
-        and (problem := int8_cache_problem(config))
-    ):
-        raise ExportError(
-            f"scheme: {quantization.scheme} keeps int8 keys and values, {problem}; take {quantization.scheme[:-4]}"
-        )
+    if scheme is not None and scheme.has_int8_cache and (problem := int8_cache_problem(config)):
+        raise ExportError(f"scheme: {scheme.name} keeps int8 keys and values, {problem}; take {scheme.name[:-4]}")
     if attention and config.compression_stride:
         raise ExportError(
             "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
@@ -105,17 +99,8 @@ def check_quantization(precisions: Sequence[Precision], quantization: Quantizati
     if scheme.precision not in precisions:
         raise ExportError(
             f"scheme: {scheme.name} is one of {scheme.precision}, which is not among the precisions "
-            f"{', '.join(precisions)}; "
-            f"fix: ask for {scheme.precision} as well"
+            f"{', '.join(precisions)}; fix: add {scheme.precision}"
         )
-
-
-def is_for_encoders(scheme: str) -> bool:
-    """Report whether a scheme is distinct for encoder-only models.
-
-    All other schemes equal "w8a8-dynamic" or "w8a8-static" there.
-    """
-    return SCHEMES[scheme].activations in ("dynamic", "static") and not SCHEMES[scheme].has_int8_cache
 
 
 def scheme_names(precision: Precision, scheme: str, config: ModelConfig) -> tuple[str, ...]:
@@ -137,7 +122,7 @@ def int8_cache_problem(config: ModelConfig) -> str:
     if config.compression_stride:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:
-        return "and those of a model with qk_norm have another range behind the norm"
+        return "and those of a model with qk_norm have another range after the norm"
     if config.positions == "rotary" and config.rotary_dims:
         return "and of those of a model with rotary_dims only a part turns"
     return ""

@@ -22,13 +22,9 @@ from export.options import AUTOMATIC, QuantizationOptions, check_exportable, che
 from export.passes.quantization_scheme import Precision
 from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
-from export.variants import INLINE_LIMIT, save_variants
+from export.variants import save_variants
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import (
-    checkpoint_digest,
-    make_report,
-    verify_variants,
-)
+from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -97,13 +93,11 @@ def export_model(
     attention: bool = False,
     parallel: Sequence[tuple[str, str]] = (),
     replace: bool = False,
-    inline_limit: int = INLINE_LIMIT,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
 
     Each precision becomes a variant and is verified on the CPU against the float32 model; CUDA requires fp16. int8 and
-    int4 use the fastest scheme that `quantization` allows, measured against fp32. Graphs with more than `inline_limit`
-    bytes of weights keep them in a separate file.
+    int4 use the fastest scheme that `quantization` allows, measured against fp32.
     """
     config, quantization = model.config, quantization or QuantizationOptions()
     check_exportable(model, tokenizer)
@@ -123,7 +117,6 @@ def export_model(
             directory,
             precisions,
             quantization,
-            inline_limit=inline_limit,
             attention=attention,
             shortlist=bool(parallel),
         )

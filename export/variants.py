@@ -33,9 +33,7 @@ from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_sta
 from export.select_scheme import SchemeSelectionError, select_scheme
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
-from export.verification.verifier import (
-    limits_of,
-)
+from export.verification.verifier import limits_of
 from model.architectures import Model
 from model.config import DEFAULT_LANGUAGES
 from model.encoder import Encoder
@@ -53,7 +51,6 @@ def save_variants(
     precisions: Sequence[Precision],
     quantization: QuantizationOptions,
     *,
-    inline_limit: int = INLINE_LIMIT,
     attention: bool = False,
     shortlist: bool = False,
 ) -> tuple[Variant, ...]:
@@ -63,8 +60,9 @@ def save_variants(
     scratch, variants = directory / "candidates", dict[Precision, Variant]()
 
     def save(scheme: QuantizationScheme | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
-        extras = {"attention": attention, "shortlist": shortlist}
-        return save_variant(model, place, scheme, inline_limit, **extras, ranges=ranges, traced=traced)
+        return save_variant(
+            model, place, scheme, attention=attention, shortlist=shortlist, ranges=ranges, traced=traced
+        )
 
     for precision in precisions:
         if precision not in AUTOMATIC:
@@ -76,13 +74,13 @@ def save_variants(
                 f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
                 "fix: give development text, --development FILE"
             )
-        asked = {precision: scheme_names(precision, quantization.scheme, model.config) for precision in quantized}
-        is_calibrated = any(SCHEMES[name].needs_ranges for names in asked.values() for name in names)
+        candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in quantized}
+        is_calibrated = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
         ranges = calibrate(model, calibration_ids(model, tokenizer, quantization)) if is_calibrated else None
         place = directory if "fp32" in variants else scratch / "fp32"
-        plain = variants["fp32"] if "fp32" in variants else save("fp32", place)
+        plain = variants.get("fp32") or save("fp32", place)
         baseline = OrtGraphs(place, plain, limits_of(model.config))
-        for precision, names in asked.items():
+        for precision, names in candidates.items():
             saved = {name: save(SCHEMES[name], scratch / name, ranges) for name in names}
             served = {name: OrtGraphs(scratch / name, saved[name], limits_of(model.config)) for name in names}
             try:
@@ -102,11 +100,8 @@ def calibration_ids(
 ) -> list[tuple[list[int], list[int]]]:
     """Return token ids of the calibration text, or else of the development text; the model generates targets for
     sources without a reference."""
-    config, pairs, development = (
-        model.config,
-        list(quantization.calibration[:MAX_CALIBRATION]),
-        quantization.development,
-    )
+    config, development = model.config, quantization.development
+    pairs = list(quantization.calibration[:MAX_CALIBRATION])
     if isinstance(model, Encoder):
         given = [source or target for source, target in pairs] or list(development.texts if development else ())
         return [(list(source), []) for source in framed_texts(given[:MAX_CALIBRATION], tokenizer, config)]
@@ -170,12 +165,12 @@ def save_variant(
     model: Model,
     directory: Path,
     scheme: QuantizationScheme | Precision,
-    inline_limit: int = INLINE_LIMIT,
     *,
     attention: bool = False,
     shortlist: bool = False,
     ranges: Ranges | None = None,
     traced: Traced | None = None,
+    inline_limit: int = INLINE_LIMIT,
 ) -> Variant:
     """Trace, optimize, quantize and save every graph of a float32 model below `directory`/PRECISION.
 
@@ -206,12 +201,7 @@ def save_variant(
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
-    return Variant(
-        precision=scheme.precision,
-        graphs=specs,
-        states=states,
-        quantization=_quantization(scheme),
-    )
+    return Variant(precision=scheme.precision, graphs=specs, states=states, quantization=_quantization(scheme))
 
 
 def _quantization(scheme: QuantizationScheme) -> Quantization | None:
@@ -224,12 +214,10 @@ def _quantization(scheme: QuantizationScheme) -> Quantization | None:
 
 def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:
     """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it."""
-    size = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
-    is_external = size > inline_limit
     onnx.save_model(
         graph,
         file,
-        save_as_external_data=is_external,
+        save_as_external_data=sum(len(tensor.raw_data) for tensor in graph.graph.initializer) > inline_limit,
         all_tensors_to_one_file=True,
         location=f"{file.name}.data",
         size_threshold=1024,

@@ -38,7 +38,7 @@ class _Decode(nn.Module):
             for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
         ]
 
-    def say(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
+    def outputs(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
         """Return all outputs: the logits of the tokens with these states, and the present caches."""
         presents = [attend.present for attend in attends if attend.present is not None]
         logits_PV = next_token_logits(self.model.decoder.unembedding, states_PM)
@@ -63,7 +63,7 @@ class DecodeGraph(_Decode):
     ) -> list[Tensor]:
         attends = self.attends(past, starts_B, lengths_B, total_length)
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
-        return self.say(_gather(states_BTM, positions_P2), attends)
+        return self.outputs(_gather(states_BTM, positions_P2), attends)
 
 
 class DecodeTokenGraph(_Decode):
@@ -85,7 +85,7 @@ class DecodeTokenGraph(_Decode):
         if source_lengths_B is not None:
             sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
-        return self.say(states_BTM[:, 0], attends)
+        return self.outputs(states_BTM[:, 0], attends)
 
 
 def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:

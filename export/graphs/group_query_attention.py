@@ -18,10 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from model.architectures import Model
-from model.attention import (
-    PositionBias,
-    split_heads,
-)
+from model.attention import PositionBias, split_heads
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.memory_compressed_attention import KeyValueCompression

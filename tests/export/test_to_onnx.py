@@ -405,7 +405,7 @@ def test_a_model_in_training_mode_is_refused(tmp_path):
 def without_tracing(monkeypatch, bundle):
     """Exports whose graphs are those of a finished bundle, so that a test need not trace."""
 
-    def copy(model, directory, precision, inline_limit, **_):
+    def copy(model, directory, precision, **_):
         (directory / precision).mkdir()
         for file in (bundle / precision).iterdir():
             (directory / precision / file.name).write_bytes(file.read_bytes())
