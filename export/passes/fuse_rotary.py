@@ -77,20 +77,20 @@ def _rotation(makers: Mapping[str, NodeProto], constants: Mapping[str, np.ndarra
     a different structure.
     """
 
-    def behind(node: NodeProto | None, place: int, op_type: str) -> NodeProto | None:
+    def made_by(node: NodeProto | None, place: int, op_type: str) -> NodeProto | None:
         maker = makers.get(node.input[place]) if node is not None else None
         return maker if maker is not None and maker.op_type == op_type else None
 
     merged = makers.get(name)
     merged = merged if merged is not None and merged.op_type == "Reshape" else None
-    whole = behind(merged, 0, "Concat")
-    total = behind(merged if whole is None else whole, 0, "Add")
-    kept, turned = behind(total, 0, "Mul"), behind(total, 1, "Mul")
-    first, joined = behind(kept, 0, "Reshape" if whole is None else "Slice"), behind(turned, 0, "Concat")
-    rest = None if whole is None else behind(whole, 1, "Slice")
-    negated, split = behind(joined, 0, "Neg"), behind(joined, 1, "Split")
-    cos = behind(behind(kept, 1, "Unsqueeze"), 0, "Gather")
-    sin = behind(behind(turned, 1, "Unsqueeze"), 0, "Gather")
+    whole = made_by(merged, 0, "Concat")
+    total = made_by(merged if whole is None else whole, 0, "Add")
+    kept, turned = made_by(total, 0, "Mul"), made_by(total, 1, "Mul")
+    first, joined = made_by(kept, 0, "Reshape" if whole is None else "Slice"), made_by(turned, 0, "Concat")
+    rest = None if whole is None else made_by(whole, 1, "Slice")
+    negated, split = made_by(joined, 0, "Neg"), made_by(joined, 1, "Split")
+    cos = made_by(made_by(kept, 1, "Unsqueeze"), 0, "Gather")
+    sin = made_by(made_by(turned, 1, "Unsqueeze"), 0, "Gather")
     if first is None or negated is None or split is None or cos is None or sin is None:
         return None
     assert joined is not None
@@ -100,7 +100,7 @@ def _rotation(makers: Mapping[str, NodeProto], constants: Mapping[str, np.ndarra
         return None
     if whole is None:
         return _Rotation(first.input[0], cos.input[0], sin.input[0], cos.input[1])
-    apart = behind(first, 0, "Reshape")
+    apart = made_by(first, 0, "Reshape")
     if apart is None or rest is None or rest.input[0] != first.input[0] or len(whole.input) != 2:
         return None
     begin, turning = _last_dims(constants, first)
