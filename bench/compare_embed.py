@@ -37,7 +37,7 @@ from export.bundle import load_bundle
 from export.to_onnx import export_model
 from glossa.client import AsyncClient
 from model.architectures import build
-from model.pretrained.import_model import import_model
+from model.pretrained.import_checkpoint import import_model
 from model.tokenizer import SPECIAL, Tokenizer
 from service.encoder_request import EncoderRequest
 from service.engine.engine import Engine, EngineConfig

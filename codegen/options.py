@@ -167,7 +167,7 @@ def _table(group: str) -> Iterator[str]:
 
 
 def _code(name: str) -> str:
-    """A name as code, a remark in brackets behind it as text."""
+    """A name as code, a remark in brackets after it as text."""
     code, bracket, remark = name.partition(" (")
     return f"`{code}`{bracket}{remark}"
 

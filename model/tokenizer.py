@@ -1,15 +1,15 @@
 """Text ↔ token ids, on top of Hugging Face `tokenizers`. A tokenizer is one file, `tokenizer.json`.
 
-Two kinds are trained here: `bpe`, a byte-level BPE (Sennrich et al. 2016; bytes as in GPT-2) that knows every text and
-gives every text back exactly, and `words`, a closed vocabulary of whole words and punctuation marks for corpora whose
-vocabulary is known, where an unknown word can be named instead of being cut into pieces. Of others, any file can be
-read whose tokens are bytes (GPT-2 and its descendants), marked with "▁" where a blank precedes them (SentencePiece), or
-with "##" where none does (WordPiece).
+Two kinds are trained here: `bpe`, a byte-level BPE (Sennrich et al. 2016; bytes as in GPT-2) that encodes every text
+without loss, and `words`, a closed vocabulary of whole words and punctuation marks for corpora whose vocabulary is
+known, where an unknown word can be reported instead of being split. Other files are read if their tokens are bytes
+(GPT-2 and its descendants), mark a preceding space with "▁" (SentencePiece), or mark a continued word with "##"
+(WordPiece).
 
-The bytes of each token are defined here, and ids decode to their concatenated bytes, read as UTF-8. `tokenizers` only
-segments texts and does not know special tokens: there each of them has another name, which no text can contain, so
-that a "</s>" typed by a user is four characters. Which ids surround a sequence, and which one ends it, belongs to the
-model's special-token template. Nothing here imports torch: the service tokenises with this module.
+This module defines the bytes of each token; ids decode to their concatenated bytes, read as UTF-8. `tokenizers` only
+segments texts and knows no special tokens: there each has another name, which no text can contain, so that a "</s>"
+typed by a user is four characters. Which ids surround a sequence, and which one ends it, belongs to the model's
+special-token template. Nothing here imports torch: the service tokenizes with this module.
 
     TokenizerError (ValueError)
 """
@@ -38,14 +38,14 @@ Span = tuple[int, int]
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be trained, read or used as asked."""
+    """A tokenizer cannot be trained, read or used with these arguments."""
 
 
 class Tokenizer:
     """Encodes text to ids and decodes ids to text. Never changed after construction, so threads may share one.
 
     vocab_size: the number of ids; the model may have more than the tokenizer, which have no text.
-    pieces: the UTF-8 bytes of each id, none for special tokens. Not to be changed.
+    pieces: the UTF-8 bytes of each id, none for special tokens. Read-only.
     special: the ids of special tokens by their names.
     strips_leading_space: the space at the start of the first word's bytes is not part of the text.
     target: the tokenizer of target texts: another one with the same ids if sources are segmented differently.
@@ -86,10 +86,8 @@ class Tokenizer:
     def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int, with_mask: bool = False) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size entries. The same texts give the same file, byte for byte.
 
-        with_mask: MASK is a special token, too.
-
-        A `words` vocabulary that would not fit is an error: cutting a closed vocabulary would make words of the
-        corpus itself unknown.
+        with_mask: MASK is a special token, too. Raises TokenizerError for a `words` vocabulary that would not fit:
+        cutting a closed vocabulary would make words of the corpus itself unknown.
         """
         special = [*SPECIAL, *([MASK] if with_mask else [])]
         backend = (_train_bpe if kind == "bpe" else _train_words)(texts, vocab_size, special)
@@ -122,6 +120,7 @@ class Tokenizer:
             raise TokenizerError(f"{name}: {error}") from error
 
     def to_json(self) -> str:
+        """The text of the tokenizer.json."""
         return self._text
 
     def special_text(self, token: int) -> str:
@@ -166,18 +165,16 @@ class Tokenizer:
         return [(self._looked_up(token, normal[slice(*span)]), span) for token, span in cuts] if self._known else cuts
 
     def _looked_up(self, token: int, text: str) -> int:
-        """Where pieces are looked up in a list, those that it lacks are unknown, and a text that is no piece may be in
-        it."""
+        """The id in a separate vocabulary: pieces that it lacks are unknown, and an unknown text may be in it."""
         if token == self._unknown:
             token = self._listed.get(text, token)
         return token if token < self._known else self._unknown
 
     def offsets(self, text: str) -> list[Span]:
-        """Which characters [start, end) of `text`, as it was typed, each id of `encode(text)` stands for.
+        """The characters [start, end) of `text`, before normalization, of each id of `encode(text)`.
 
         The blank before a word is part of it. Starts and ends never decrease. A character whose bytes are spread over
-        several ids belongs to each of them. Blanks that are left out belong to none, every other character to at least
-        one.
+        several ids belongs to each of them. Omitted blanks belong to none, every other character to at least one.
         """
         normal, origins = self._normalize.traced(text) if self._normalize else (text, None)
         spans = [span for _, span in self._cut(normal)]
@@ -195,7 +192,7 @@ class Tokenizer:
         return (data.removeprefix(b" ") if self.strips_leading_space else data).decode("utf-8", "replace")
 
     def unknown_words(self, text: str) -> list[str]:
-        """Words of the text that a closed vocabulary lacks, in order, once each. Always empty for all other kinds."""
+        """Words of the text that a closed vocabulary lacks, in order, without duplicates; empty for all other kinds."""
         if not self._is_closed or self._backend is None:
             return []
         normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
@@ -210,16 +207,16 @@ class Tokenizer:
 
 
 class IncrementalDecoder:
-    """Turns ids into text as they arrive; what has been returned is never taken back.
+    """Decodes ids one by one; returned text is final.
 
     The concatenation of all `push` results and the final `flush` equals `Tokenizer.decode` of all ids. A character
-    whose bytes are spread over several tokens comes out with the last of them. The library's own `DecodeStream` lost:
-    it decodes a window twice a token and raises on bytes that are no UTF-8, which a model is free to produce.
+    whose bytes are spread over several tokens is returned with the last of them. Not the library's `DecodeStream`: it
+    decodes a window twice per token and raises on bytes that are not UTF-8, which a model may produce.
     """
 
     def __init__(self, pieces: Sequence[bytes], *, strips_leading_space: bool) -> None:
         self._pieces = pieces
-        self._drops_blank = strips_leading_space  # the blank before the first word is no part of the text
+        self._drops_blank = strips_leading_space  # the blank before the first word is not part of the text
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
@@ -250,13 +247,15 @@ def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[s
     return ids
 
 
-# ---- what `tokenizers` cuts with
+# ---- the backend
 
 
 def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
-    """The library's tokenizer without what is done here: special tokens, templates, decoding, and where it is a
-    matter of `model.tokenizers.sentencepiece_normalizer`, normalising. Its ids are those of the file. unmatched: that
-    no text has."""
+    """The library's tokenizer, for segmentation only: without special tokens, templates and decoding, and, for a file
+    converted from SentencePiece, without normalization. Its ids are those of the file.
+
+    unmatched: ids that no text matches.
+    """
     added = {item["content"]: item for item in values.get("added_tokens") or ()}
     hidden = {name: _hidden(name) for name, token in ids.items() if token in unmatched}
     model = {name: value for name, value in values["model"].items() if name not in (OWN_TARGET, "dropout")}
@@ -268,29 +267,15 @@ def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[i
         model["vocab"] = own | {_hidden(f"gap {token}"): token for token in missing}
     if model.get("unk_token") in hidden:
         model["unk_token"] = hidden[model["unk_token"]]
-    first = len(model["vocab"])
-    told = [{**item, "content": hidden.get(name, name)} for name, item in added.items()]
-    behind = {item["id"] for item in told if item["id"] >= first}
-    told += [
-        {**_PLAIN, "id": token, "content": _hidden(f"gap {token}")}
-        for token in range(first, max(behind, default=-1) + 1)
-        if token not in behind
-    ]
-    is_own = SETTINGS in (values.get("normalizer") or {})
-    text = {
-        "version": values.get("version", "1.0"),
-        "truncation": None,
-        "padding": None,
-        "added_tokens": sorted(told, key=lambda item: item["id"]),
-        "normalizer": None if is_own else values.get("normalizer"),
-        "pre_tokenizer": None if is_own else values.get("pre_tokenizer"),
-        "post_processor": None,
-        "decoder": None,
-        "model": model,
-    }
+    items = {item["id"]: {**item, "content": hidden.get(name, name)} for name, item in added.items()}
+    for token in range(len(model["vocab"]), max(items, default=-1) + 1):
+        items.setdefault(token, {**_PLAIN, "id": token, "content": _hidden(f"gap {token}")})
+    text: dict[str, Any] = {"added_tokens": [items[token] for token in sorted(items)], "model": model}
+    if SETTINGS not in (values.get("normalizer") or {}):
+        text |= {name: values.get(name) for name in ("normalizer", "pre_tokenizer")}
     try:
         backend = Backend.from_str(json.dumps(text))
-    except BaseException as error:  # the binding raises plain Exception for what is wrong, and panics derive from none
+    except BaseException as error:  # the binding raises plain Exception for invalid values, and panics derive from none
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise TokenizerError(f"not a tokenizer.json: {error}") from error
@@ -305,18 +290,18 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 
 
 def _hidden(name: str) -> str:
-    """A name that no text can contain by the time it is cut: blanks are marked or taken out before."""
+    """A name that no text contains when it is segmented: blanks are marked or removed before."""
     return f" \0{name}"
 
 
 def _whole(spans: Sequence[Span], text: str) -> list[Span]:
-    """Spans that leave no character out but blanks, and never decrease. (-1, -1): one that says nothing."""
+    """Spans that omit only blanks and never decrease. (-1, -1): an unknown span."""
     whole: list[Span] = []
     for place, (start, end) in enumerate(spans):
         before = whole[-1] if whole else (0, 0)
         limit = next((later for later, _ in spans[place + 1 :] if later >= 0), len(text))
         start, end = max(start, before[0]), max(end, before[1])
-        while end < limit and not text[end].isspace():  # it was made one with the character before it, or taken out
+        while end < limit and not text[end].isspace():  # merged with the character before it, or removed
             end += 1
         while start > before[1] and not text[start - 1].isspace():
             start -= 1
@@ -361,7 +346,7 @@ def _train_words(texts: Iterable[str], vocab_size: int, special: list[str]) -> B
         ]
     )
     backend.decoder = decoders.Metaspace(replacement=BLANK, prepend_scheme="always")
-    unlimited = 10_000_000  # the trainer would cut silently; the check below speaks
+    unlimited = 10_000_000  # the trainer would cut silently; the check below reports it
     trainer: Any = trainers.WordLevelTrainer(
         vocab_size=unlimited, min_frequency=1, special_tokens=special, show_progress=False
     )

@@ -12,9 +12,8 @@ import base64
 import functools
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.pretrained.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
 from model.pretrained.sentencepiece_model import (
@@ -103,28 +102,23 @@ def _values(
     model: Mapping[str, Any], added: Iterable[_Added], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
 ) -> dict[str, Any]:
     """The values of a tokenizer.json."""
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [item.to_json() for item in sorted(added, key=lambda item: item.id)],
+        "added_tokens": [
+            {"id": item.id, "content": item.text, **plain, "special": item.is_special} for item in sorted(added)
+        ],
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
         "decoder": decoder,
         "model": model,
     }
 
 
-@dataclass(frozen=True)
-class _Added:
+class _Added(NamedTuple):
     id: int
     text: str
     is_special: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        return {"id": self.id, "content": self.text, **plain, "special": self.is_special}
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
@@ -167,24 +161,12 @@ def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> d
     for text in sorted(joined, key=lambda text: -joined[text]):
         splits = [(text[:place], text[place:]) for place in range(1, len(text))]
         merges += [list(split) for split in splits if split[0] in joined and split[1] in joined]
-    vocabulary = {names[token]: token for token in range(len(names))}
-    return _bpe_values(vocabulary, merges, names[unknown], affix=None, byte_fallback=model.has_byte_fallback)
-
-
-def _bpe_values(
-    vocabulary: Mapping[str, int], merges: Any, unknown: str | None, *, affix: str | None, byte_fallback: bool
-) -> dict[str, Any]:
-    """The model of a tokenizer.json. affix: the value of unused prefixes and suffixes."""
     return {
         "type": "BPE",
-        "dropout": None,
-        "unk_token": unknown,
-        "continuing_subword_prefix": affix,
-        "end_of_word_suffix": affix,
-        "fuse_unk": unknown is not None,
-        "byte_fallback": byte_fallback,
-        "ignore_merges": False,
-        "vocab": vocabulary,
+        "unk_token": names[unknown],
+        "fuse_unk": True,
+        "byte_fallback": model.has_byte_fallback,
+        "vocab": {names[token]: token for token in range(len(names))},
         "merges": merges,
     }
 
@@ -277,7 +259,7 @@ def _byte_level(path: Path) -> dict[str, Any]:
         raise TokenizerError("merges.txt: must have two pieces on each line")
     has_blank = bool(read_optional_json(path / TOKENIZER_CONFIG).get("add_prefix_space", False))
     by_byte = {"type": "ByteLevel", "add_prefix_space": has_blank, "trim_offsets": False, "use_regex": True}
-    model = _bpe_values(listed, merges, None, affix="", byte_fallback=False)
+    model = {"type": "BPE", "vocab": listed, "merges": merges}
     return _values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
 
 

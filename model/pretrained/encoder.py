@@ -11,19 +11,15 @@ files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from model.architecture_config import EncoderConfig, Pooler
-from model.config import SpecialTokenTemplate
-from model.pretrained.convert_tokenizer import convert_tokenizer, text_of
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
-    TOKENIZER_CONFIG,
     Family,
     Fields,
     Imported,
@@ -31,18 +27,14 @@ from model.pretrained.files import (
     PretrainedError,
     Weights,
     in_blocks,
-    read_optional_json,
     read_weights,
 )
 
-SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 KINDS = {"Model": "bare", "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "classify"}
 OLD_PARTS = {"gamma": "weight", "beta": "bias"}  # names of norm parameters in checkpoints converted from TensorFlow
 NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification")
 REGRESSION = 1  # with one label the output is a number
-# XLM-R's special tokens, which no file names beside its SentencePiece model
-XLM_R = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,30 +213,3 @@ def _labels(config: Fields, count: int) -> tuple[str, ...]:
         )
     names: Mapping[str, Any] = config.get("id2label", {})
     return tuple(str(names.get(str(place), f"LABEL_{place}")) for place in range(count))
-
-
-def with_special_tokens(imported: Imported, path: Path) -> Imported:
-    """Adds the ids of the cls, sep and mask tokens from the tokenizer files in `path`.
-
-    Raises PretrainedError if one of them is missing.
-    """
-    model = imported.config
-    texts = dict(XLM_R) if (path / "sentencepiece.bpe.model").is_file() else {}
-    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
-    special = convert_tokenizer(path).special
-    ids: dict[str, Any] = {name: special.get(texts.get(f"{name}_token", "")) for name in ("cls", "sep", "unk", "mask")}
-    for name in ("cls", "sep", *(("mask",) if model.head == "masked" else ())):
-        if ids[name] is None:
-            raise PretrainedError(
-                f"{path}: the id of {name}_token is missing in {TOKENIZER_CONFIG}, {SPECIAL_TOKENS_MAP} and the "
-                "vocabulary; save the model with its tokenizer"
-            )
-    config = model.replace(
-        bos_id=ids["cls"],
-        eos_id=ids["sep"],
-        unk_id=model.unk_id if ids["unk"] is None else ids["unk"],
-        mask_id=ids["mask"],
-        special_token_template=SpecialTokenTemplate(source_prefix=(ids["cls"],), source_suffix=(ids["sep"],)).to_json(),
-    )
-    return replace(imported, config=config)

@@ -260,7 +260,7 @@ class _Tables(NamedTuple):
 def _tables(config: Fields, weights: Weights, base: str) -> _Tables:
     """Source, target and output tables; a checkpoint may store equal ones only once.
 
-    Tensors take precedence over fields: a stored table is used whatever the configuration says about tying.
+    Tensors take precedence over fields: a stored table is used even if the configuration ties it.
     """
     names = (f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", "lm_head.weight")
     found = {name: weights.take(name) for name in (f"{base}shared.weight", *names) if name in weights}

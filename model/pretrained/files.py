@@ -32,6 +32,7 @@ PICKLED_WEIGHTS = "pytorch_model.bin"
 PICKLED_WEIGHTS_INDEX = "pytorch_model.bin.index.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 
 
 class PretrainedError(Exception):
@@ -279,8 +280,8 @@ def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
         is_pickle = file.suffix != ".safetensors"
         if is_pickle and not allow_pickle:
             raise PretrainedError(
-                f"{file} is a pickle and there is no {WEIGHTS}; convert it to safetensors, or say --allow-pickle if "
-                "you trust where it comes from"
+                f"{file} is a pickle and there is no {WEIGHTS}; convert it to safetensors, or pass --allow-pickle if "
+                "you trust its origin"
             )
         try:
             if is_pickle:

@@ -1,7 +1,8 @@
-"""Converts a directory written by Hugging Face's `save_pretrained` to a Glossa checkpoint.
+"""Converts a directory written by Hugging Face's `save_pretrained`: to a configuration and weights (`import_model`), or
+to a checkpoint with tokenizer and lineage (`import_checkpoint`).
 
-`import_model` converts the weights, `convert_tokenizer` the tokenizer; this module combines both into a checkpoint with
-its lineage. An imported checkpoint has no TrainConfig and no metrics.
+The `model_type` of its `config.json` selects the family. Unsupported values are rejected with the field and its value.
+An imported checkpoint has no TrainConfig and no metrics.
 """
 
 from __future__ import annotations
@@ -16,22 +17,60 @@ import torch
 from model.architectures import build
 from model.atomic_write import digest_of_file
 from model.checkpoint import check_unfinished, save_checkpoint
-from model.config import ModelConfig
+from model.config import ConfigError, ModelConfig
+from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
+    Imported,
     PretrainedError,
+    read_directory,
     read_json,
     read_optional_json,
     weight_files,
 )
-from model.pretrained.import_model import import_model
-from model.pretrained.languages import with_languages
+from model.pretrained.special_tokens import with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
+FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # configuration and tokenizer files
+# Fields that change the output in every family and are not supported by any.
+NOT_COVERED = (
+    "quantization_config",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "num_kv_shared_layers",
+)
+
+
+def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
+    """The model in a directory. Raises PretrainedError.
+
+    eos_id: the only end-of-sequence token, instead of those in the files.
+    """
+    if not path.is_dir():
+        raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
+    config, generation, weights = read_directory(path, allow_pickle=allow_pickle)
+    if eos_id is not None:
+        config = config.with_value("eos_token_id", eos_id)
+        generation = generation.with_value("eos_token_id", eos_id) if generation else generation
+    kind = config.need("model_type")
+    if kind not in FAMILIES:
+        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
+    for name in NOT_COVERED:
+        if config.get(name, None):
+            raise config.refuse(name)
+    try:
+        imported = FAMILIES[kind](config, generation, weights)
+        weights.finish()
+        return with_special_tokens(imported, path)
+    except ConfigError as error:
+        raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

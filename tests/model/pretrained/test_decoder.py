@@ -6,7 +6,7 @@ import torch
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_model import import_model
+from model.pretrained.import_checkpoint import import_model
 from tests.decoders import DECODERS, make_decoder, rewritten
 
 

@@ -8,7 +8,7 @@ import torch
 from model.architectures import build
 from model.pretrained.encoder_decoder import NEVER
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_model import import_model
+from model.pretrained.import_checkpoint import import_model
 from model.training.evaluate import greedy_batch
 from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make
 

@@ -5,7 +5,7 @@ import transformers
 
 from model.architectures import build
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_model import import_model
+from model.pretrained.import_checkpoint import import_model
 from tests.decoders import make_decoder, rewritten
 
 

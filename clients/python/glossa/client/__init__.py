@@ -1,4 +1,4 @@
-"""A client of Glossa: `Client` for blocking calls, `AsyncClient` for asyncio. Needs gRPC and the stubs alone."""
+"""A client of Glossa: `Client` for blocking calls, `AsyncClient` for asyncio. Needs only gRPC and the stubs."""
 
 from glossa.client.client import AsyncClient, Client
 from glossa.client.errors import ClientError

@@ -56,7 +56,7 @@ class AttendOptions(CallOptions, total=False):
     """The same as token ids."""
 
     text_only: bool
-    """Analyse the text alone, without an answer."""
+    """Analyse the text without an answer."""
 
     max_tokens: int
     """Most tokens of an answer that the model generates."""

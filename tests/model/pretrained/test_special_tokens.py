@@ -1,0 +1,118 @@
+import json
+
+import pytest
+
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
+from model.pretrained.files import PretrainedError
+from model.pretrained.import_checkpoint import import_model
+from model.pretrained.special_tokens import with_languages
+from tests.decoders import rewritten
+from tests.model.pretrained.test_encoder import saved as save_encoder
+from tests.model.pretrained.test_encoder import theirs_of as make_encoder
+from tests.model.tokenizers.spm import MODELS, trained
+from tests.pretrained_seq2seq import TINY, make, transformers
+
+
+def imported_with(kind, special, directory, **tokenizer):
+    """The special_token_template of a model whose tokenizer has these special tokens."""
+    model = make(kind, TINY._replace(vocab_size=max(special.values()) + 2))
+    model.save_pretrained(directory)
+    (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return with_languages(import_model(directory), directory, special).config.template
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "source", "target", "legacy"),
+    [
+        ("mbart", "MBartTokenizer", "en_XX", "ro_RO", False),
+        ("mbart", "MBart50Tokenizer", "fr_XX", "sw_KE", False),
+        ("m2m_100", "NllbTokenizer", "eng_Latn", "zho_Hans", False),
+        ("m2m_100", "NllbTokenizer", "fra_Latn", "deu_Latn", True),
+    ],
+)
+def test_language_tokens_are_placed_as_by_the_tokenizer(tmp_path, kind, tokenizer, source, target, legacy):
+    more = {"legacy_behaviour": True} if legacy else {}
+    theirs = getattr(transformers, tokenizer)(src_lang=source, tgt_lang=target, **more)
+    special = {name: token for name, token in theirs.get_vocab().items() if token >= 4}
+    template = imported_with(kind, special, tmp_path, tokenizer_class=tokenizer, **more)
+    languages = LanguagePair(source, target)
+    text = theirs("", add_special_tokens=False).input_ids
+    assert template.wrap_source(text, languages) == theirs("").input_ids
+    forced = theirs._build_translation_inputs("", None, source, target)["forced_bos_token_id"]
+    assert template.wrap_prompt((), languages)[-1] == forced
+    assert len(template.target_prefix) == (1 if tokenizer == "MBartTokenizer" else 2)
+    assert dict(template.languages)[source] == special[source]
+
+
+def test_m2m_languages_are_named_by_their_codes(tmp_path):
+    template = imported_with("m2m_100", {"__en__": 90, "__sw__": 91, "<mask>": 92}, tmp_path)
+    assert template.languages == (("en", 90), ("sw", 91))
+    assert (template.source_prefix, template.target_prefix) == ((SOURCE_LANGUAGE,), (2, TARGET_LANGUAGE))
+
+
+def test_multilingual_marian_reads_the_target_language_before_the_text(tmp_path):
+    template = imported_with("marian", {">>fra<<": 90, ">>pt_br<<": 91}, tmp_path / "several")
+    assert template.languages == (("fra", 90), ("pt_br", 91))
+    assert template.wrap_source([5, 6], LanguagePair("", "pt_br")) == [91, 5, 6, 0]
+    assert template.wrap_prompt() == [92]
+    alone = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
+    assert (alone.languages, alone.source_prefix) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("files", "prefix"),
+    [
+        ({}, (1,)),
+        ({"tokenizer_config.json": {"add_bos_token": False}}, ()),
+        ({"tokenizer_config.json": {"add_bos_token": True}, "tokenizer.json": {"post_processor": None}}, (1,)),
+        ({"tokenizer_config.json": {}, "tokenizer.json": {"post_processor": None}}, ()),
+        ({"tokenizer.json": {"post_processor": {"type": "ByteLevel"}}}, ()),
+        (
+            {
+                "tokenizer.json": {
+                    "post_processor": {
+                        "type": "Sequence",
+                        "processors": [
+                            {"type": "ByteLevel"},
+                            {
+                                "type": "TemplateProcessing",
+                                "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
+                                "special_tokens": {"<b>": {"id": "<b>", "ids": [9]}},
+                            },
+                        ],
+                    }
+                }
+            },
+            (9,),
+        ),
+    ],
+)
+def test_the_prompt_prefix_is_that_of_the_tokenizer(llama, tmp_path, files, prefix):
+    path = rewritten(llama, tmp_path)
+    for name, values in files.items():
+        (path / name).write_text(json.dumps(values))
+    assert import_model(path).config.template == SpecialTokenTemplate(target_prefix=prefix)
+
+
+def test_a_tokenizer_that_appends_tokens_is_refused(llama, tmp_path):
+    template = [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]
+    processor = {"type": "TemplateProcessing", "single": template, "special_tokens": {"</s>": {"ids": [2]}}}
+    path = rewritten(llama, tmp_path)
+    (path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
+    with pytest.raises(PretrainedError, match=r"tokenizer\.json: post_processor: single .* would end it"):
+        import_model(path)
+
+
+def test_a_model_without_its_tokenizer_is_refused(tmp_path):
+    save_encoder(make_encoder("bert", "ForMaskedLM"), tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
+    with pytest.raises(PretrainedError, match="the id of mask_token is missing"):
+        import_model(tmp_path)
+
+
+def test_xlm_r_has_the_special_tokens_of_fairseq(tmp_path):
+    make_encoder("xlm-roberta", "ForMaskedLM", {"vocab_size": 702}).save_pretrained(tmp_path)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(trained(**MODELS["unigram"]))
+    config = import_model(tmp_path).config
+    assert (config.bos_id, config.eos_id, config.unk_id, config.mask_id) == (0, 2, 3, 701)
+    assert (config.template.source_prefix, config.template.source_suffix) == ((0,), (2,))
