@@ -14,7 +14,7 @@ from export.manifest import PAD_MULTIPLE, Role
 from export.verification.emulated_quantization import Roundings, emulated_model
 from export.verification.golden import RightAnswer
 from export.verification.inputs import Ids, Samples, predicted_places
-from export.verification.ort_graphs import Array, Arrays, OrtGraphs, Prediction, garbage, lengths, round_up
+from export.verification.ort_graphs import Array, Arrays, OrtGraphs, Prediction, lengths, round_up
 from export.verification.torch_reference import Expectations
 from model.architectures import Model
 
@@ -84,26 +84,19 @@ class Case:
         if not self.config.has_encoder:
             return {}
         sources = [self.sources[row] for row in rows]
-        length = round_up(max(map(len, sources)), PAD_MULTIPLE)
-        arrays: Arrays = {"source_lengths": lengths(sources)}
+        arrays = self.graphs.cross_buffers(len(rows), round_up(max(map(len, sources)), PAD_MULTIPLE))
         for row, source in enumerate(sources):
-            for name, array in self.expected.float32.source(source).items():
-                if name != "encoder_states":
-                    size = (array.shape[0], length, array.shape[2]) if array.ndim > 1 else array.shape
-                    if name not in arrays:
-                        arrays[name] = garbage((len(rows), *size), self._dtype(name))
-                    written_places(arrays[name][row], array)[...] = self.roundings.kept(name, array)
-        return arrays
-
-    def _dtype(self, name: str) -> str:
-        if name in self.roundings.steps:
-            return "int8"
-        return "float16" if self.precision == "fp16" else "float32"
+            self._write(arrays, row, self.expected.float32.source(source))
+        return {**arrays, "source_lengths": lengths(sources)}
 
     def fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
         """Writes PyTorch's caches of a target to a row; an empty target has none."""
-        for name, cache in self.expected.float32.caches(source, target).items() if target else ():
-            written_places(buffers[name][row], cache)[...] = self.roundings.kept(name, cache)
+        if target:
+            self._write(buffers, row, self.expected.float32.caches(source, target))
+
+    def _write(self, buffers: Arrays, row: int, values: Arrays) -> None:
+        for name in buffers.keys() & values.keys():
+            written_places(buffers[name][row], values[name])[...] = self.roundings.kept(name, values[name])
 
     # ---- outputs of the graphs
 
@@ -117,10 +110,10 @@ class Case:
             for name, array in arrays.items():
                 if name == "place_logprobs":  # of all rows, one after another
                     outputs[row][name] = array[first : first + len(own)]
+                elif name == "token_weights":
+                    outputs[row][name] = array[row, : len(source)]
                 else:
-                    outputs[row][name] = (
-                        array[row, : len(source)] if name == "token_weights" else valid(array[row], len(source))
-                    )
+                    outputs[row][name] = valid(array[row], len(source))
             first += len(own)
         return outputs
 

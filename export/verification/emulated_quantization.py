@@ -118,7 +118,7 @@ class _Reader:
         if divide is not None and divide.op_type == "Div":
             round_input: Round = round_rows
         else:
-            round_input = _static(self.array(node.input[2]).item(), self.array(node.input[4]).item())
+            round_input = round_to_grid(self.array(node.input[2]).item(), self.array(node.input[4]).item(), 0, 255)
         weight = RoundedWeight(integers_NK, scales_NK, most=MOST_WEIGHT, round_input=round_input)
         self.found.products[_weight_name(node.input[1])] = weight
 
@@ -131,7 +131,7 @@ class _Reader:
         integers_NK = unsigned.reshape(len(packed), -1)[:, :inputs].astype(np.float32) - half
         scales = self.array(node.input[2]).reshape(len(packed), -1)
         scales_NK = np.repeat(scales, block, axis=1)[:, :inputs]
-        weight = RoundedWeight(integers_NK, scales_NK, bits, BEYOND[bits], round_input=_blocks(block))
+        weight = RoundedWeight(integers_NK, scales_NK, bits, BEYOND[bits], round_input=round_blocks(block))
         self.found.products[_weight_name(node.input[1])] = weight
 
     def table(self, node: NodeProto) -> None:
@@ -199,11 +199,12 @@ def round_rows(x: Tensor) -> Tensor:
     return steps * (1 / INT8_MAX) * top
 
 
-def _static(step: float, zero: int) -> Round:
-    return lambda x: ((x / step).round() + zero).clamp(0, 255).sub(zero) * step
+def round_to_grid(step: float, zero: int, low: int, high: int) -> Round:
+    """Rounds to multiples of a step, where the integers with their zero point lie between `low` and `high`."""
+    return lambda x: ((x / step).round() + zero).clamp(low, high).sub(zero) * step
 
 
-def _blocks(block: int) -> Round:
+def round_blocks(block: int) -> Round:
     """Rounds each block of `block` inputs like a row of `round_rows`."""
 
     def rounded(x: Tensor) -> Tensor:
@@ -212,10 +213,6 @@ def _blocks(block: int) -> Round:
         return round_rows(torch.unflatten(padded, -1, (-1, block))).flatten(-2)[..., :inputs]
 
     return rounded
-
-
-def _cached(step: float) -> Round:
-    return lambda x: (x / step).round().clamp(-INT8_MAX - 1, INT8_MAX) * step
 
 
 # ---- the model
@@ -285,29 +282,29 @@ def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
 
 
 def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
+    """Round the keys and values of a layer as its int8 caches do."""
     steps = {name.partition(".")[0]: step for name, step in roundings.steps.items() if name.endswith(f".{layer}")}
-    if "self_key" in steps:
+    kept = {name: round_to_grid(step, 0, -INT8_MAX - 1, INT8_MAX) for name, step in steps.items()}
+    if "self_key" in kept:
         attention = block.self_attention
         forward = attention.forward
-        keys, values = _cached(steps["self_key"]), _cached(steps["self_value"])
 
-        def attended(x: Tensor, attend: Attend, *cues: Any) -> Tensor:
+        def attended(x: Tensor, attend: Attend, *positions: Any) -> Tensor:
             def rounding(
                 query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
             ) -> Tensor:
-                return attend(query_BTE, keys(key_BSE), values(value_BSE), bias)
+                return attend(query_BTE, kept["self_key"](key_BSE), kept["self_value"](value_BSE), bias)
 
-            return forward(x, rounding, *cues)
+            return forward(x, rounding, *positions)
 
         attention.forward = attended  # type: ignore[method-assign,assignment]
-    if "cross_key" in steps:
+    if "cross_key" in kept:
         assert block.cross_attention is not None
         project = block.cross_attention.project_source
-        theirs = _cached(steps["cross_key"]), _cached(steps["cross_value"])
 
         def projected(states: Tensor) -> tuple[Tensor, Tensor]:
             key, value = project(states)
-            return theirs[0](key), theirs[1](value)
+            return kept["cross_key"](key), kept["cross_value"](value)
 
         block.cross_attention.project_source = projected  # type: ignore[method-assign,assignment]
 

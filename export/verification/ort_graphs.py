@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 from numpy.typing import NDArray
 
-from export.manifest import PAD_MULTIPLE, Limits, Role, StateSpec, Variant
+from export.manifest import PAD_MULTIPLE, Limits, Role, StateKind, Variant
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session
@@ -118,12 +119,22 @@ class OrtGraphs:
         return self._inputs_of("encode", feeds)
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
-        """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states."""
-        return {
-            state.name: _garbage_state(state, {"batch": rows, "capacity": state.places(capacity)})
-            for state in self.variant.states
-            if state.kind not in ("cross_kv", "shortlist")
-        }
+        """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states; in recurrent
+        models the states of their cells, (rows, M)."""
+        return self._states(rows, capacity, "self_kv", "recurrent")
+
+    def cross_buffers(self, rows: int, source_len: int) -> Arrays:
+        """Cross-attention keys and values full of garbage, (rows, K, source_len, D), by the names of the states."""
+        return self._states(rows, source_len, "cross_kv")
+
+    def _states(self, rows: int, length: int, *kinds: StateKind) -> Arrays:
+        arrays: Arrays = {}
+        for state in self.variant.states:
+            if state.kind in kinds:
+                sizes = {"batch": rows, "capacity": state.places(length), "source": length, "words": length}
+                shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
+                arrays[state.name] = garbage(shape, state.dtype)
+        return arrays
 
     def decoder_feeds(
         self,
@@ -227,11 +238,7 @@ class OrtGraphs:
         that are full of garbage; no logits of `decode` are requested."""
         feeds = self.decoder_feeds([[token] for token in tokens], starts, buffers, cross, ())
         states: Array = self.sessions["decode"].run(["states"], feeds)[0]
-        feeds = {
-            state.name: _garbage_state(state, {"batch": len(words), "words": width})
-            for state in self.variant.states
-            if state.kind == "shortlist"
-        }
+        feeds = self._states(len(words), width, "shortlist")
         for row, own in enumerate(words):
             for name, array in self._run("project_shortlist", {"ids": np.array([own], np.int64)}).items():
                 feeds[name][row, ..., : len(own)] = array[0]
@@ -291,11 +298,6 @@ def garbage(shape: Sequence[int], dtype: Any) -> Array:
     return np.full(shape, INT8_GARBAGE if np.dtype(dtype) == np.int8 else GARBAGE, dtype)
 
 
-def _garbage_state(state: StateSpec, sizes: Mapping[str, int]) -> Array:
-    """sizes: of the symbolic axes."""
-    return garbage([sizes[axis] if isinstance(axis, str) else axis for axis in state.shape], state.dtype)
-
-
 @cache
 def is_batch_invariant(scheme: QuantizationScheme) -> bool:
     """Whether a row has the same bits in a batch of one and in a larger batch on this processor. For products in blocks
@@ -303,17 +305,13 @@ def is_batch_invariant(scheme: QuantizationScheme) -> bool:
     everywhere."""
     if not scheme.block_size:
         return True
-    tensor = onnx.helper.make_tensor_value_info
     random = np.random.default_rng(1)
     weight_KN, x_BK = (random.standard_normal(shape).astype(np.float32) for shape in ((512, 64), (4, 512)))
-    product = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMul", ["x", "weight"], ["y"])],
-        "product",
-        [tensor("x", onnx.TensorProto.FLOAT, ["B", 512])],
-        [tensor("y", onnx.TensorProto.FLOAT, ["B", 64])],
-        [onnx.numpy_helper.from_array(weight_KN, "weight")],
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        product (float[B, 512] x) => (float[B, 64] y) { y = MatMul(x, weight) }"""
     )
-    model = onnx.helper.make_model(product, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight_KN, "weight"))
     session = open_session(quantize(model, "decode", scheme).SerializeToString())
     (together_BN,) = session.run(["y"], {"x": x_BK})
     return all(np.array_equal(session.run(["y"], {"x": x_BK[:rows]})[0], together_BN[:rows]) for rows in (1, 2, 3))

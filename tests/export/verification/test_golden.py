@@ -1,7 +1,12 @@
 """The choice of a bundle's golden answer, and golden vectors."""
 
+import pytest
+import torch
+
+from export.bundle import load_bundle
 from export.manifest import Golden
 from export.verification.golden import RightAnswer, common_golden
+from tests.tiny import tiny_encoder
 
 
 def answered(*outputs, is_sure=True):
@@ -34,3 +39,11 @@ def test_a_clear_short_answer_is_preferred_to_a_rich_one_that_another_processor_
     golden = common_golden([both, both])
     assert golden is not None
     assert golden.output == (8, 2)
+
+
+def test_fp32_vectors_are_those_of_pytorch(tiny_encoder_bundles):
+    golden = load_bundle(tiny_encoder_bundles["masked"]).golden
+    source = torch.tensor([golden.source])
+    with torch.inference_mode():
+        states = tiny_encoder("masked")(source, torch.tensor([source.shape[1]]))
+    assert golden.vectors["fp32"].values == pytest.approx(states[0].mean(0).numpy(), abs=1e-4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.verification.inputs import MAX_LENGTH, sample_inputs
+from export.verification.inputs import MAX_LENGTH, predicted_places, sample_inputs
 from model.config import SpecialTokenTemplate
 from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
 
@@ -52,3 +52,7 @@ def test_samples_have_the_frames_of_the_model():
     bare = sample_inputs(tiny_config("decoder", special_token_template=SpecialTokenTemplate()), tiny_tokenizer(), TEXTS)
     assert bare.targets[0] == tuple(tiny_tokenizer().encode(TEXTS[0]))
     assert min(map(len, bare.targets)) == 1
+
+
+def test_predicted_places_are_inside_their_text():
+    assert [predicted_places(tuple(range(length))) for length in (1, 2, 3, 9)] == [(0,), (0, 1), (0, 1, 2), (0, 4, 8)]

@@ -19,7 +19,7 @@ from export.verification.measure import (
 )
 from export.verification.verifier import verify_graphs
 from model.architectures import build
-from tests.export.test_faults import a_bias_dropped, attention_with_another_scale, with_fault
+from tests.export.verification.faults import a_bias_dropped, attention_with_another_scale, with_fault
 from tests.tiny import tiny_config
 
 STEPS = "cached steps against the full sequence"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 
-import onnxruntime
 import pytest
 
 from export.bundle import DamagedFileError, ShortlistError, load_bundle
@@ -12,7 +11,6 @@ from export.variants import save_variant
 from export.verification import verifier
 from export.verification.checks import Check
 from export.verification.inputs import sample_inputs
-from export.verification.ort_graphs import OrtGraphs
 from export.verification.verifier import make_report, verify_bundle, verify_graphs
 from model.checkpoint import save_checkpoint, weights_of
 from model.config import TrainConfig
@@ -111,17 +109,6 @@ def test_the_report_of_a_bundle_is_of_the_session_a_server_makes(tiny_translatio
     ]
     assert all(check["max_error"] <= check["tolerance"] for check in parity["checks"])
     assert parity["checks"][0]["inputs"] == "12 sources of 1..40 tokens, 12 targets of 1..23 tokens"
-
-
-def test_sessions_are_made_with_the_settings_of_the_bundle(tiny_translation_bundle):
-    manifest = load_bundle(tiny_translation_bundle)
-    sessions = OrtGraphs(tiny_translation_bundle, manifest.variant("fp32"), manifest.limits).sessions
-    for session in sessions.values():
-        options = session.get_session_options()
-        assert options.intra_op_num_threads == options.inter_op_num_threads == 1
-        assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        for key, value in SESSION_CONFIG.items():
-            assert options.get_session_config_entry(key) == value
 
 
 def test_a_graph_that_cannot_be_loaded_fails_every_check(tiny_generation_bundle, tmp_path):

@@ -1,0 +1,50 @@
+"""All checks together: they refuse a fault, pass a sound graph, and refuse another model."""
+
+import pytest
+
+from export.bundle import load_bundle
+from export.verification.inputs import sample_inputs
+from export.verification.verifier import verify_graphs
+from tests.export.verification.faults import (
+    ATTENTION,
+    ENCODE,
+    PREFILL,
+    STEPS,
+    align_with_two_layers_swapped,
+    assert_refused,
+    attention_without_causal_mask,
+    checks_with_fault,
+    encode_without_padding_mask,
+    model_of,
+    nothing_is_fed,
+)
+from tests.tiny import tiny_config, tiny_model
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "fault", "expected"),
+    [
+        ("recurrent", "decode", nothing_is_fed, STEPS),
+        ("attention", "encode", encode_without_padding_mask, ENCODE),
+        ("attention", "align", align_with_two_layers_swapped, ATTENTION),
+        ("generation", "decode", attention_without_causal_mask, PREFILL),
+    ],
+)
+def test_the_whole_verification_refuses_a_fault(kind, role, fault, expected, tmp_path, request):
+    checks = checks_with_fault(kind, role, fault, tmp_path, request)
+    assert len(checks) > 9
+    assert_refused(checks, expected)
+
+
+def test_without_a_fault_nothing_is_refused(tiny_translation_bundle):
+    variant = load_bundle(tiny_translation_bundle).variant("fp32")
+    model = model_of("translation")
+    checks = verify_graphs(tiny_translation_bundle, variant, model, sample_inputs(model.config)).checks
+    assert all(check.passed for check in checks)
+
+
+def test_weights_of_another_model_are_refused(tiny_translation_bundle):
+    variant = load_bundle(tiny_translation_bundle).variant("fp32")
+    model = tiny_model(tiny_config("encoder_decoder"), seed=2)
+    samples = sample_inputs(model.config)
+    assert_refused(verify_graphs(tiny_translation_bundle, variant, model, samples, only=(ENCODE,)).checks, ENCODE)
