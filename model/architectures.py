@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, RecurrentConfig
-from model.config import ConfigError, ModelConfig
+from model.config import Architecture, ModelConfig, check
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.transformer import Decoder, EncoderDecoder
@@ -19,20 +19,18 @@ GenerativeModel = SourceModel | Decoder
 Model = GenerativeModel | Encoder
 
 
+_MODELS: dict[Architecture, Callable[[Any], Model]] = {
+    "encoder_decoder": EncoderDecoder,
+    "decoder": Decoder,
+    "encoder": Encoder,
+    "recurrent": Recurrent,
+}
+
+
 def build(config: ModelConfig) -> Any:
-    """A `Model` with fresh weights, drawn from torch's global generator; its class follows from the configuration's.
+    """A `Model` with fresh weights, drawn from torch's global generator; its class follows from the architecture.
 
     Raises ConfigError while the size of the vocabulary is unknown.
     """
-    if config.vocab_size == 0:
-        raise ConfigError("vocab_size", "must be set from the tokenizer before a model is built, got 0")
-    match config:
-        case RecurrentConfig():
-            return Recurrent(config)
-        case EncoderConfig():
-            return Encoder(config)
-        case DecoderConfig():
-            return Decoder(config)
-        case EncoderDecoderConfig():
-            return EncoderDecoder(config)
-    raise ConfigError("architecture", f"no model is built from a {type(config).__name__}")
+    check(config.vocab_size > 0, "vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    return _MODELS[config.architecture](config)

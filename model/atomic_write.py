@@ -22,7 +22,7 @@ DIGESTS = "digests.json"
 @dataclass(frozen=True)
 class Pieces:
     """The content of a file that need not be in memory as one: its size in bytes, and its parts from the beginning,
-    as often as asked."""
+    as often as requested."""
 
     size: int
     parts: Callable[[], Iterator[bytes | memoryview]]
@@ -115,10 +115,9 @@ def digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_verified(path: Path, names: Iterable[str], *, present: Iterable[str] = ()) -> dict[str, bytes]:
-    """Content of the named files of a directory, after checking every file that digests.json lists.
+def verify(path: Path, names: Iterable[str]) -> None:
+    """Checks every file that digests.json lists; the named files must be among them.
 
-    present: files that must be listed as well and are not read into memory.
     Raises DamagedError naming the first file that is missing, cut short or changed, with both sizes or digests.
     """
     try:
@@ -128,21 +127,16 @@ def read_verified(path: Path, names: Iterable[str], *, present: Iterable[str] = 
         raise DamagedError(f"{path / DIGESTS}: missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path / DIGESTS}: cannot be read: {error}") from error
-    wanted, contents = set(names), {}
-    for missing in sorted((wanted | set(present)) - entries.keys()):
+    for missing in sorted(set(names) - entries.keys()):
         raise DamagedError(f"{path / missing}: not listed in {DIGESTS}")
     for name, (sha256, size) in entries.items():
         file = path / name
         try:
-            data = file.read_bytes() if name in wanted else None
-            actual = file.stat().st_size if data is None else len(data)
-            digest = "" if actual != size else digest_of_file(file) if data is None else _sha256(data)
+            actual = file.stat().st_size
+            digest = digest_of_file(file) if actual == size else ""
         except OSError as error:
             raise DamagedError(f"{file}: cannot be read: {error.strerror}") from error
         if actual != size:
             raise DamagedError(f"{file}: must be {size} bytes, got {actual}; the file was cut short or changed")
         if digest != sha256:
             raise DamagedError(f"{file}: SHA-256 must be {sha256}, got {digest}; the file was changed")
-        if data is not None:
-            contents[name] = data
-    return contents

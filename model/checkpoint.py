@@ -37,8 +37,8 @@ from model.atomic_write import (
     Disk,
     Pieces,
     digests_of,
-    read_verified,
     size_of,
+    verify,
     write_file,
 )
 from model.checkpoint_format_1 import upgraded_config, upgraded_weight
@@ -114,7 +114,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not (path / DIGESTS).is_file():
         raise CheckpointError(_not_a_checkpoint(path))
     try:
-        files = read_verified(path, REQUIRED, present=(WEIGHTS,))
+        verify(path, (*REQUIRED, WEIGHTS))
+        files = {name: (path / name).read_bytes() for name in REQUIRED}
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
     config, _ = read_config(files["config.json"], path)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 import yaml
 
 from model.architecture_config import model_config
-from model.config import ConfigError, ModelConfig, TrainConfig, unknown_key
+from model.config import ConfigError, ModelConfig, TrainConfig, check, unknown_key
 
 Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
 
@@ -32,20 +32,16 @@ class Preset:
         """
         known = ("preset", "description", "embedded", "model", "train")
         for key in values:
-            if key not in known:
-                raise ConfigError(key, unknown_key(key, known))
+            check(key in known, key, unknown_key(key, known))
         base = find_preset(str(values["preset"])) if "preset" in values else None
         model, train = values.get("model") or {}, values.get("train") or {}
         for name, part in (("model", model), ("train", train)):
-            if not isinstance(part, Mapping):
-                raise ConfigError(name, f"must be a mapping, got {part!r}")
+            check(isinstance(part, Mapping), name, f"must be a mapping, got {part!r}")
         if {"steps", "minutes"} & set(train) and base is not None:
             train = {"steps": 0, "minutes": 0.0, **train}  # either one replaces the base's
         embedded = values.get("embedded", base.embedded if base else "")
-        if embedded not in get_args(Embedded):
-            raise ConfigError(
-                "embedded", f"must be one of {', '.join(filter(None, get_args(Embedded)))}, got {embedded!r}"
-            )
+        kinds = get_args(Embedded)
+        check(embedded in kinds, "embedded", f"must be one of {', '.join(filter(None, kinds))}, got {embedded!r}")
         return cls(
             description=values.get("description", base.description if base else ""),
             model=base.model.replace(**model) if base else model_config(model),

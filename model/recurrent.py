@@ -116,7 +116,7 @@ class LstmCell(nn.Module):
 
 
 class GruCell(nn.Module):
-    """One step in two products; gates in torch's order: reset, update, candidate. The reset gate acts behind the
+    """One step in two products; gates in torch's order: reset, update, candidate. The reset gate acts after the
     product, as in cuDNN and ONNX with linear_before_reset."""
 
     def __init__(self, inputs: int, size: int) -> None:

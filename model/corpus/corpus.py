@@ -1,6 +1,6 @@
 """The embedded corpus: a seeded English→German scene grammar with exact ground truth.
 
-`pairs` draws translation pairs, `count_sentences` returns the exact number of sentences. English sentences are
+`pairs` draws translation pairs, `sentences` is the grammar with its exact count and entropy. English sentences are
 unambiguous: each has exactly one German translation, so that exact match is a fair metric. Certain adjective-noun and
 verb-place combinations are held out: a train sentence contains none of them, a test sentence exactly one. `scenes`
 draws English scenes of several sentences for decoder-only models (see `model.corpus.scenes`).
@@ -282,23 +282,7 @@ def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     return drawn
 
 
-def count_sentences(split: Split) -> int:
-    """The exact number of different sentences."""
-    return sentences(split).count
-
-
-def scenes_with_logprob(seed: int, count: int, split: Split) -> list[tuple[str, float]]:
-    """English scenes, each with its exact log-probability under the grammar, in nats."""
-    rule, uniform = scene_rule(split == "test"), random.Random(seed).random
-    drawn = (rule.draw(uniform) for _ in range(count))
-    return [(scene.text, logprob) for scene, logprob in drawn]
-
-
 def scenes(seed: int, count: int, split: Split) -> list[str]:
     """English scenes of two to five sentences; the same seed gives the same scenes on every machine."""
-    return [text for text, _ in scenes_with_logprob(seed, count, split)]
-
-
-def scene_entropy(split: Split) -> float:
-    """The exact entropy of a scene in nats: the loss of a perfect model of the split."""
-    return scene_rule(split == "test").entropy
+    rule, uniform = scene_rule(split == "test"), random.Random(seed).random
+    return [scene.text for scene, _ in (rule.draw(uniform) for _ in range(count))]

@@ -105,11 +105,15 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
     tokenizer = Tokenizer.train(
         texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
     )
+    _write(path, tokenizer.to_json().encode(), disk)
+    return tokenizer
+
+
+def _write(path: Path, data: bytes, disk: Disk | None) -> None:
     try:
-        write_file(path, tokenizer.to_json().encode(), disk)
+        write_file(path, data, disk)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be saved: {error.strerror}") from error
-    return tokenizer
 
 
 @contextmanager
@@ -275,10 +279,7 @@ class _Run:
         save_state(self.states, self.model, self.optimiser, self.progress, self.disk)
         self.saved_step = self.progress.step
         self._prune()
-        try:
-            write_file(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
-        except OSError as error:
-            raise CheckpointError(f"{self.out / 'metrics.csv'}: cannot be saved: {error.strerror}") from error
+        _write(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
 
     def _prune(self) -> None:
         keep = max(KEPT_STATES, self.config.average_checkpoints)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.atomic_write import DIGESTS, DamagedError, Disk, read_verified, write_directory, write_file
+from model.atomic_write import DIGESTS, DamagedError, Disk, verify, write_directory, write_file
 from model.checkpoint import (
     CheckpointError,
     cannot_save,
@@ -115,7 +115,7 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
     damaged: list[str] = []
     for path in reversed(list_states(states)):
         try:
-            files = read_verified(path, (PROGRESS,), present=(WEIGHTS, OPTIMISER))
+            verify(path, (WEIGHTS, OPTIMISER, PROGRESS))
         except DamagedError as error:
             warnings.warn(
                 f"DAMAGED TRAINING STATE {path.name}: {error}; going back to the state before it",
@@ -126,7 +126,7 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
             continue
         load_weights(model, map_tensors(path / WEIGHTS), path)
         _restore_optimiser(model, optimiser, map_tensors(path / OPTIMISER))
-        return Progress(**json.loads(files[PROGRESS]))
+        return Progress(**json.loads((path / PROGRESS).read_bytes()))
     if damaged:
         raise CheckpointError(
             f"{states}: every state is damaged ({', '.join(damaged)}); start again in a new directory"
@@ -163,7 +163,7 @@ def average_states(states: Path, last: int, model: nn.Module) -> int:
     count = 0
     for path in list_states(states)[-last:]:
         try:
-            read_verified(path, (), present=(WEIGHTS,))
+            verify(path, (WEIGHTS,))
             tensors = map_tensors(path / WEIGHTS)
         except DamagedError as error:
             warnings.warn(

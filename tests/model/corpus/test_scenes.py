@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from model.corpus.corpus import scene_entropy, scenes, scenes_with_logprob
+from model.corpus.corpus import scenes
 from model.corpus.phrases import held_out_adjectives, held_out_places
 from model.corpus.scenes import scene_rule
 
@@ -15,9 +15,10 @@ HELD_OUT = held_out_adjectives() | held_out_places()
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_mean_log_probability_is_the_entropy(split):
-    nats = [-logprob for _, logprob in scenes_with_logprob(3, 10_000, split)]
+    rule, uniform = scene_rule(split == "test"), random.Random(3).random
+    nats = [-logprob for _, logprob in (rule.draw(uniform) for _ in range(10_000))]
     error = statistics.stdev(nats) / math.sqrt(len(nats))
-    assert statistics.mean(nats) == pytest.approx(scene_entropy(split), abs=4 * error)
+    assert statistics.mean(nats) == pytest.approx(rule.entropy, abs=4 * error)
 
 
 @pytest.mark.parametrize(("split", "held_out"), [("train", 0), ("test", 1)])
