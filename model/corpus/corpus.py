@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Literal, NamedTuple, TypeVar
 
 from model.corpus.grammar import Choice, Join, Rule, Value, one_of, weighted
-from model.corpus.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, combinations_of, conjugate, join_words
+from model.corpus.inflection import HER, HIS, SIMPLE, THEIR, Determiner, Phrase, conjugate, join_words
 from model.corpus.lexicon import SAYING, Noun
 from model.corpus.phrases import (
     NOUNS,
@@ -28,6 +28,7 @@ from model.corpus.phrases import (
     joins,
     nominal,
     outfit,
+    pattern,
     predicate,
     staying,
     together,
@@ -62,24 +63,7 @@ def clause_of(subject: Phrase, predicate: Predicate) -> Clause:
     )
 
 
-class Sentence(NamedTuple):
-    en: str
-    de: str
-    combinations: tuple[tuple[str, str], ...]  # (adjective, noun) and (verb, place), in English
-
-
-def _pattern(en: str, de: str, end: str = ".") -> Callable[..., Sentence]:
-    """Makes sentences of parts by a pattern for each language, in which {0} is the first part."""
-
-    def put(*parts: Clause | Phrase | Predicate) -> Sentence:
-        left, right = en.format(*parts), de.format(*parts)
-        combinations = combinations_of(parts)
-        return Sentence(left[0].upper() + left[1:] + end, right[0].upper() + right[1:] + end, combinations)
-
-    return put
-
-
-_PLAIN = _pattern("{0.english}", "{0.verb_second}")
+_PLAIN = pattern("{0.english}", "{0.verb_second}")
 
 
 class Subjects(NamedTuple):
@@ -134,7 +118,7 @@ def clause(use: Use, *, position: Position, brief: bool, novel: bool) -> Rule[Cl
     return _each_subject(of, SUBJECTS if use in ("statement", "meanwhile") else LIVING)
 
 
-def statement(novel: bool) -> Rule[Sentence]:
+def statement(novel: bool) -> Rule[Phrase]:
     """ "The man is waiting in the park." """
     return Join(_PLAIN, clause("statement", position="opening", brief=False, novel=novel))
 
@@ -149,21 +133,19 @@ _TIMES: tuple[tuple[Use, tuple[Phrase, ...]], ...] = (
 )
 
 
-def after_time(novel: bool) -> Rule[Sentence]:
+def after_time(novel: bool) -> Rule[Phrase]:
     """ "Today the man is waiting": German keeps the verb in second place."""
-    put = _pattern("{0.en} {1.english}", "{0.de} {1.verb_first}")
+    put = pattern("{0.en} {1.english}", "{0.de} {1.verb_first}")
     return Choice(
         [Join(put, one_of(times), clause(use, position="inside", brief=False, novel=novel)) for use, times in _TIMES]
     )
 
 
-def after_place(novel: bool) -> Rule[Sentence]:
+def after_place(novel: bool) -> Rule[Phrase]:
     """ "In the park two dogs are sleeping." """
-    put = _pattern(
-        "{1.complement.en} {0.en} {1.verb.auxiliary} {1.verb.en}", "{1.complement.de} {1.verb.finite} {0.de}"
-    )
+    put = pattern("{1.complement.en} {0.en} {1.verb.auxiliary} {1.verb.en}", "{1.complement.de} {1.verb.finite} {0.de}")
 
-    def of(group: Subjects, plural: bool) -> Rule[Sentence]:
+    def of(group: Subjects, plural: bool) -> Rule[Phrase]:
         named = partial(subject, group, plural=plural, position="new", dressed=True)
         return Choice(joins(novel, put, named, partial(staying, group.kind, plural=plural)))
 
@@ -176,29 +158,29 @@ _SUBORDINATE: tuple[tuple[Use, Phrase], ...] = (
 )
 
 
-def subordinate(novel: bool) -> Rule[Sentence]:
+def subordinate(novel: bool) -> Rule[Phrase]:
     """ "… because the woman is singing": verb-last in German; a subordinate clause in front inverts the main clause."""
 
-    def order(put: Callable[..., Sentence], position: Position) -> Rule[Sentence]:
-        rules: list[Rule[Sentence]] = []
+    def order(put: Callable[..., Phrase], position: Position) -> Rule[Phrase]:
+        rules: list[Rule[Phrase]] = []
         for use, word in _SUBORDINATE:
             main, reason = (partial(clause, use, position=place, brief=True) for place in (position, "inside"))
             rules += joins(novel, put, main, Value(word), reason)
         return Choice(rules)
 
-    last = _pattern("{0.english} {1.en} {2.english}", "{0.verb_second}, {1.de} {2.verb_last}")
-    first = _pattern("{1.en} {2.english}, {0.english}", "{1.de} {2.verb_last}, {0.verb_first}")
+    last = pattern("{0.english} {1.en} {2.english}", "{0.verb_second}, {1.de} {2.verb_last}")
+    first = pattern("{1.en} {2.english}, {0.english}", "{1.de} {2.verb_last}, {0.verb_first}")
     return Choice([order(last, "opening"), order(first, "inside")], [2, 1])
 
 
-def coordinate(novel: bool) -> Rule[Sentence]:
+def coordinate(novel: bool) -> Rule[Phrase]:
     """ "… and the woman is singing", "…, but the woman is singing"."""
-    put = _pattern("{0.english}{1.en} {2.english}", "{0.verb_second}{1.de} {2.verb_second}")
+    put = pattern("{0.english}{1.en} {2.english}", "{0.verb_second}{1.de} {2.verb_second}")
     one, other = (partial(clause, "clause", position=position, brief=True) for position in ("opening", "inside"))
     return Choice(joins(novel, put, one, one_of([Phrase(" and", " und"), Phrase(", but", ", aber")]), other))
 
 
-def reported(novel: bool) -> Rule[Sentence]:
+def reported(novel: bool) -> Rule[Phrase]:
     """ "The woman says that the boy is sleeping." """
 
     def speaking(novel: bool) -> Rule[Clause]:
@@ -209,11 +191,11 @@ def reported(novel: bool) -> Rule[Sentence]:
 
         return _each_subject(of, tuple(group for group in LIVING if group.kind == "person"))
 
-    put = _pattern("{0.english} that {1.english}", "{0.verb_second}, dass {1.verb_last}")
+    put = pattern("{0.english} that {1.english}", "{0.verb_second}, dass {1.verb_last}")
     return Choice(joins(novel, put, speaking, partial(clause, "clause", position="inside", brief=True)))
 
 
-def relative(novel: bool) -> Rule[Sentence]:
+def relative(novel: bool) -> Rule[Phrase]:
     """ "The man who is wearing a red coat …": the German pronoun agrees with the noun, the clause is verb-last."""
 
     def of(group: Subjects, plural: bool) -> Rule[Clause]:
@@ -234,10 +216,10 @@ def relative(novel: bool) -> Rule[Sentence]:
     return Join(_PLAIN, _each_subject(of, LIVING))
 
 
-def question(novel: bool) -> Rule[Sentence]:
+def question(novel: bool) -> Rule[Phrase]:
     """ "Has the man …?", "Why is the man …?" """
-    plain = _pattern("{0.question}", "{0.verb_first}", end="?")
-    why = _pattern("why {0.question}", "warum {0.verb_first}", end="?")
+    plain = pattern("{0.question}", "{0.verb_first}", end="?")
+    why = pattern("why {0.question}", "warum {0.verb_first}", end="?")
     return Choice(
         [
             Join(put, clause(use, position="inside", brief=False, novel=novel))
@@ -246,7 +228,7 @@ def question(novel: bool) -> Rule[Sentence]:
     )
 
 
-_RULES: dict[str, tuple[Callable[[bool], Rule[Sentence]], int]] = {  # by kind, with its weight
+_RULES: dict[str, tuple[Callable[[bool], Rule[Phrase]], int]] = {  # by kind, with its weight
     "statement": (statement, 10),
     "time first": (after_time, 5),
     "place first": (after_place, 3),
@@ -260,7 +242,7 @@ KINDS = tuple(_RULES)
 
 
 @cache
-def sentences(split: Split) -> Rule[Sentence]:
+def sentences(split: Split) -> Rule[Phrase]:
     """The whole grammar, with exact `count` and `entropy`."""
     return weighted([(rule(split == "test"), weight) for rule, weight in _RULES.values()])
 
@@ -285,4 +267,4 @@ def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
 def scenes(seed: int, count: int, split: Split) -> list[str]:
     """English scenes of two to five sentences; the same seed gives the same scenes on every machine."""
     rule, uniform = scene_rule(split == "test"), random.Random(seed).random
-    return [scene.text for scene, _ in (rule.draw(uniform) for _ in range(count))]
+    return [scene.en for scene, _ in (rule.draw(uniform) for _ in range(count))]

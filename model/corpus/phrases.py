@@ -157,6 +157,17 @@ def together(*parts: Phrase | Preposition) -> Phrase:
     return Phrase(en, de, combinations_of(parts))
 
 
+def pattern(en: str, de: str = "", end: str = ".") -> Callable[..., Phrase]:
+    """Makes sentences of parts by a pattern for each language, in which {0} is the first part."""
+
+    def put(*parts: object) -> Phrase:
+        texts = (text.format(*parts) for text in (en, de))
+        left, right = (text and text[0].upper() + text[1:] + end for text in texts)
+        return Phrase(left, right, combinations_of(parts))
+
+    return put
+
+
 @cache
 def outfit(plural: bool, novel: bool) -> Rule[Phrase]:
     """ "in a red coat", "with green hats"."""

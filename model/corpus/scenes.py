@@ -22,17 +22,11 @@ from model.corpus.inflection import (
     A,
     Determiner,
     Phrase,
-    combinations_of,
     conjugate,
     indefinite_article,
 )
 from model.corpus.lexicon import ACCESSORIES, ANIMALS, GARMENTS, PEOPLE, STAYING, VERBS, Noun
-from model.corpus.phrases import THINGS, determiner, joins, nominal, predicate, staying
-
-
-class Scene(NamedTuple):
-    text: str
-    combinations: tuple[tuple[str, str], ...]  # (adjective, noun) and (verb, place)
+from model.corpus.phrases import THINGS, determiner, joins, nominal, pattern, predicate, staying, together
 
 
 class Hero(NamedTuple):
@@ -57,17 +51,7 @@ _HEROES = (
 Part = Callable[..., Rule[Phrase]]  # one sentence of a scene (two for a described thing), from a hero and `novel`
 
 
-def _pattern(text: str) -> Callable[..., Phrase]:
-    """Makes an English sentence of parts by a pattern, in which {0} is the first part."""
-
-    def put(*parts: object) -> Phrase:
-        filled = " ".join(text.format(*parts).split())
-        return Phrase(filled[0].upper() + filled[1:] + ".", "", combinations_of(parts))
-
-    return put
-
-
-_DOES = _pattern("{0.en} {1.verb.auxiliary} {1.verb.en} {1.complement.en}")
+_DOES = pattern("{0.en} {1.verb.auxiliary} {1.verb.en} {1.complement.en}")
 
 
 def _start(hero: Hero, verb: str) -> str:
@@ -93,8 +77,8 @@ def _clothes(hero: Hero, novel: bool) -> Rule[Phrase]:
     garment, accessory = (
         partial(nominal, nouns, article, plural=hero.plural, case="acc", without=0) for nouns in (GARMENTS, ACCESSORIES)
     )
-    both = joins(novel, _pattern(start + " {0.en} and {1.en}"), garment, accessory)
-    return Choice([Join(_pattern(start + " {0.en}"), garment(novel=novel)), Choice(both)])
+    both = joins(novel, pattern(start + " {0.en} and {1.en}"), garment, accessory)
+    return Choice([Join(pattern(start + " {0.en}"), garment(novel=novel)), Choice(both)])
 
 
 _MOODS = ("cold", "thirsty", "late", "alone", "busy", "cold and thirsty", "cold and alone", "busy and late")
@@ -103,7 +87,7 @@ _MOODS = ("cold", "thirsty", "late", "alone", "busy", "cold and thirsty", "cold 
 def _mood(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is cold and alone." These adjectives describe no person elsewhere: nothing contradicts "a happy woman"."""
     verb = "are" if hero.plural else "is"
-    return one_of([_pattern(f"{hero.subject} {verb} {mood}")() for mood in _MOODS])
+    return one_of([pattern(f"{hero.subject} {verb} {mood}")() for mood in _MOODS])
 
 
 def _carried(hero: Hero, novel: bool) -> Rule[Phrase]:
@@ -112,7 +96,7 @@ def _carried(hero: Hero, novel: bool) -> Rule[Phrase]:
         nominal(THINGS, determiner("new", plural=plural), plural=plural, case="acc", novel=novel, without=0)
         for plural in (False, True)
     ]
-    return Join(_pattern(_start(hero, "carry") + " {0.en}"), Choice(things, [2, 1]))
+    return Join(pattern(_start(hero, "carry") + " {0.en}"), Choice(things, [2, 1]))
 
 
 _STATES = ("old", "new", "big", "small", "beautiful", "expensive", "cheap")
@@ -122,7 +106,7 @@ _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 def _described(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "She is carrying a suitcase. The suitcase is old and red." """
     things = [Phrase(f"{indefinite_article(thing.en)} {thing.en}. The {thing.en}", "") for thing in THINGS]
-    put = _pattern(_start(hero, "carry") + " {0.en} is {1} and {2}")
+    put = pattern(_start(hero, "carry") + " {0.en} is {1} and {2}")
     return Join(put, one_of(things), one_of(_STATES), one_of(_COLOURS))
 
 
@@ -137,7 +121,7 @@ _BESIDE = ("next to", "in front of", "behind", "near")
 
 def _company(hero: Hero, novel: bool) -> Rule[Phrase]:
     """ "Next to her a small boy is playing." """
-    put = _pattern("{0} " + hero.object + " {1.en} {2.auxiliary} {2.en}")
+    put = pattern("{0} " + hero.object + " {1.en} {2.auxiliary} {2.en}")
 
     def of(plural: bool) -> Rule[Phrase]:
         verbs = [conjugate(verb, NOW, plural=plural) for verb in STAYING["person"]]
@@ -174,18 +158,14 @@ def _sequences() -> list[tuple[tuple[Part, bool], ...]]:
     return found
 
 
-def _whole(*sentences: Phrase) -> Scene:
-    return Scene(" ".join(sentence.en for sentence in sentences), combinations_of(sentences))
-
-
 @cache
-def _scene(hero: Hero, parts: tuple[tuple[Part, bool], ...], novel: bool) -> Rule[Scene]:
+def _scene(hero: Hero, parts: tuple[tuple[Part, bool], ...], novel: bool) -> Rule[Phrase]:
     following = (partial(part, hero) if can_be_novel else part(hero, False) for part, can_be_novel in parts)
-    return Choice(joins(novel, _whole, partial(_opening, hero), *following))
+    return Choice(joins(novel, together, partial(_opening, hero), *following))
 
 
 @cache
-def scene_rule(novel: bool) -> Rule[Scene]:
+def scene_rule(novel: bool) -> Rule[Phrase]:
     """All scenes: with exactly one held-out combination when novel, with none otherwise."""
     return Choice(
         [Choice([_scene(hero, parts, novel) for parts in _sequences()]) for hero in _HEROES],

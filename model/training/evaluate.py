@@ -87,7 +87,6 @@ def translate(
     texts: Sequence[str],
     *,
     max_tokens: int | None = None,
-    rows: int = ROWS,
     languages: LanguagePair = DEFAULT_LANGUAGES,
 ) -> list[str]:
     """Greedy translations, in the order of the texts. max_tokens: new tokens per text, by default the model's limit."""
@@ -100,7 +99,7 @@ def translate(
     sources = [template.wrap_source(ids, languages) for ids in encoded]
     prompts = [template.wrap_prompt((), languages)] * len(sources)
     allowed = model.config.max_target_len + 1 - len(template.target_prefix)
-    answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed), rows=rows)
+    answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed))
     return [tokenizer.decode(answer) for answer in answers]
 
 

@@ -56,7 +56,7 @@ def test_a_sequence_that_does_not_fit_is_refused():
 def test_translations_come_back_in_order():
     model = tiny_model(tiny_config())
     texts = [*TEXTS, "a tree", "the garden sleeps"]
-    together = translate(model, TOKENIZER, texts, max_tokens=12, rows=4)
+    together = translate(model, TOKENIZER, texts, max_tokens=12)
     assert together == [translate(model, TOKENIZER, [text], max_tokens=12)[0] for text in texts]
     expected = greedy(model, [1], source=[*TOKENIZER.encode(texts[4]), 2], max_tokens=12)
     assert together[4] == TOKENIZER.decode(expected)
