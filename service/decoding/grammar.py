@@ -239,7 +239,8 @@ def _checked_schema(text: str) -> Mapping[str, Any]:
         ) from error
     objects = [node for node in nodes if isinstance(node, dict)]
     patterns = [node[name] for node in objects for name in ("pattern", "format") if isinstance(node.get(name), str)]
-    properties = [name for node in objects for name in _mapping(node.get("patternProperties"))]
+    mappings = [node.get("patternProperties") for node in objects]
+    properties = [name for mapping in mappings if isinstance(mapping, dict) for name in mapping]
     multiples = [node["multipleOf"] for node in objects if type(node.get("multipleOf")) in (int, float)]  # no bool
     for what, count, most in (
         ("pattern, format and patternProperties", len(patterns) + len(properties), MAX_PATTERNS),
@@ -275,10 +276,6 @@ def _intersects(node: Mapping[str, Any]) -> bool:
     several = node.get("allOf")
     sources = len(several) if isinstance(several, list) else 0
     return sources + len(_COMBINING & node.keys()) + bool(_NARROWING & node.keys()) > 1
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _no_number(text: str) -> NoReturn:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,14 +43,6 @@ Top = tuple[Sequence[int], Sequence[float]]
 _SLACK = 1e-4  # tolerance of the sum of a row's probabilities; float32 log-softmax of 32k logits: about 1e-6
 _BUCKETS = 1024
 _FEW = 256  # elements that are sorted without a histogram
-
-
-class _Best(NamedTuple):
-    """The best tokens of a row, best first, of equal ones the lower id first."""
-
-    ids: Sequence[int]  # (K,)
-    scores_K: np.ndarray  # float64 (K,)
-    is_all: bool  # no other token has a weight
 
 
 class Sampler:
@@ -76,15 +67,15 @@ class Sampler:
         """
         uniform = self._random.random()
         if top is not None:
-            best = _Best(top[0], np.array(top[1], dtype=np.float64), is_all=len(top[0]) == len(scores_V))
-            token = self._draw_from_best(uniform, best, len(scores_V))
+            token = self._draw_from_best(uniform, top, len(scores_V))
             if token is not None:
                 return token
         return self._draw_from_row(uniform, scores_V)
 
-    def _draw_from_best(self, uniform: float, best: _Best, vocab_size: int) -> int | None:
+    def _draw_from_best(self, uniform: float, top: Top, vocab_size: int) -> int | None:
         """The token that `_draw_from_row` would return; None if these tokens do not determine it."""
-        unit, scores_K, is_all = _unit(vocab_size), best.scores_K, best.is_all
+        unit, ids, scores_K = _unit(vocab_size), top[0], np.array(top[1], dtype=np.float64)
+        is_all = len(ids) == vocab_size  # no other token has a weight
         if 0 < self._top_k <= len(scores_K):
             scores_K, is_all = scores_K[: self._top_k], True
         gaps_K = scores_K[0] - scores_K
@@ -105,14 +96,13 @@ class Sampler:
             if not low == high <= reached_K[-1]:
                 return None
             left = int(reached_K.searchsorted(low)) + 1
-            ids = np.array(best.ids[:left])
-            order = np.argsort(ids)
+            order = np.argsort(ids[:left])
             return int(ids[order[self._typical(uniform, gaps_K[:left][order], weights_K[:left][order])]])
         place = int(reached_K.searchsorted(_target(uniform, low)))
         if low == high <= reached_K[-1]:
-            return int(best.ids[place])
+            return int(ids[place])
         is_plain = place < len(gaps_K) and place == int(reached_K.searchsorted(_target(uniform, high)))
-        return int(best.ids[place]) if is_plain else None
+        return int(ids[place]) if is_plain else None
 
     def _bounds(self, best: float, gaps_K: np.ndarray, weights_K: np.ndarray, vocab_size: int) -> tuple[float, float]:
         """Lower and upper bound of the weight of the tokens that top-k keeps: the K best and a tail.

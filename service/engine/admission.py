@@ -18,8 +18,7 @@ from service.request import Request
 from service.sequence import Sequence
 from service.step import padded
 
-STALE_DEADLINES = 256
-"""Deadlines of ended requests that may stay in the heap, beside as many as there are unfinished requests."""
+STALE_DEADLINES = 256  # of ended requests that may stay in the heap, beside as many as there are unfinished requests
 
 
 class Capacity:

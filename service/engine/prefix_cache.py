@@ -12,8 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-ROOT = 0
-"""The serial of the empty prefix."""
+ROOT = 0  # the serial of the empty prefix
 
 
 class _Entry(NamedTuple):

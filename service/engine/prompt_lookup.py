@@ -14,23 +14,12 @@ from dataclasses import dataclass, field
 
 from service.sequence import Sequence
 
-LONGEST, SHORTEST = 3, 2
-"""Lengths of n-grams, tried from the longest on. Single tokens predict too little."""
-
-MOST_ROWS = 4
-"""Most rows in a turn with drafts: each draft is a pass of its own, while a step computes all rows in one."""
-
-HOPE = 2.0
-"""Draft tokens that are expected to be accepted of a new sequence."""
-
-NEW_SHARE = 0.4
-"""Weight of the newest draft in the moving average of accepted tokens."""
-
-PAUSE, LONGEST_PAUSE = 16, 512
-"""Drafts of a sequence that are skipped before one is tried all the same; doubled each time, up to a limit."""
-
-FORGETS = 1.05
-"""Factor by which a measured cost may have grown since; noise only ever makes a time longer."""
+LONGEST, SHORTEST = 3, 2  # lengths of n-grams, tried from the longest on; single tokens predict too little
+MOST_ROWS = 4  # in a turn with drafts: each draft is a pass of its own, while a step computes all rows in one
+HOPE = 2.0  # draft tokens that are expected to be accepted of a new sequence
+NEW_SHARE = 0.4  # weight of the newest draft in the moving average of accepted tokens
+PAUSE, LONGEST_PAUSE = 16, 512  # skipped drafts of a sequence before one is tried all the same; doubled each time
+FORGETS = 1.05  # factor by which a measured cost may have grown since; noise only ever makes a time longer
 
 
 class NgramIndex:
@@ -74,22 +63,16 @@ class _Record:
     pause: int = PAUSE
 
 
-class _Costs:
+class _Costs(dict[int, float]):
     """Seconds by size, the shortest measured lately; a size that was never measured has those of the nearest one."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._seconds)
 
     def learn(self, size: int, seconds: float) -> None:
         """Records a measurement."""
-        self._seconds[size] = min(seconds, self._seconds.get(size, seconds) * FORGETS)
+        self[size] = min(seconds, self.get(size, seconds) * FORGETS)
 
     def of(self, size: int) -> float:
         """Expected seconds of a size."""
-        return self._seconds[min(self._seconds, key=lambda known: (abs(known - size), known))]
+        return self[min(self, key=lambda known: (abs(known - size), known))]
 
 
 class DraftProposer:
