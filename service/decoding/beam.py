@@ -15,14 +15,14 @@ hypotheses with equal progress.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 
 from service.decoding.lexical_constraints import ConstraintState, allocate, constraints_of
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import StepOutput
+from service.step import Scored, StepOutput
 
 Candidate = tuple[float, int, int, float]
 """Negated score of the hypothesis, rank of the hypothesis it continues, token, score of the token. Sorted ascending,
@@ -50,6 +50,8 @@ class BeamSearch:
         self._state_index = selector.processors.index(self._constraints) if self._constraints is not None else -1
         self._width = options.beam_size // options.num_beam_groups
         self._pool_size = options.max_finished // options.num_beam_groups
+        # without processors, prefix, stop strings and alternatives
+        self._is_plain = selector.is_plain and not (selector.stops or options.top_logprobs)
         self._groups: list[_Group] = []
         self.is_greedy, self.is_scored = False, True
         self._candidates_per_slot = max(2, 1 + len(selector.eos_ids))
@@ -100,10 +102,12 @@ class BeamSearch:
             states = {one: constraints.next_state(before[one[1]], one[2]) for one in candidates}
         unfinished: list[Candidate] = []
         ending: list[tuple[Candidate, FinishReason]] = []
-        complete, width, finish_reason = 0, self._width, self._selector.finish_reason
+        complete, width, selector, live = 0, self._width, self._selector, group.live
+        any_may_end = bool(selector.stops) or len(live[0].tokens) + 1 >= selector.request.max_tokens
         for candidate in candidates:
             is_complete = constraints is None or constraints.is_done(states[candidate])
-            reason = finish_reason(group.live[candidate[1]], candidate[2])
+            _, rank, token, _ = candidate
+            reason = selector.finish_reason(live[rank], token) if any_may_end or token in selector.eos_ids else None
             if reason is None:
                 unfinished.append(candidate)
                 if constraints is None and len(unfinished) == width:
@@ -159,7 +163,13 @@ class BeamSearch:
         worst = math.inf  # negated score of the last of `count` continuations of the first hypothesis
         for rank, hypothesis in enumerate(group.live):
             so_far = hypothesis.score
-            for token, score in self._selector.best_tokens(hypothesis, output, count):
+            best: Iterable[Scored]
+            if self._selector.is_plain:
+                row = hypothesis.row
+                best = zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True)
+            else:
+                best = self._selector.best_tokens(hypothesis, output, count)
+            for token, score in best:
                 negated = -score - so_far
                 if negated > worst:
                     break
@@ -175,7 +185,11 @@ class BeamSearch:
 
     def _child(self, group: _Group, candidate: Candidate, output: StepOutput) -> Hypothesis:
         negated, rank, token, score = candidate
-        child = group.live[rank].fork()
+        parent = group.live[rank]
+        if self._is_plain:
+            tokens, logprobs = [*parent.tokens, token], [*parent.logprobs, score]
+            return Hypothesis((), parent.stop, tokens, logprobs, [], -negated, parent.row)
+        child = parent.fork()
         self._selector.append(child, token, output, score)
         child.score = -negated
         return child
