@@ -31,7 +31,7 @@ TEXTS = 2000
 def find_max(address: str, texts: Path, options: argparse.Namespace, seed: int, max_tokens: int) -> dict[str, Any]:
     """What `glossa bench` tells of a server."""
     command = [
-        *(sys.executable, str(Path(__file__).parents[2] / "cli/main.py"), "bench", "--find-max", "--unary", "--json"),
+        *(sys.executable, "-m", "cli.main", "bench", "--find-max", "--unary", "--json"),
         *("--input", str(texts), "--address", address, "--rate", str(options.rate), "--seed", str(seed)),
         *("--duration-s", str(options.duration_s), "--warm-up-s", "2", "--wait-s", "2"),
         *("--within-s", str(options.within_s), "--precision", "0.08", "--max-tokens", str(max_tokens)),

@@ -44,7 +44,7 @@ SOURCE_TOKENS, TARGET_TOKENS = 20, 30
 LONGEST_REAL = 100  # tokens of an answer to a real sentence; none of the Tatoeba model comes near
 CALIBRATED = 64  # sentences that static schemes are calibrated on
 SOURCES = ("export", "model")  # packages that make bundles
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
