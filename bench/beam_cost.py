@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
-from bench.engine_overhead import SOURCE_TOKENS, export_random, processor
+from bench.engine_overhead import SOURCE_TOKENS, export_random
+from bench.measure import machine
 from export.bundle import load_bundle
 from service.decoding.search import advance, search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
@@ -86,7 +87,12 @@ def measure(path: Path, count: int, beam: int, tokens: int, rounds: int) -> dict
             found = decode(model, requests, count * beam)
             if number:  # the first round touches memory and code
                 turns[kind].append(found[-(tokens - 2) :])  # the same lengths for both
-    figures: dict[str, object] = {"processor": processor(), "requests": count, "beam": beam, "tokens": tokens}
+    figures: dict[str, object] = {
+        "processor": machine()["model"],
+        "requests": count,
+        "beam_size": beam,
+        "tokens": tokens,
+    }
     medians = {}
     for kind, found_rounds in turns.items():
         columns = [[statistics.median(step) for step in zip(*part, strict=True)] for part in _columns(found_rounds)]

@@ -21,17 +21,18 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.case import case
-from bench.measure import Verdict, interleaved, report
+from bench.engines import Engines
+from bench.measure import Verdict, interleaved, report, seconds
+from bench.pipe import Pipe
 from cli.local_server import serving
 from export.bundle import load_bundle
 from export.to_onnx import export_model
@@ -40,14 +41,11 @@ from model.architectures import build
 from model.pretrained.import_checkpoint import import_model
 from model.tokenizer import SPECIAL, Tokenizer
 from service.encoder_request import EncoderRequest
-from service.engine.engine import Engine, EngineConfig
-from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
-from service.request import Finished, Request
+from service.request import Request
 from service.runtime.runner import OnnxModel
 
 PEER, BUNDLE = "bert", "bundle"
-WORKER = Path(__file__).with_name("embed_worker.py")
+WORKER = Path(__file__).with_name("peer_worker.py")
 SHORTEST, LONGEST = 8, 128  # tokens of a text, those around it included
 BARS = {"transformers": 1.5, "optimum": 1.0}
 REST_S = 0.3  # between two contestants: threads of the last one may still look for work
@@ -99,60 +97,22 @@ def texts_of(count: int, words: int) -> list[str]:
     return [" ".join(_word(rng.randrange(words - len(SPECIAL))) for _ in range(length - 2)) for length in lengths]
 
 
-class Peer:
-    """`embed_worker` in a process of its own."""
-
-    def __init__(self, peer: str, python: str, directory: Path, threads: int) -> None:
-        asked = {"peer": peer, "model": str(directory), "threads": threads}
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        command = [python, str(WORKER), json.dumps(asked)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        assert json.loads(self._answer())["ready"]
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        if line := self._process.stdout.readline():
-            return line
-        raise RuntimeError(f"a peer ended with {self._process.wait()}")
-
-    def __call__(self, texts: Sequence[Ids]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        print(json.dumps({"texts": texts}), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._answer())
-        return answer
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
+def open_peer(peer: str, python: str, directory: Path, threads: int) -> Pipe:
+    """A peer of `bench.peer_worker`, ready."""
+    asked = {"peer": f"{peer}-embed", "model": str(directory), "threads": threads}
+    pipe = Pipe(peer, [python, str(WORKER), json.dumps(asked)], {**os.environ, "OMP_NUM_THREADS": str(threads)})
+    pipe()
+    return pipe
 
 
-@contextlib.contextmanager
-def engines(bundle: Path, count: int) -> Iterator[EnginePool]:
-    """What a server has behind its edge."""
-    model = OnnxModel.open(bundle, load_bundle(bundle), device="cpu")
-    config = EngineConfig(scheduler=SchedulerConfig(max_rows=64))
-    pool = EnginePool([Engine(model.runner(max_rows=64), tokenizer_of(len(SPECIAL) + 1), config) for _ in range(count)])
-    pool.start()
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
-async def in_process(pool: EnginePool, texts: Sequence[Ids]) -> list[np.ndarray]:
-    loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in texts]
-    for number, (ids, future) in enumerate(zip(texts, futures, strict=True)):
-        reading = EncoderRequest(pooling="mean")
-        request = Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, encoder_request=reading)
-        pool.submit(request, loop, lambda event, future=future: future.set_result(event))
-    vectors: list[np.ndarray] = []
-    for event in await asyncio.gather(*futures):
-        assert isinstance(event, Finished), event
-        assert event.encoder_output is not None
-        assert event.encoder_output.vector is not None
-        vectors.append(event.encoder_output.vector)
-    return vectors
+def in_process(engines: Engines, texts: Sequence[Ids]) -> list[np.ndarray]:
+    reading = EncoderRequest(pooling="mean")
+    requests = [
+        Request(request_id=str(number), source=tuple(ids), prompt=(), max_tokens=0, encoder_request=reading)
+        for number, ids in enumerate(texts)
+    ]
+    outputs = [answer.encoder_output for answer in engines.answer(requests)]
+    return [output.vector for output in outputs if output is not None and output.vector is not None]
 
 
 async def through_grpc(address: str, texts: Sequence[str]) -> list[list[float]]:
@@ -165,7 +125,7 @@ def compare_embed(options: argparse.Namespace) -> None:
     prepare(options.directory, options.layers, options.width, options.words)
     if options.prepare:
         if options.peer_python:
-            Peer("optimum", options.peer_python, options.directory / PEER, 1).close()
+            open_peer("optimum", options.peer_python, options.directory / PEER, 1).close()
         return
     texts = texts_of(options.texts, options.words)
     tokenizer, threads = tokenizer_of(options.words), os.cpu_count() or 1
@@ -173,19 +133,22 @@ def compare_embed(options: argparse.Namespace) -> None:
     assert {len(text) for text in ids} <= set(range(SHORTEST, LONGEST + 1))
     skipped = {} if options.peer_python else {"optimum": "no interpreter was named that has it"}
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(engines(options.directory / BUNDLE, threads))
+        model = OnnxModel.open(options.directory / BUNDLE, load_bundle(options.directory / BUNDLE), device="cpu")
+        runners = [model.runner(max_rows=64) for _ in range(threads)]
+        engines = stack.enter_context(Engines(runners, tokenizer_of(len(SPECIAL) + 1)))
         address, _ = stack.enter_context(serving(options.directory / BUNDLE))
-        peers = {"transformers": Peer("transformers", sys.executable, options.directory / PEER, threads)}
-        if options.peer_python:
-            peers["optimum"] = Peer("optimum", options.peer_python, options.directory / PEER, threads)
-        for peer in peers.values():
-            stack.callback(peer.close)
+        pythons = {"transformers": sys.executable, "optimum": options.peer_python}
+        peers = {
+            name: stack.enter_context(open_peer(name, python, options.directory / PEER, threads))
+            for name, python in pythons.items()
+            if python
+        }
         few = ids[:4]
-        wanted = np.array(peers["transformers"](few)["vectors"])
+        wanted = np.array(peers["transformers"](texts=few)["vectors"])
         told: dict[str, Any] = {
-            "glossa, in-process": asyncio.run(in_process(pool, few)),
+            "glossa, in-process": in_process(engines, few),
             "glossa, gRPC": asyncio.run(through_grpc(address, texts[:4])),
-            **{name: peer(few)["vectors"] for name, peer in peers.items()},
+            **{name: peer(texts=few)["vectors"] for name, peer in peers.items()},
         }
         for name, vectors in told.items():
             off = float(np.abs(np.array(vectors) - wanted).max())
@@ -194,18 +157,16 @@ def compare_embed(options: argparse.Namespace) -> None:
         def timed(ask: Callable[[], Any]) -> Callable[[], float]:
             def job() -> float:
                 time.sleep(REST_S)
-                began_s = time.perf_counter()
-                ask()
-                return len(texts) / (time.perf_counter() - began_s)
+                return len(texts) / seconds(ask)
 
             return job
 
         jobs = {
-            "glossa, in-process": timed(lambda: asyncio.run(in_process(pool, ids))),
+            "glossa, in-process": timed(lambda: in_process(engines, ids)),
             "glossa, gRPC": timed(lambda: asyncio.run(through_grpc(address, texts))),
         }
         for name, peer in peers.items():
-            jobs[name] = lambda peer=peer: len(ids) / peer(ids)["seconds"]  # type: ignore[misc]
+            jobs[name] = lambda peer=peer: len(ids) / peer(texts=ids)["seconds"]  # type: ignore[misc]
         figures = interleaved(jobs, options.repeats)
     verdicts = [
         Verdict(f"{ours} against {name}, texts per second", figures[ours].median / figures[name].median, BARS[name])

@@ -24,25 +24,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from bench.case import Flag, case
-from bench.engine_overhead import processor
+from bench.engines import Engines
+from bench.measure import machine
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
+from bench.pipe import Pipe
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import SPECIAL, Tokenizer
 from service.config import effective_cpus
-from service.engine.engine import Engine, EngineConfig
-from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
-from service.request import Finished, Request
+from service.request import Request
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel
 
 ROWS = 16
 REST_S = 0.1  # the threads of whoever answered last look for work for a while
-WORKER = Path(__file__).with_name("genai_worker.py")
+WORKER = Path(__file__).with_name("peer_worker.py")
 
 
 @dataclass(frozen=True)
@@ -67,41 +66,28 @@ class Ours:
     """Engines in this process, one per processor; one that is alone takes all of them."""
 
     def __init__(self, scheme: str, path: Path, rows: int) -> None:
-        self.name, self._rows = f"glossa {scheme}", rows
-        manifest, count = load_bundle(path), effective_cpus()
+        self.name, count = f"glossa {scheme}", effective_cpus()
         model = OnnxModel.open(
-            path, manifest, device="cpu", single_engine_threads=count if rows == 1 else 1, busy_engines=BusyEngines()
+            path,
+            load_bundle(path),
+            device="cpu",
+            single_engine_threads=count if rows == 1 else 1,
+            busy_engines=BusyEngines(),
         )
-        tokenizer = Tokenizer.load(path / TOKENIZER)
-        config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
-        self._pool = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, config) for _ in range(count)])
-        self._pool.start()
+        runners = [model.runner(max_rows=rows) for _ in range(count)]
+        self._engines = Engines(runners, Tokenizer.load(path / TOKENIZER), max_prefill_tokens=1 << 20)
 
     def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
-        return asyncio.run(self._answer(asks))
-
-    async def _answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
-        loop, done, ends = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
-
-        def sink(event: object) -> None:
-            ends.append(event)
-            if len(ends) == len(asks):
-                done.set()
-
-        began_s = time.perf_counter()
-        for number, ask in enumerate(asks):
+        requests = [
             # Whole answers, as the peer's.
-            request = Request(request_id=str(number), prompt=ask.prompt, max_tokens=ask.tokens, is_streamed=False)
-            self._pool.submit(request, loop, sink)
-        await done.wait()
-        seconds = time.perf_counter() - began_s
-        failed = [end for end in ends if not isinstance(end, Finished)]
-        if failed:
-            raise failed[0]
-        return seconds, sum(end.generated_tokens for end in ends)
+            Request(request_id=str(number), prompt=ask.prompt, max_tokens=ask.tokens, is_streamed=False)
+            for number, ask in enumerate(asks)
+        ]
+        answers = self._engines.answer(requests)
+        return self._engines.seconds, sum(answer.generated_tokens for answer in answers)
 
     def close(self) -> None:
-        self._pool.close()
+        self._engines.close()
 
 
 class OursServed:
@@ -131,35 +117,19 @@ class OursServed:
         self._stack.close()
 
 
-class Theirs:
-    """A peer in a process and with an interpreter of its own; `worker` says what it reads and writes."""
+class Theirs(Pipe):
+    """A peer of `bench.peer_worker`, in a process and with an interpreter of its own."""
 
-    def __init__(self, name: str, python: Path, worker: Path, directory: Path, threads: int) -> None:
-        self.name = f"{name}, {threads} threads"
-        command = [str(python), str(worker), json.dumps({"model": str(directory), "threads": threads})]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+    def __init__(self, peer: str, label: str, python: Path, directory: Path, threads: int) -> None:
+        asked = {"peer": peer, "model": str(directory), "threads": threads}
+        super().__init__(f"{label}, {threads} threads", [str(python), str(WORKER), json.dumps(asked)])
+        self()
 
     def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
         prompts, longest = [list(ask.prompt) for ask in asks], max(ask.tokens for ask in asks)
-        assert self._process.stdin is not None
-        print(json.dumps({"prompts": prompts, "max_tokens": longest}), file=self._process.stdin, flush=True)
-        answer = self._read()
+        answer = self(prompts=prompts, max_tokens=longest)
         made = sum(min(ask.tokens, len(row)) for ask, row in zip(asks, answer["tokens"], strict=True))
         return answer["seconds"], made
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name}: the process ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def build_peer(python: Path, directory: Path, build: str) -> Path:
@@ -226,7 +196,7 @@ def compare_genai(options: argparse.Namespace) -> None:
                 contestants.append(OursServed(scheme, path))
         for build, threads in (text.split(":") for text in options.builds.split(",")):
             path = build_peer(options.peer_python, options.directory, build)
-            contestants.append(Theirs(f"genai {build}", options.peer_python, WORKER, path, int(threads)))
+            contestants.append(Theirs("genai", f"genai {build}", options.peer_python, path, int(threads)))
         rates = measure(contestants, asks, options.repeats)
     finally:
         for contestant in contestants:
@@ -238,7 +208,7 @@ def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) ->
     """Prints rates, and the ratio of each to the fastest peer."""
     best = max(rate for name, rate in rates.items() if not name.startswith("glossa"))
     ratios = {name: round(rate / best, 2) for name, rate in rates.items()}
-    figures = {"processor": processor(), "case": options.case, "requests": requests, "prompt": options.prompt}
+    figures = {"processor": machine()["model"], "case": options.case, "requests": requests, "prompt": options.prompt}
     figures |= {"tokens": options.tokens, "tokens_per_s": rates, "of_best_peer": ratios}
     if options.json:
         print(json.dumps(figures))

@@ -14,8 +14,6 @@ from bench.case import Flag, case
 from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, tell
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 
-WORKER = Path(__file__).with_name("optimum_worker.py")
-
 
 @case(
     "directory",
@@ -36,7 +34,7 @@ def compare_optimum(options: argparse.Namespace) -> None:
             contestants.append(Ours(scheme, options.directory / BUNDLE.format(scheme=scheme), len(asks)))
         for threads in (1, 2):
             peer = options.directory / PEER
-            contestants.append(Theirs("optimum", options.peer_python, WORKER, peer, threads))
+            contestants.append(Theirs("optimum", "optimum", options.peer_python, peer, threads))
         rates = measure(contestants, asks, options.repeats)
     finally:
         for contestant in contestants:

@@ -9,15 +9,14 @@ answers have equal length; a bundle has its own shortlist, and then answers are 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import importlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
+from bench.engines import Engines
 from bench.measure import Verdict, interleaved, machine, report, seconds
 from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
@@ -26,11 +25,8 @@ from export.bundle import load_bundle, load_shortlist
 from export.manifest import SHORTLIST, TOKENIZER, Shortlist
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
-from service.engine.engine import Engine, EngineConfig
-from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
-from service.request import Event, Finished, Request
+from service.request import Request
 from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import Precision
@@ -55,42 +51,23 @@ class Ours:
             single_engine_threads=processors,
             single_engine_min_bytes=SINGLE_ENGINE_MIN_BYTES,
         )
-        config = EngineConfig(scheduler=SchedulerConfig(max_rows=ROWS), max_queue=10_000)
-        engines = [
-            Engine(self.model.runner(max_rows=ROWS), self.tokenizer, config, name=f"engine-{number}")
-            for number in range(processors)
-        ]
-        self.pool = EnginePool(engines)
-        self.pool.start()
+        runners = [self.model.runner(max_rows=ROWS) for _ in range(processors)]
+        self.engines = Engines(runners, self.tokenizer)
 
     def answers(self, work: Workload, words: Words, *, beam: int, is_alone: bool) -> list[str]:
-        return asyncio.run(self._answers(work, words, beam, is_alone))
-
-    async def _answers(self, work: Workload, words: Words, beam: int, is_alone: bool) -> list[str]:
-        loop = asyncio.get_running_loop()
-
-        def ask(number: int) -> asyncio.Future[Finished]:
-            said: asyncio.Future[Finished] = loop.create_future()
-
-            def hear(event: Event) -> None:
-                assert isinstance(event, Finished), event
-                said.set_result(event)
-
-            request = Request(
+        requests = [
+            Request(
                 request_id=str(number),
-                source=work.sources[number],
+                source=source,
                 prompt=self.manifest.golden.prompt,
                 max_tokens=work.max_tokens,
                 options=DecodingOptions(beam_size=beam),
                 shortlist=words[number] if words else (),
                 is_streamed=False,
             )
-            self.pool.submit(request, loop, hear)
-            return said
-
-        if is_alone:
-            return [(await ask(number)).text for number in range(len(work.sources))]
-        return [(await said).text for said in [ask(number) for number in range(len(work.sources))]]
+            for number, source in enumerate(work.sources)
+        ]
+        return [answer.text for answer in self.engines.answer(requests, singly=is_alone)]
 
 
 class Theirs:
@@ -139,14 +116,6 @@ def words_of(shortlist: Shortlist, work: Workload, ends: tuple[int, ...]) -> Wor
     """Of each source; an end is among them unless answers have a length that is given."""
     of_each = [shortlist.allowed(source) for source in work.sources]
     return [tuple(sorted(own.difference(ends) if work.is_exact else own.union(ends))) for own in of_each]
-
-
-@contextlib.contextmanager
-def running(ours: Ours) -> Iterator[Ours]:
-    try:
-        yield ours
-    finally:
-        ours.pool.close()
 
 
 def jobs_of(
@@ -203,7 +172,8 @@ def compare_shortlist(args: argparse.Namespace) -> None:
     theirs = Theirs(model, "float32" if precision == "fp32" else "int8", shortlist)
     figures: dict[str, Any] = {}
     verdicts: list[Verdict] = []
-    with running(Ours(bundle, precision)) as ours:
+    ours = Ours(bundle, precision)
+    with ours.engines:
         for part in args.parts:
             work = model.sentences(args.count or COUNTS[part])
             words = words_of(shortlist, work, ours.manifest.tokens.ends)

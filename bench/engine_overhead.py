@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
 import random
 import statistics
 import sys
@@ -24,8 +23,10 @@ from typing import Any
 import grpc
 
 from bench.case import Flag, case
-from export.bundle import load_bundle, write_bundle
-from export.manifest import TOKENIZER, Golden, Manifest
+from bench.engines import Engines
+from bench.measure import machine
+from export.bundle import load_bundle
+from export.manifest import TOKENIZER
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings, load_settings
@@ -34,7 +35,7 @@ from service.edge.served_model import ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
-from service.request import Request, TextDelta
+from service.request import Request
 from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.server import Server
@@ -49,12 +50,9 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
-    from export.manifest_entries import special_token_template, tokens_of
-    from export.variants import save_variant
-    from export.verification.verifier import limits_of
+    from bench.unverified_bundle import random_tokenizer, save_unverified
     from model.architecture_config import EncoderDecoderConfig
     from model.architectures import build
-    from model.reference.greedy import greedy
 
     torch.manual_seed(1)
     config = EncoderDecoderConfig(
@@ -65,26 +63,7 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
         num_encoder_layers=layers,
         num_decoder_layers=layers,
     )
-    model = build(config).eval()
-
-    def fill(directory: Path) -> Manifest:
-        vocabulary = " ".join(f"w{number}" for number in range(words - 4))
-        Tokenizer.train([vocabulary], kind="words", vocab_size=words).save(directory / TOKENIZER)
-        source = (5, 6, 7, 2)
-        return Manifest(
-            architecture=config.architecture,
-            task="translation",
-            tokens=tokens_of(config),
-            template=special_token_template(config),
-            limits=limits_of(config),
-            variants=(save_variant(model, directory, "fp32"),),
-            golden=Golden(source=source, prompt=(1,), output=tuple(greedy(model, [1], source=source, max_tokens=2))),
-            lineage={},
-            parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
-            created="2000-01-01T00:00:00+00:00",
-        )
-
-    write_bundle(path, fill)
+    save_unverified(path, build(config).eval(), random_tokenizer(words), source=(5, 6, 7, 2))
 
 
 class TimedSession:
@@ -136,31 +115,18 @@ class TimedRunner(OnnxRunner):
         }
 
 
-async def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: int) -> dict[str, float]:
-    runner = TimedRunner(model, max_rows=rows)
-    engine = EnginePool(
-        [Engine(runner, tokenizer, EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20)))]
-    )
-    engine.start()
-    loop, rng = asyncio.get_running_loop(), random.Random(1)
-    done = asyncio.Event()
-    left = 0
-
-    def sink(event: object) -> None:
-        nonlocal left
-        left -= not isinstance(event, TextDelta)
-        if not left:
-            done.set()
-
+def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: int) -> dict[str, float]:
+    runner, rng = TimedRunner(model, max_rows=rows), random.Random(1)
     vocabulary = model.manifest.limits.vocab_size
-    for _ in range(ROUNDS):
-        left = rows
-        done.clear()
-        for number in range(rows):
-            source = (*(rng.randrange(4, vocabulary) for _ in range(SOURCE_TOKENS)), 2)
-            engine.submit(Request(request_id=str(number), source=source, prompt=(1,), max_tokens=tokens), loop, sink)
-        await done.wait()
-    await asyncio.to_thread(engine.close)
+    with Engines([runner], tokenizer, max_prefill_tokens=1 << 20) as engines:
+        for _ in range(ROUNDS):
+            sources = [(*(rng.randrange(4, vocabulary) for _ in range(SOURCE_TOKENS)), 2) for _ in range(rows)]
+            engines.answer(
+                [
+                    Request(request_id=str(number), source=source, prompt=(1,), max_tokens=tokens)
+                    for number, source in enumerate(sources)
+                ]
+            )
     return runner.report(rows)
 
 
@@ -217,24 +183,17 @@ async def ask(address: str, rows: int, tokens: int, *, is_streamed: bool) -> Non
             await asyncio.gather(*(one() for _ in range(rows)))
 
 
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
-async def measure(path: Path, rows: int, tokens: int) -> dict[str, Any]:
+def measure(path: Path, rows: int, tokens: int) -> dict[str, Any]:
     manifest = load_bundle(path)
     model = OnnxModel.open(path, manifest, device="cpu")
     tokenizer = Tokenizer.load(path / TOKENIZER)
     return {
-        "processor": processor(),
+        "processor": machine()["model"],
         "rows": rows,
         "tokens": tokens,
-        "engine": await measure_engine(model, tokenizer, rows, tokens),
-        "unary": await measure_served(path, model, tokenizer, rows, tokens, is_streamed=False),
-        "streaming": await measure_served(path, model, tokenizer, rows, tokens, is_streamed=True),
+        "engine": measure_engine(model, tokenizer, rows, tokens),
+        "unary": asyncio.run(measure_served(path, model, tokenizer, rows, tokens, is_streamed=False)),
+        "streaming": asyncio.run(measure_served(path, model, tokenizer, rows, tokens, is_streamed=True)),
     }
 
 
@@ -256,7 +215,7 @@ def engine_overhead(options: argparse.Namespace) -> None:
         path = options.bundle or Path(scratch, "bundle")
         if not path.exists():
             export_random(path, layers=options.layers, width=options.width, words=options.words)
-        figures = asyncio.run(measure(path, options.rows, options.tokens))
+        figures = measure(path, options.rows, options.tokens)
     if options.json:
         print(json.dumps(figures))
     else:

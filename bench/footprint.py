@@ -9,27 +9,9 @@ import argparse
 import importlib.util
 import statistics
 import sys
-import time
-from pathlib import Path
 
 from bench.case import case
-from cli.local_server import serving
-
-
-def resident_mb(port: str) -> float:
-    """Resident memory of the process that listens on a port, from /proc: no package is needed for it."""
-    tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
-    listening = "0A"
-    (inode,) = {row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == int(port) and row[3] == listening}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if any(str(link.readlink()) == f"socket:[{inode}]" for link in (process / "fd").iterdir()):
-                status = (process / "status").read_text()
-                return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
-        except OSError:
-            continue
-    raise LookupError(port)
+from cli.local_server import measure_serving
 
 
 @case("bundle")
@@ -37,12 +19,9 @@ def footprint(args: argparse.Namespace) -> None:
     bundle = args.bundle
     size_mb = sum(file.stat().st_size for file in bundle.rglob("*") if file.is_file()) / 1e6
     absent = [name for name in ("torch", "onnx") if importlib.util.find_spec(name) is None]
-    seconds, resident = [], []
-    for _ in range(5):
-        started = time.monotonic()
-        with serving(bundle) as (address, _):
-            seconds.append(time.monotonic() - started)
-            resident.append(resident_mb(address.rpartition(":")[2]))
+    starts = [measure_serving(bundle) for _ in range(5)]
+    seconds = [start["ready_s"] for start in starts]
+    resident = [start["resident_bytes"] / 1e6 for start in starts]
     limit = 150 + 1.5 * size_mb
     print(f"absent: {', '.join(absent) or 'neither torch nor onnx'}; bundle {size_mb:.1f} MB")
     print(

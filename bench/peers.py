@@ -289,8 +289,9 @@ def _ctranslate2_logits(translator: Any, source: Sequence[int], inputs: Sequence
 def verify(peer: str, model: GenerativeModel, logits: Any) -> float:
     """The largest difference between a logit of ours and of theirs, over random tokens of random lengths."""
     config, generator, worst = model.config, np.random.default_rng(1), 0.0
+    limits = (32, config.max_target_len, config.max_source_len if config.has_encoder else 32)
     for row in range(VERIFIED_ROWS):
-        longest = min(32, config.max_target_len, config.max_source_len) if row else config.max_target_len
+        longest = min(limits) if row else config.max_target_len
         length = int(generator.integers(1, longest)) if row else longest
         source = [*generator.integers(4, config.vocab_size, length - 1).tolist(), config.eos_id]
         inputs = [config.bos_id, *generator.integers(4, config.vocab_size, length - 1).tolist()]

@@ -28,16 +28,12 @@ from torch import Tensor, nn
 
 from bench.case import Flag, case
 from bench.peers import NotRepresentable, transformers_logits, verify
-from export.bundle import VersionError, load_manifest, write_bundle
-from export.manifest import TOKENIZER, Golden, Manifest
-from export.manifest_entries import special_token_template, tokens_of
-from export.passes.calibrate import calibrate
-from export.passes.quantization_scheme import SCHEMES, QuantizationScheme
-from export.variants import Traced, save_variant, trace_model
-from export.verification.verifier import limits_of
+from bench.unverified_bundle import random_tokenizer, save_unverified
+from export.bundle import VersionError, load_manifest
+from export.manifest import TOKENIZER
+from export.variants import Traced, trace_model
 from model.architecture_config import DecoderConfig
 from model.layers import Block
-from model.reference.greedy import greedy
 from model.tokenizer import SPECIAL, Tokenizer
 from model.transformer import Decoder
 
@@ -140,12 +136,6 @@ def _weight(norm: nn.Module) -> Tensor:
     return dict(norm.named_parameters())["weight"]
 
 
-def random_tokenizer(words: int) -> Tokenizer:
-    """Every token a word, w0 being the first behind the special ones."""
-    vocabulary = " ".join(f"w{number}" for number in range(words - len(SPECIAL)))
-    return Tokenizer.train([vocabulary], kind="words", vocab_size=words)
-
-
 def save_peer(theirs: Any, tokenizer: Tokenizer, directory: Path) -> None:
     """A directory that `from_pretrained` reads, tokenizer included."""
     theirs.save_pretrained(directory)
@@ -155,32 +145,15 @@ def save_peer(theirs: Any, tokenizer: Tokenizer, directory: Path) -> None:
     fast(tokenizer_file=str(directory / TOKENIZER), **names).save_pretrained(directory)
 
 
-def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, scheme: QuantizationScheme, traced: Traced) -> None:
-    """A bundle of one scheme; its graphs are not compared with PyTorch. traced: what `trace_model` returned."""
-    config = model.config
-    ranges = calibrate(model, [((), text) for text in random_texts(model)]) if scheme.needs_ranges else None
-
-    def fill(directory: Path) -> Manifest:
-        tokenizer.save(directory / TOKENIZER)
-        return Manifest(
-            architecture=config.architecture,
-            task="generation",
-            tokens=tokens_of(config),
-            template=special_token_template(config),
-            limits=limits_of(config),
-            variants=(save_variant(model, directory, scheme, ranges=ranges, traced=traced),),
-            golden=Golden(source=(), prompt=(1,), output=tuple(greedy(model, [1], max_tokens=2))),
-            lineage={},
-            parity={"passed": True, "checks": [{"name": "none: random weights for a benchmark", "passed": True}]},
-            created="2000-01-01T00:00:00+00:00",
-        )
-
-    write_bundle(path, fill)
+def save_bundle(model: Decoder, tokenizer: Tokenizer, path: Path, scheme: str, traced: Traced | None = None) -> None:
+    """A bundle of one scheme, calibrated on random texts; its graphs are not compared with PyTorch."""
+    save_unverified(path, model, tokenizer, scheme, samples=lambda: random_texts(model), traced=traced)
 
 
-def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[list[int]]:
+def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[tuple[Sequence[int], Sequence[int]]]:
     draw = np.random.default_rng(1)
-    return [[1, *draw.integers(len(SPECIAL), model.config.vocab_size, length - 1).tolist()] for _ in range(count)]
+    tokens = range(len(SPECIAL), model.config.vocab_size)
+    return [((), [1, *draw.integers(tokens.start, tokens.stop, length - 1).tolist()]) for _ in range(count)]
 
 
 def prepare(directory: Path, shape: Shape, schemes: Sequence[str]) -> None:
@@ -198,7 +171,7 @@ def prepare(directory: Path, shape: Shape, schemes: Sequence[str]) -> None:
     traced = trace_model(model)
     for scheme, path in paths.items():
         if not path.exists():
-            save_bundle(model, tokenizer, path, SCHEMES[scheme], traced)
+            save_bundle(model, tokenizer, path, scheme, traced)
 
 
 def _is_readable(bundle: Path) -> bool:

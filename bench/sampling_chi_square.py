@@ -12,6 +12,7 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bench.case import case
 from model.reference.sampling import sampling_distribution
@@ -85,25 +86,11 @@ def chi_square(counts_V: np.ndarray, probabilities_V: np.ndarray) -> ChiSquare:
 
 
 def survival(statistic: float, freedom: int) -> float:
-    """P(χ² > statistic): the regularised upper incomplete gamma function at (freedom / 2, statistic / 2).
-
-    By its series or its continued fraction (Abramowitz and Stegun 6.5.29 and 6.5.31).
-    """
-    if freedom == 0 or statistic == 0:
+    """P(χ² > statistic): the regularised upper incomplete gamma function at (freedom / 2, statistic / 2)."""
+    if not freedom:
         return 1.0
-    a, x = freedom / 2, statistic / 2
-    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1 / a
-        while term > 1e-15 * total:
-            a += 1
-            term *= x / a
-            total += term
-        return 1 - scale * total
-    fraction = 0.0
-    for n in range(2000, 0, -1):  # x / (1 + (1-a) / (x + ...)), from its end
-        fraction = n * (n - a) / (x + 2 * n + 1 - a - fraction)
-    return scale / (x + 1 - a - fraction)
+    a, x = (torch.tensor(value / 2, dtype=torch.float64) for value in (freedom, statistic))
+    return float(torch.special.gammaincc(a, x))
 
 
 @case(draws=100_000, words=2000, seed=1)

@@ -20,7 +20,6 @@ import sys
 from typing import Any
 
 from bench.case import case
-from bench.footprint import resident_mb
 from cli.local_server import fetch, serving
 from glossa.client import AsyncClient
 
@@ -96,7 +95,6 @@ async def cancel_at_random(
 
 async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str, float]:
     texts = [line for line in args.sentences.read_text(encoding="utf-8").splitlines() if line.strip()]
-    port = address.rpartition(":")[2]
     kinds = MIXED if args.mixed else GREEDY
     async with AsyncClient(address) as client:
         figures = await alone_and_together(client, ops, texts[: args.clients], args.clients, kinds)
@@ -104,7 +102,7 @@ async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str,
         cancelled = 0
         for round_ in range(8):
             cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, round_, kinds)
-            resident.append(resident_mb(port))
+            resident.append(gauge(fetch(f"{ops}/metrics"), "process_resident_memory_bytes") / 1e6)
     for _ in range(200):  # the last cancellations reach their step boundary
         state = fetch(f"{ops}/metrics")
         left = gauge(state, "glossa_requests_running") + gauge(state, "glossa_requests_queued")

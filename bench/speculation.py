@@ -12,32 +12,28 @@ Prompts that repeat: one line several times over. Others: different lines of --t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
-from bench.engine_overhead import processor
-from bench.peers_llama import Shape, random_llama, random_tokenizer, save_bundle
+from bench.engines import Engines
+from bench.measure import machine
+from bench.peers_llama import Shape, random_llama, save_bundle
+from bench.unverified_bundle import random_tokenizer
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from export.options import QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_bundle
-from export.variants import trace_model
 from model.tokenizer import Tokenizer
-from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import NullMetrics
-from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
-from service.request import Finished, Request, TextDelta
+from service.request import Request
 from service.runtime.runner import OnnxModel
 
 
@@ -52,39 +48,18 @@ class Counting(NullMetrics):
         self.accepted += accepted
 
 
-class Contestant:
+class Contestant(Engines):
     """An engine with or without drafts."""
 
     def __init__(self, model: OnnxModel, tokenizer: Tokenizer, draft: int, rows: int) -> None:
-        self.metrics = Counting()
-        settings = SchedulerConfig(max_rows=rows, draft_tokens=draft)
-        self._engine = EnginePool(
-            [Engine(model.runner(max_rows=rows), tokenizer, EngineConfig(scheduler=settings), self.metrics)]
-        )
-        self._engine.start()
+        self.counts = Counting()
+        super().__init__([model.runner(max_rows=rows)], tokenizer, metrics=self.counts, draft_tokens=draft)
 
-    def answer(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
+    def rate(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
         """Tokens per second, and the answers."""
-        return asyncio.run(self._answer(prompts, tokens))
-
-    async def _answer(self, prompts: Sequence[tuple[int, ...]], tokens: int) -> tuple[float, list[tuple[int, ...]]]:
-        loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[Any]] = [loop.create_future() for _ in prompts]
-        began_s = time.perf_counter()
-        for number, (prompt, future) in enumerate(zip(prompts, waiting, strict=True)):
-
-            def sink(event: object, future: asyncio.Future[Any] = future) -> None:
-                if not isinstance(event, TextDelta):
-                    future.set_result(event)
-
-            self._engine.submit(Request(request_id=str(number), prompt=prompt, max_tokens=tokens), loop, sink)
-        ends = await asyncio.gather(*waiting)
-        seconds = time.perf_counter() - began_s
-        assert all(isinstance(end, Finished) for end in ends), ends
-        return sum(end.generated_tokens for end in ends) / seconds, [end.hypotheses[0].tokens for end in ends]
-
-    def close(self) -> None:
-        self._engine.close()
+        requests = [Request(request_id=str(n), prompt=prompt, max_tokens=tokens) for n, prompt in enumerate(prompts)]
+        ends = self.answer(requests)
+        return sum(end.generated_tokens for end in ends) / self.seconds, [end.hypotheses[0].tokens for end in ends]
 
 
 def make_bundle(arguments: argparse.Namespace, texts: Sequence[str], path: Path) -> None:
@@ -93,7 +68,7 @@ def make_bundle(arguments: argparse.Namespace, texts: Sequence[str], path: Path)
     if arguments.checkpoint is None:
         shape = Shape(layers=arguments.layers, width=arguments.width, words=arguments.words)
         model = random_llama(shape)
-        save_bundle(model, random_tokenizer(shape.words), path, scheme, trace_model(model))
+        save_bundle(model, random_tokenizer(shape.words), path, scheme.name)
         return
     options = QuantizationOptions(scheme=scheme.name, development=Development(texts[:32]), max_loss=100.0)
     export_bundle(
@@ -147,13 +122,13 @@ def _compared(
     try:
         for repeat in range(arguments.repeats + 1):  # the first one warms up
             for place, contestant in enumerate(contestants):
-                rate, answers[place] = contestant.answer(prompts, tokens)
+                rate, answers[place] = contestant.rate(prompts, tokens)
                 if repeat:
                     rates[place].append(rate)
     finally:
         for contestant in contestants:
             contestant.close()
-    metrics = contestants[1].metrics
+    metrics = contestants[1].counts
     plain, drafting = (statistics.median(some) for some in rates)
     return {
         "prompts": kind,
@@ -175,7 +150,7 @@ def _compared(
     words=32000,
     scheme=Flag("w8a8-dynamic", choices=list(SCHEMES)),
     draft=8,
-    requests=Flag([1, 8], type=lambda text: [int(part) for part in text.split(",")]),
+    requests=[1, 8],
     tokens=128,
     repeats=5,
     threads=1,
@@ -183,8 +158,8 @@ def _compared(
 def speculation(arguments: argparse.Namespace) -> None:
     lines = measure(arguments)
     if arguments.json:
-        print(json.dumps({"processor": processor(), "lines": lines}))
+        print(json.dumps({"processor": machine()["model"], "lines": lines}))
         return
-    print(processor())
+    print(machine()["model"])
     for line in lines:
         print("  ".join(f"{name} {value}" for name, value in line.items()))

@@ -10,7 +10,6 @@ measured with old graphs.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import hashlib
 import json
@@ -24,20 +23,13 @@ from bench.case import Flag, case
 from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
-from export.bundle import write_bundle
-from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
-from export.manifest_entries import special_token_template, tokens_of
-from export.passes.calibrate import calibrate
-from export.passes.quantization_scheme import SCHEMES
-from export.variants import Traced, save_variant, trace_model
-from export.verification.verifier import limits_of
+from bench.unverified_bundle import random_tokenizer, save_unverified
+from export.manifest import TOKENIZER, Shortlist
+from export.variants import Traced, trace_model
 from model.checkpoint import load_checkpoint, save_checkpoint, weights_of
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder
-from service.engine.golden_check import decode_single
-from service.request import Request
-from service.runtime.runner import OnnxModel
 
 CACHE = Path("runs/bench")
 SOURCE_TOKENS, TARGET_TOKENS = 20, 30
@@ -102,7 +94,16 @@ class SpeedModel:
         if not path.exists():
             for stale in self.path.glob(f"{name}-*.bundle"):
                 shutil.rmtree(stale)
-            write_bundle(path, lambda directory: self._fill(directory, form, shortlist))
+            save_unverified(
+                path,
+                self.model,
+                self.tokenizer,
+                form,
+                source=self.sentences(1).sources[0],
+                samples=self._samples,
+                shortlist=shortlist,
+                traced=None if shortlist else self._traced,
+            )
         return path
 
     def ctranslate2(self, kind: str) -> Path:
@@ -147,32 +148,6 @@ class SpeedModel:
         eos = self.model.config.eos_id
         return tuple((*ids, eos) for ids in self.tokenizer.encode_batch(texts))
 
-    def _fill(self, directory: Path, form: str, shortlist: Shortlist | None) -> Manifest:
-        self.tokenizer.save(directory / TOKENIZER)
-        if shortlist is not None:
-            (directory / SHORTLIST).write_text(shortlist.to_json())
-        config, source = self.model.config, self.sentences(1).sources[0]
-        ranges = calibrate(self.model, self._samples()) if SCHEMES[form].needs_ranges else None
-        has_one = shortlist is not None
-        traced = trace_model(self.model, shortlist=True) if has_one else self._traced
-        variant = save_variant(self.model, directory, SCHEMES[form], ranges=ranges, traced=traced, shortlist=has_one)
-        unchecked = Manifest(
-            architecture=config.architecture,
-            task="translation",
-            tokens=tokens_of(config),
-            template=special_token_template(config),
-            limits=limits_of(config),
-            variants=(variant,),
-            shortlist=SHORTLIST if shortlist is not None else "",
-            golden=Golden(source=source, prompt=(config.bos_id,), output=(config.eos_id,)),
-            lineage={},
-            parity={"passed": True, "checks": [{"name": "none: a bundle for measuring speed", "passed": True}]},
-            created="2000-01-01T00:00:00+00:00",
-        )
-        question = Request(request_id="golden", source=source, prompt=(config.bos_id,), max_tokens=4)
-        answer = decode_single(OnnxModel.open(directory, unchecked, device="cpu").runner(max_rows=1), question)
-        return dataclasses.replace(unchecked, golden=dataclasses.replace(unchecked.golden, output=tuple(answer)))
-
     def _samples(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Sources and targets to calibrate on; random ones for the random model, whose answers repeat themselves."""
         bos, sources = self.model.config.bos_id, self.sentences(CALIBRATED).sources
@@ -186,8 +161,7 @@ class SpeedModel:
 
 def _save_random(path: Path) -> None:
     model = random_model()
-    vocabulary = " ".join(f"w{number}" for number in range(model.config.vocab_size - 4))
-    tokenizer = Tokenizer.train([vocabulary], kind="words", vocab_size=model.config.vocab_size)
+    tokenizer = random_tokenizer(model.config.vocab_size)
     weights, train = weights_of(model), TrainConfig(steps=1)
     save_checkpoint(path, model.config, weights, tokenizer=tokenizer, train=train, metrics={}, lineage={})
 

@@ -24,157 +24,81 @@ import importlib
 import itertools
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from bench.pipe import Pipe
 from bench.speed_models import Workload
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 OPENMP_SPINS_S = 0.25  # threads of OpenMP wait so long for more work, busily: nobody may be measured meanwhile
-TIMEOUT_S = 600.0
 
 Order = Mapping[str, Any]
 Lengths = list[int]  # tokens of each answer
 
 
 class WorkerFailed(Exception):
-    """A worker ended or complained; the message holds what it said last."""
+    """An order could not be done."""
 
 
-class Worker:
+class Worker(Pipe):
     """The other end: starts the process, hands it orders, ends it."""
 
     def __init__(
         self, engine: str, model: Path | str, work: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         """work: the Workload that orders take their sentences from."""
-        self.engine, self._work = engine, work
-        command = [sys.executable, "-m", "bench.speed_worker", engine, str(model)]
+        self._work = str(work)
         inherited = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
         threads = {} if engine == "transformers" else {"OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**inherited, **threads, **(environment or {})},
-        )
+        command = [sys.executable, "-m", "bench.speed_worker", engine, str(model)]
+        super().__init__(engine, command, {**inherited, **threads, **(environment or {})})
 
     def __call__(self, **order: Any) -> dict[str, Any]:
-        """Does one order: {"seconds", "cpu_s", "tokens", "sentences", "resident_mb"}. Raises WorkerFailed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        work = str(order.pop("work", self._work))
-        try:
-            self._process.stdin.write(json.dumps({"work": work, **order}) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise WorkerFailed(f"{self.engine}: the process ended with status {self._process.wait()} on {order}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise WorkerFailed(f"{self.engine}: {order} failed: {answer['error']}")
-        return answer
+        """Does one order: {"seconds", "cpu_s", "tokens", "sentences"}. Raises PipeFailed."""
+        return super().__call__(**{"work": self._work, **order})
 
     def rate(self, **order: Any) -> float:
         """Sentences a second."""
         answer = self(**order)
         return float(answer["sentences"] / answer["seconds"])
 
-    def close(self) -> None:
-        if self._process.poll() is None:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-            try:
-                self._process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
 
 # ---- the worker's side: each engine is a function from a model to one that does an order and returns answers' lengths
 
 
 def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
+    from bench.engines import Engines
     from export.bundle import load_bundle
     from export.manifest import TOKENIZER
     from model.tokenizer import Tokenizer
     from service.config import effective_cpus
-    from service.engine.engine import Engine, EngineConfig
-    from service.engine.pool import EnginePool
-    from service.engine.scheduler import SchedulerConfig
     from service.options import DecodingOptions
-    from service.request import Finished, Request, TextDelta
+    from service.request import Request
     from service.runtime.runner import OnnxModel
 
     bundle = Path(path)
     manifest, tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)
-    pools: dict[tuple[int, ...], EnginePool] = {}
 
     @functools.cache
     def model(single_engine_threads: int) -> OnnxModel:
         return OnnxModel.open(bundle, manifest, device="cpu", single_engine_threads=single_engine_threads)
 
-    def pool_of(
-        rows: int, engines: int, single_engine_threads: int, max_prefill_tokens: int, max_idle_prefill_tokens: int
-    ) -> EnginePool:
-        key = rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens
-        if key not in pools:
-            config = EngineConfig(
-                scheduler=SchedulerConfig(
-                    max_rows=rows,
-                    kv_cache_bytes=1 << 33,
-                    max_prefill_tokens=max_prefill_tokens,
-                    max_idle_prefill_tokens=max_idle_prefill_tokens,
-                ),
-                max_queue=1 << 20,
-            )
-            runners = [model(single_engine_threads).runner(max_rows=rows) for _ in range(engines)]
-            pools[key] = EnginePool([Engine(runner, tokenizer, config) for runner in runners])
-            pools[key].start()
-        return pools[key]
-
-    async def answer(pool: EnginePool, requests: Sequence[Request]) -> Lengths:
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        lengths: Lengths = []
-
-        def sink(event: object) -> None:
-            if isinstance(event, Finished):
-                lengths.append(event.generated_tokens)
-            elif not isinstance(event, TextDelta):
-                raise WorkerFailed(repr(event))
-            if len(lengths) == len(requests):
-                done.set()
-
-        for request in requests:
-            pool.submit(request, loop, sink)
-        await asyncio.wait_for(done.wait(), TIMEOUT_S)
-        return lengths
-
-    async def answer_all(pool: EnginePool, requests: Sequence[Request], alone: bool) -> Lengths:
-        if not alone:
-            return await answer(pool, requests)
-        return list(itertools.chain(*[await answer(pool, [request]) for request in requests]))
+    @functools.cache
+    def engines_of(rows: int, engines: int, single_engine_threads: int, prefill: int, idle_prefill: int) -> Engines:
+        return Engines(
+            [model(single_engine_threads).runner(max_rows=rows) for _ in range(engines)],
+            tokenizer,
+            kv_cache_bytes=1 << 33,
+            max_prefill_tokens=prefill,
+            max_idle_prefill_tokens=idle_prefill,
+        )
 
     def do(order: Order, work: Workload) -> Lengths:
-        pool = pool_of(
+        engines = engines_of(
             order.get("rows", 64),
             order.get("engines", 0) or effective_cpus(),
             order.get("single_engine_threads", 1),
@@ -193,7 +117,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
             )
             for place, source in enumerate(work.sources[: order["count"]])
         ]
-        return asyncio.run(answer_all(pool, requests, order["alone"]))
+        return [answer.generated_tokens for answer in engines.answer(requests, singly=order["alone"])]
 
     return do
 
@@ -330,12 +254,6 @@ def lean(address: str) -> Callable[[Order, Workload], Lengths]:
 ENGINES = {engine.__name__: engine for engine in (glossa, ctranslate2, transformers, client, lean)}
 
 
-def resident_mb() -> float:
-    """Memory of this process that is in the machine's."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
-
-
 def serve(engine: str, model: str) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print
     do = ENGINES[engine](model)
@@ -353,7 +271,7 @@ def serve(engine: str, model: str) -> None:
             told["cpu_s"] = time.process_time() - began_cpu_s
             if work.is_exact and set(lengths) != {work.max_tokens}:
                 raise WorkerFailed(f"every answer must have {work.max_tokens} tokens, got {sorted(set(lengths))}")
-            told |= {"sentences": len(lengths), "tokens": sum(lengths), "resident_mb": resident_mb()}
+            told |= {"sentences": len(lengths), "tokens": sum(lengths)}
         except Exception as error:
             told = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(told), file=answers, flush=True)

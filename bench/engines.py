@@ -1,0 +1,72 @@
+"""Engines as a server has them, in this process and without gRPC: what measurements of decoding alone run on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from model.tokenizer import Tokenizer
+from service.engine.engine import Engine, EngineConfig
+from service.engine.engine_metrics import EngineMetrics
+from service.engine.pool import EnginePool
+from service.engine.scheduler import SchedulerConfig
+from service.request import Finished, Request, TextDelta
+from service.runtime.runner import OnnxRunner
+
+TIMEOUT_S = 600.0
+
+
+class Engines:
+    """One engine for each runner. `seconds`: how long the last `answer` took."""
+
+    def __init__(
+        self,
+        runners: Sequence[OnnxRunner],
+        tokenizer: Tokenizer,
+        *,
+        metrics: EngineMetrics | None = None,
+        **scheduler: Any,
+    ) -> None:
+        """scheduler: fields of SchedulerConfig; its max_rows are the runners'."""
+        settings = SchedulerConfig(max_rows=runners[0].max_rows, **scheduler)
+        config = EngineConfig(scheduler=settings, max_queue=1 << 20)
+        self._pool = EnginePool([Engine(runner, tokenizer, config, metrics) for runner in runners])
+        self._pool.start()
+        self.seconds = 0.0
+
+    def answer(self, requests: Sequence[Request], *, singly: bool = False) -> list[Finished]:
+        """The answers in the order of the requests. singly: each request after the answer of the one before."""
+        return asyncio.run(self._answer(requests, singly))
+
+    async def _answer(self, requests: Sequence[Request], singly: bool) -> list[Finished]:
+        began_s, found = time.perf_counter(), list[Any]()
+        for part in [[request] for request in requests] if singly else [requests]:
+            found += await asyncio.wait_for(asyncio.gather(*map(self._submit, part)), TIMEOUT_S)
+        self.seconds = time.perf_counter() - began_s
+        for end in found:
+            if not isinstance(end, Finished):
+                raise end
+        return found
+
+    def _submit(self, request: Request) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def sink(event: object) -> None:
+            if not isinstance(event, TextDelta):
+                ended.set_result(event)
+
+        self._pool.submit(request, loop, sink)
+        return ended
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
