@@ -11,7 +11,7 @@ END = {"marian": 0, "t5": 1, "mt5": 1}  # eos by model_type; of others it is 2
 
 
 class Shape(NamedTuple):
-    """What all families are told of sizes. A vocabulary of an odd size tells rounding up from none."""
+    """Sizes of all families. An odd vocabulary size would reveal rounding."""
 
     vocab_size: int = 101
     d_model: int = 48

@@ -16,9 +16,10 @@ banned tokens get a bias below any other logit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,47 +54,6 @@ T5_FEED_FORWARD = {
 }
 
 
-def _marian(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Junczys-Dowmunt et al. 2018, as OPUS-MT trains it: post-norm, the padding token begins targets."""
-    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits"):
-        config.only(name, False, default=False)
-    config.only("static_position_embeddings", True, default=True)
-    vocab_size = config.count("vocab_size")
-    config.only("decoder_vocab_size", vocab_size, default=vocab_size)
-    tokens = _Tokens(config, generation)
-    settings = {"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"}
-    return _bart_layout(config, tokens, weights, settings, tokens.template("pad_token_id"))
-
-
-def _bart(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Lewis et al. 2020."""
-    for name in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
-        config.only(name, False, default=False)
-    config.only("normalize_embedding", True, default=True)
-    config.only("extra_pos_embeddings", POSITION_OFFSET, default=POSITION_OFFSET)
-    tokens = _Tokens(config, generation)
-    settings = {"norm_position": "post", "positions": "learned", "embedding_norm": True}
-    template = replace(tokens.template("bos_token_id"), source_prefix=(tokens.need("bos_token_id"),))
-    return _bart_layout(config, tokens, weights, settings, template)
-
-
-def _mbart(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Liu et al. 2020 and, with 50 languages, Tang et al. 2020."""
-    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        config.only(name, True, default=True)
-    config.only("static_position_embeddings", False, default=False)
-    settings = {"norm_position": "pre", "positions": "learned", "embedding_norm": True}
-    tokens = _Tokens(config, generation)
-    return _bart_layout(config, tokens, weights, settings, tokens.template("bos_token_id"))
-
-
-def _m2m_100(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers."""
-    settings = {"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
-    tokens = _Tokens(config, generation)
-    return _bart_layout(config, tokens, weights, settings, tokens.template("bos_token_id"))
-
-
 BART_BLOCK: Names = {
     "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.output": "self_attn.out_proj",
@@ -108,51 +68,55 @@ BART_BLOCK: Names = {
 }
 
 
-def _bart_layout(
-    config: Fields, tokens: _Tokens, weights: Weights, settings: dict[str, Any], template: SpecialTokenTemplate
-) -> Imported:
-    """A model with BART's weight names and shapes."""
-    heads, encoder_heads = (config.count(f"{side}_attention_heads") for side in SIDES)
-    width, encoder_width = (config.count(f"{side}_ffn_dim") for side in SIDES)
-    names: dict[str, Any] = {}
-    for side in SIDES:
-        names |= in_blocks(side, f"model.{side}.layers.{{}}", BART_BLOCK)
-        names[f"{side}.embedding.positions"] = f"model.{side}.embed_positions.weight"
-        names[f"{side}.embedding.norm"] = f"model.{side}.layernorm_embedding"
-        names[f"{side}.norm"] = f"model.{side}.layer_norm"
-    imported = _import(
-        config,
-        tokens,
-        weights,
-        template,
-        names,
-        base="model.",
-        changes={f"{side}.embedding.positions": lambda table: table[POSITION_OFFSET:] for side in SIDES},
-        length=config.count("max_position_embeddings"),
-        num_heads=heads,
-        d_ff=width,
-        encoder_num_heads=0 if encoder_heads == heads else encoder_heads,
-        encoder_d_ff=0 if encoder_width == width else encoder_width,
-        num_encoder_layers=config.count("encoder_layers"),
-        num_decoder_layers=config.count("decoder_layers"),
-        activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),
-        embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
-        **settings,
-    )
-    weights.drop("*coder.version", "*coder.embed_positions.*")  # computed, although old checkpoints store positions
-    return imported
+@dataclass(frozen=True, kw_only=True)
+class BartFamily:
+    """A `Family` with BART's weight names and shapes. settings: fields of `EncoderDecoderConfig`.
 
+    fixed: fields of config.json that must have this value, which is also their default. start: the token that begins
+    targets if the files name none. has_bos: whether bos begins sources.
+    """
 
-def _t5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Raffel et al. 2020; 1.1 and Flan are gated and have an untied output projection."""
-    # 1.0 scales the input of its tied output projection; newer files have a field for it and are tied.
-    is_scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
-    return _t5_layout(config, generation, weights, is_scaled=is_scaled, feed_forward="relu")
+    settings: Mapping[str, Any]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    start: str = "bos_token_id"
+    has_bos: bool = False
 
-
-def _mt5(config: Fields, generation: Fields, weights: Weights) -> Imported:
-    """Xue et al. 2021: multilingual T5 1.1."""
-    return _t5_layout(config, generation, weights, is_scaled=False, feed_forward="gated-gelu")
+    def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
+        for name, value in {"decoder_vocab_size": config.count("vocab_size"), **self.fixed}.items():
+            config.only(name, value, default=value)
+        tokens = _Tokens(config, generation)
+        template = tokens.template(self.start)
+        if self.has_bos:
+            template = replace(template, source_prefix=(tokens.need("bos_token_id"),))
+        heads, encoder_heads = (config.count(f"{side}_attention_heads") for side in SIDES)
+        width, encoder_width = (config.count(f"{side}_ffn_dim") for side in SIDES)
+        names: dict[str, Any] = {}
+        for side in SIDES:
+            names |= in_blocks(side, f"model.{side}.layers.{{}}", BART_BLOCK)
+            names[f"{side}.embedding.positions"] = f"model.{side}.embed_positions.weight"
+            names[f"{side}.embedding.norm"] = f"model.{side}.layernorm_embedding"
+            names[f"{side}.norm"] = f"model.{side}.layer_norm"
+        imported = _import(
+            config,
+            tokens,
+            weights,
+            template,
+            names,
+            base="model.",
+            changes={f"{side}.embedding.positions": lambda table: table[POSITION_OFFSET:] for side in SIDES},
+            length=config.count("max_position_embeddings"),
+            num_heads=heads,
+            d_ff=width,
+            encoder_num_heads=0 if encoder_heads == heads else encoder_heads,
+            encoder_d_ff=0 if encoder_width == width else encoder_width,
+            num_encoder_layers=config.count("encoder_layers"),
+            num_decoder_layers=config.count("decoder_layers"),
+            activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),
+            embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
+            **self.settings,
+        )
+        weights.drop("*coder.version", "*coder.embed_positions.*")  # computed, although old checkpoints store positions
+        return imported
 
 
 def _t5_block(feed_forward: str, *, is_gated: bool) -> Names:
@@ -172,9 +136,12 @@ def _t5_block(feed_forward: str, *, is_gated: bool) -> Names:
     }
 
 
-def _t5_layout(config: Fields, generation: Fields, weights: Weights, *, is_scaled: bool, feed_forward: str) -> Imported:
-    """is_scaled: multiply the states by d_model^-0.5 before the output. feed_forward: default of feed_forward_proj."""
-    activation, is_gated = T5_FEED_FORWARD[config.only("feed_forward_proj", *T5_FEED_FORWARD, default=feed_forward)]
+def _t5(config: Fields, generation: Fields, weights: Weights, *, is_mt5: bool = False) -> Imported:
+    """Raffel et al. 2020; 1.1, Flan and mT5 (Xue et al. 2021) are gated and have an untied output projection."""
+    feed_forward = config.only("feed_forward_proj", *T5_FEED_FORWARD, default="gated-gelu" if is_mt5 else "relu")
+    activation, is_gated = T5_FEED_FORWARD[feed_forward]
+    # 1.0 scales the input of its tied output projection; newer files have a field for it and are tied.
+    is_scaled = not is_mt5 and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     tokens, layers = _Tokens(config, generation), config.count("num_layers")
     scale = config.count("d_model") ** -0.5 if is_scaled else 1.0
     names: dict[str, Any] = {}
@@ -228,14 +195,15 @@ def _import(
     for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.only(name, False, default=False)
     config.only("pruned_heads", {}, default={})
-    tables, vocab_size, eos = _tables(config, weights, base), config.count("vocab_size"), tokens.need("eos_token_id")
+    vocab_size, eos, known = config.count("vocab_size"), tokens.need("eos_token_id"), _tables(config, weights, base)
+    source, target, output = known.values()
     bias_V = _output_bias(tokens, weights, vocab_size)
     model = EncoderDecoderConfig(
         vocab_size=vocab_size,
         d_model=config.count("d_model"),
         output_bias=bias_V is not None,
-        tie_embeddings=tables.is_tied,
-        share_embeddings=tables.is_shared,
+        tie_embeddings=output is target,
+        share_embeddings=source is target,
         max_source_len=length,
         max_target_len=length,
         pad_id=tokens.need("pad_token_id"),
@@ -245,45 +213,29 @@ def _import(
         special_token_template=template,
         **settings,
     )
-    known = tables.weights | ({} if bias_V is None else {"decoder.unembedding.bias": bias_V})
+    if bias_V is not None:
+        known["decoder.unembedding.bias"] = bias_V
     return read_weights(model, weights, names, known=known, changes=changes)
 
 
-class _Tables(NamedTuple):
-    """Embeddings and output projection under our names, and which of them are tied."""
+def _tables(config: Fields, weights: Weights, base: str) -> dict[str, Tensor]:
+    """Source, target and output tables under our names, as one tensor if equal; a checkpoint may store those only once.
 
-    weights: dict[str, Tensor]
-    is_shared: bool
-    is_tied: bool
-
-
-def _tables(config: Fields, weights: Weights, base: str) -> _Tables:
-    """Source, target and output tables; a checkpoint may store equal ones only once.
-
-    Tensors take precedence over fields: a stored table is used even if the configuration ties it.
+    Tensors take precedence over fields: a stored table is used even if the configuration ties it. Raises
+    PretrainedError if none is stored for the output and the embeddings are not tied.
     """
     names = (f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", "lm_head.weight")
     found = {name: weights.take(name) for name in (f"{base}shared.weight", *names) if name in weights}
     common = next(iter(found.values())) if found else weights.take(f"{base}shared.weight")
     source, target = (found.get(name, common) for name in names[:2])
-    output = found[names[2]] if names[2] in found else _tied(config, target)
-    is_shared, is_tied = torch.equal(source, target), torch.equal(target, output)
-    return _Tables(
-        {
-            "encoder.embedding.tokens.weight": target if is_shared else source,
-            "decoder.embedding.tokens.weight": target,
-            "decoder.unembedding.weight": target if is_tied else output,
-        },
-        is_shared,
-        is_tied,
-    )
-
-
-def _tied(config: Fields, table: Tensor) -> Tensor:
-    """The output projection of a checkpoint that stores none. Raises PretrainedError if the embeddings are not tied."""
-    if not config.get("tie_word_embeddings", True):
+    if names[2] not in found and not config.get("tie_word_embeddings", True):
         raise PretrainedError(f"weights: lm_head.weight is missing, and {config.file} has tie_word_embeddings false")
-    return table
+    output = found.get(names[2], target)
+    return {
+        "encoder.embedding.tokens.weight": target if torch.equal(source, target) else source,
+        "decoder.embedding.tokens.weight": target,
+        "decoder.unembedding.weight": target if torch.equal(target, output) else output,
+    }
 
 
 class _Tokens:
@@ -332,10 +284,40 @@ def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor |
 
 
 FAMILIES: dict[str, Family] = {
-    "bart": _bart,
-    "m2m_100": _m2m_100,
-    "marian": _marian,
-    "mbart": _mbart,
-    "mt5": _mt5,
+    "marian": BartFamily(  # Junczys-Dowmunt et al. 2018, as OPUS-MT trains it
+        settings={"norm_position": "post", "positions": "sinusoidal", "sinusoids": "halves"},
+        fixed={
+            "normalize_before": False,
+            "normalize_embedding": False,
+            "add_final_layer_norm": False,
+            "add_bias_logits": False,
+            "static_position_embeddings": True,
+        },
+        start="pad_token_id",
+    ),
+    "bart": BartFamily(  # Lewis et al. 2020
+        settings={"norm_position": "post", "positions": "learned", "embedding_norm": True},
+        fixed={
+            "normalize_before": False,
+            "normalize_embedding": True,
+            "add_final_layer_norm": False,
+            "static_position_embeddings": False,
+            "extra_pos_embeddings": POSITION_OFFSET,
+        },
+        has_bos=True,
+    ),
+    "mbart": BartFamily(  # Liu et al. 2020 and, with 50 languages, Tang et al. 2020
+        settings={"norm_position": "pre", "positions": "learned", "embedding_norm": True},
+        fixed={
+            "normalize_before": True,
+            "normalize_embedding": True,
+            "add_final_layer_norm": True,
+            "static_position_embeddings": False,
+        },
+    ),
+    "m2m_100": BartFamily(  # Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers
+        settings={"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"},
+    ),
     "t5": _t5,
+    "mt5": functools.partial(_t5, is_mt5=True),
 }

@@ -221,7 +221,7 @@ def test_a_missing_file_is_named(tmp_path):
         Tokenizer.load(tmp_path / "nowhere.json")
 
 
-def test_a_file_that_says_nothing_of_tokens_is_refused(words, tmp_path):
+def test_a_file_without_a_vocabulary_is_refused(words, tmp_path):
     text = words.to_json().replace('"vocab"', '"words"')
     with pytest.raises(TokenizerError, match=r"not a tokenizer\.json"):
         Tokenizer.from_json(text)

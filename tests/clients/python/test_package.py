@@ -1,4 +1,4 @@
-"""The client as people install it: alone, in an environment of its own, beside files of theirs."""
+"""The client, installed without the server in its own environment, next to files of the user."""
 
 import asyncio
 

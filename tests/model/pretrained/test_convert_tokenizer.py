@@ -31,10 +31,10 @@ def check_the_same(own, tokenizer, texts):
     for text, row in zip(texts, ids, strict=True):
         if own.unk_id() in row:
             continue
-        told, expected = tokenizer.decode(row), own.decode(row)
+        text_of_ids, expected = tokenizer.decode(row), own.decode(row)
         if text.lstrip().startswith("▁"):  # blanks in disguise, of which SentencePiece drops all and we the first
-            told, expected = told.lstrip(), expected.lstrip()
-        assert told == expected
+            text_of_ids, expected = text_of_ids.lstrip(), expected.lstrip()
+        assert text_of_ids == expected
 
 
 def test_ids_and_text_are_those_of_sentencepiece(converted):
@@ -94,12 +94,12 @@ def test_offsets_refer_to_the_text_before_normalization(tmp_path):
     (tmp_path / "spiece.model").write_bytes(trained(**MODELS["unigram"]))
     tokenizer = convert_tokenizer(tmp_path)
     text = "  ＡＢＣ\u3000 привет e\u0302\u0301"
-    told = [
+    parts = [
         (tokenizer.decode([token]), text[start:end])
         for token, (start, end) in zip(tokenizer.encode(text), tokenizer.offsets(text), strict=True)
     ]
-    assert "".join(part for _, part in told).replace(" ", "").replace("\u3000", "") == "ＡＢＣприветe\u0302\u0301"
-    assert told[-1][1].strip() == "e\u0302\u0301"
+    assert "".join(part for _, part in parts).replace(" ", "").replace("\u3000", "") == "ＡＢＣприветe\u0302\u0301"
+    assert parts[-1][1].strip() == "e\u0302\u0301"
 
 
 def test_tokenizers_reads_the_converted_file_alike_without_combining_marks(converted):
@@ -151,11 +151,11 @@ def test_fairseq_pieces_follow_its_special_tokens(config, languages, tmp_path):
     texts = lines(100, 6)
     assert tokenizer.encode_batch(texts) == [[token + 1 if token else 3 for token in row] for row in own.encode(texts)]
     assert [tokenizer.special[name] for name in ("<s>", "<pad>", "</s>", "<unk>")] == [0, 1, 2, 3]
-    behind = {name: token for name, token in tokenizer.special.items() if token > len(own)}
-    assert list(behind)[-1] == "<mask>"
-    assert set(languages) <= set(behind)
+    following = {name: token for name, token in tokenizer.special.items() if token > len(own)}
+    assert list(following)[-1] == "<mask>"
+    assert set(languages) <= set(following)
     if languages:
-        assert behind[languages[0]] == len(own) + 1
+        assert following[languages[0]] == len(own) + 1
     assert tokenizer.vocab_size == len(own) + 2 + {"ar_AR": 25, "ace_Arab": 2}.get((languages or [""])[0], 0) + (
         27 if "sl_SI" in languages else 0
     )
@@ -191,11 +191,11 @@ def plain(texts):
 def test_marian_tokenizes_sources_and_targets_with_separate_models(marian):
     theirs, ours = marian
     texts = plain([*lines(FEW, 7), "ＸＹ ㍻ ㍻㍻"])
-    told = theirs(texts, add_special_tokens=False).input_ids
-    assert ours.encode_batch(texts) == told
+    sources = theirs(texts, add_special_tokens=False).input_ids
+    assert ours.encode_batch(texts) == sources
     targets = theirs(text_target=texts, add_special_tokens=False).input_ids
     assert ours.target.encode_batch(texts) == targets
-    assert told != targets
+    assert sources != targets
     assert ours.target.vocab_size == ours.vocab_size == len(theirs)
     for row in targets:
         expected = theirs.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -277,7 +277,7 @@ def test_a_tokenizer_json_is_used_unchanged(tmp_path):
 # ---- what is refused
 
 
-def test_a_directory_without_a_tokenizer_says_what_is_covered(tmp_path):
+def test_a_directory_without_a_tokenizer_lists_what_is_covered(tmp_path):
     with pytest.raises(
         PretrainedError, match=r"has no tokenizer that is covered; covered: tokenizer\.json; source\.spm and"
     ):

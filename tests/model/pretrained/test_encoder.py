@@ -1,4 +1,4 @@
-"""Encoders of other people compute here what they compute there: `transformers` is the oracle."""
+"""Imported encoders against `transformers`."""
 
 import json
 from typing import Any
@@ -85,18 +85,18 @@ def compare(ours, theirs, head, words, tolerance=1e-4):
     tokens = torch.randint(11, words, (3, 17), generator=torch.Generator().manual_seed(5))
     mask = torch.arange(17) < lengths[:, None]
     with torch.no_grad():
-        told = theirs(
+        expected = theirs(
             tokens.masked_fill(~mask, theirs.config.pad_token_id), attention_mask=mask.long(), output_hidden_states=True
         )
         states = ours(tokens, lengths)
         near = {"rtol": tolerance, "atol": tolerance}
-        torch.testing.assert_close(states[mask], told.hidden_states[-1][mask], **near)
+        torch.testing.assert_close(states[mask], expected.hidden_states[-1][mask], **near)
         if head == "ForMaskedLM":
-            torch.testing.assert_close(ours.token_logits(states[mask]), told.logits[mask], **near)
+            torch.testing.assert_close(ours.token_logits(states[mask]), expected.logits[mask], **near)
         elif head == "ForSequenceClassification":
-            torch.testing.assert_close(ours.classify(states, lengths).logits_BL, told.logits, **near)
+            torch.testing.assert_close(ours.classify(states, lengths).logits_BL, expected.logits, **near)
         elif ours.pooler is not None:
-            torch.testing.assert_close(ours.pool(states), told.pooler_output, **near)
+            torch.testing.assert_close(ours.pool(states), expected.pooler_output, **near)
 
 
 @pytest.mark.parametrize("head", HEADS)

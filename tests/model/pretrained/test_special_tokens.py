@@ -55,8 +55,8 @@ def test_multilingual_marian_reads_the_target_language_before_the_text(tmp_path)
     assert template.languages == (("fra", 90), ("pt_br", 91))
     assert template.wrap_source([5, 6], LanguagePair("", "pt_br")) == [91, 5, 6, 0]
     assert template.wrap_prompt() == [92]
-    alone = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
-    assert (alone.languages, alone.source_prefix) == ((), ())
+    single = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
+    assert (single.languages, single.source_prefix) == ((), ())
 
 
 @pytest.mark.parametrize(

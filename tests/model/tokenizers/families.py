@@ -13,7 +13,7 @@ CORPUS = lines(300, 21)
 
 
 def gpt2(tmp_path):
-    """Special tokens behind the others, as in GPT-2. With a frame, truncation and padding, as some files have."""
+    """Special tokens after the others, as in GPT-2. With a frame, truncation and padding, as some files have."""
     library = Library(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
@@ -30,7 +30,7 @@ def gpt2(tmp_path):
 
 
 def llama3(tmp_path):
-    """Words split by a pattern; ids of special tokens far behind the vocabulary, with gaps."""
+    """Words split by a pattern; ids of special tokens far after the vocabulary, with gaps."""
     library = gpt2(tmp_path)
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -60,7 +60,7 @@ def bert(tmp_path):
 
 
 def t5(tmp_path):
-    """Unigram behind Metaspace; its special tokens are pieces with a score."""
+    """Unigram after Metaspace; its special tokens are pieces with a score."""
     library = Library(models.Unigram())
     library.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")

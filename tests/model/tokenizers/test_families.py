@@ -63,10 +63,10 @@ def test_ids_one_by_one_are_the_text_of_all(family):
         for _ in range(3):
             ids.insert(rng.randrange(len(ids) + 1), rng.randrange(tokenizer.vocab_size))
         decoder = tokenizer.incremental()
-        told = "".join([decoder.push(token) for token in ids]) + decoder.flush()
-        assert told == tokenizer.decode(ids)
+        joined_text = "".join([decoder.push(token) for token in ids]) + decoder.flush()
+        assert joined_text == tokenizer.decode(ids)
         joined = b"".join(tokenizer.pieces[token] for token in ids)
-        assert told == (joined.removeprefix(b" ") if tokenizer.strips_leading_space else joined).decode(
+        assert joined_text == (joined.removeprefix(b" ") if tokenizer.strips_leading_space else joined).decode(
             "utf-8", "replace"
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 from glossa.client.options import DecodingOptions, ScoringOptions
+from glossa.client.types import enum_names
 from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
@@ -105,8 +106,7 @@ def text_fields(text: str, options: Options | ScoreOptions) -> dict[str, Any]:
 
 def enum_number(name: str, choices: Any, value: str) -> Any:
     """The number of a choice by its short name: "never" of EARLY_STOPPING_NEVER. Raises ValueError."""
-    prefix = choices.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    if prefix + value.upper() not in choices.values_by_name:
-        known = ", ".join(item.removeprefix(prefix).lower() for item in list(choices.values_by_name)[1:])
-        raise ValueError(f"{name} must be one of {known}, got {value!r}")
-    return choices.values_by_name[prefix + value.upper()].number
+    numbers = {short: number for number, short in enum_names(choices).items() if short}
+    if value.lower() not in numbers:
+        raise ValueError(f"{name} must be one of {', '.join(numbers)}, got {value!r}")
+    return numbers[value.lower()]

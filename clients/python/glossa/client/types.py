@@ -198,16 +198,24 @@ def attended_of(message: pb.AttendResponse) -> Attended:
     """The attention weights of a text and its answer, as rows."""
     matrices = []
     for matrix in message.matrices:
-        kind, weights = attention_kind(matrix.kind), tuple(matrix.weights)
-        columns = len(message.target if kind == "decoder" else message.source)
+        weights = tuple(matrix.weights)
+        columns = len(message.target if matrix.kind == pb.ATTENTION_KIND_DECODER else message.source)
         rows = tuple(weights[start : start + columns] for start in range(0, len(weights), columns))
-        matrices.append(AttentionMatrix(kind, matrix.layer, matrix.head, rows))
+        matrices.append(read(AttentionMatrix, matrix, rows=rows))
     return read(Attended, message, matrices=tuple(matrices))
 
 
-def attention_kind(number: Any) -> str:
+def attention_kind(number: int) -> str:
     """ATTENTION_KIND_CROSS as "cross"."""
-    return pb.AttentionKind.Name(number).removeprefix("ATTENTION_KIND_").lower()
+    return enum_names(pb.AttentionKind.DESCRIPTOR)[number]
+
+
+@functools.cache
+def enum_names(choices: Any) -> dict[int, str]:
+    """The short names of an enumeration: "never" of EARLY_STOPPING_NEVER, and "" of the unspecified value."""
+    prefix = choices.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    names = {number: value.name.removeprefix(prefix).lower() for number, value in choices.values_by_number.items()}
+    return names | {0: ""}
 
 
 @functools.cache
@@ -226,12 +234,12 @@ def _field(message: Any, name: str, hint: Any) -> Any:
         return getattr(message.usage, name)
     if name.endswith("_s"):
         return getattr(message.timings, name.removesuffix("_s")).ToTimedelta().total_seconds()
-    if name == "finish_reason":
-        reason = pb.FinishReason.Name(message.finish_reason).removeprefix("FINISH_REASON_").lower()
-        return "" if reason == "unspecified" else reason
+    value, choices = getattr(message, name), message.DESCRIPTOR.fields_by_name[name].enum_type
+    if choices:
+        return enum_names(choices)[value]
     if type(None) in get_args(hint):
-        return _value(getattr(message, name), get_args(hint)[0]) if message.HasField(name) else None
-    return _value(getattr(message, name), hint)
+        return _value(value, get_args(hint)[0]) if message.HasField(name) else None
+    return _value(value, hint)
 
 
 def _value(value: Any, hint: Any) -> Any:
