@@ -5,9 +5,14 @@ import random
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.build_cache import BuildCache, trace_once
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+
+# Every run tries the same examples, and one that takes long under load is no failure.
+settings.register_profile("glossa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("glossa")
 
 
 def pytest_addoption(parser):

@@ -1,4 +1,4 @@
-"""A server without engines: real gRPC, real ports, a pool that answers as a test tells it."""
+"""A server without engines: real gRPC, real ports, a pool whose answers a test sets."""
 
 import asyncio
 import contextlib
@@ -79,6 +79,7 @@ class FakePool:
     hold: bool = False
     refuse: Exception | None = None
     gate: threading.Event | None = None
+    is_waiting: bool = False
     heartbeat_s: float = float("inf")
     is_healthy: bool = True
     closed: bool = False
@@ -91,7 +92,9 @@ class FakePool:
         if self.refuse:
             raise self.refuse
         if self.gate:
-            assert self.gate.wait(5)
+            self.is_waiting = True
+            loop.call_soon_threadsafe(self.changed.set)
+            assert self.gate.wait(60)
         self.requests.append(request)
         self.sinks.append(sink)
         loop.call_soon_threadsafe(self.changed.set)
@@ -106,7 +109,7 @@ class FakePool:
 
     async def until(self, condition):
         """Returns once `condition()` holds, which only submissions and cancellations change."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

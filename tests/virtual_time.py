@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when everybody waits, or when a test says so. Nothing is slept."""
+"""An event loop whose time passes only when all tasks wait, or when a test advances it. Nothing sleeps."""
 
 import asyncio
 import selectors

@@ -42,7 +42,7 @@ def learned(pairs, iterations, vocab_size=VOCABULARY):
 words = st.lists(st.integers(0, 7), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(pairs=st.lists(st.tuples(words, words), min_size=1, max_size=8), iterations=st.integers(1, 4))
 def test_probabilities_are_those_of_model_1(pairs, iterations):
     assert learned(pairs, iterations, 8) == pytest.approx(model_1(pairs, iterations))

@@ -235,7 +235,7 @@ def test_replace_checks_the_result_and_leaves_the_original():
         config.replace(heads=2)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     architecture=st.sampled_from(["encoder_decoder", "decoder"]),
     heads=st.sampled_from([1, 2, 4, 8]),

@@ -94,7 +94,7 @@ def test_matrix_form_is_the_loop_over_pairs_of_positions():
         np.testing.assert_allclose(mixed[batch, head, i], expected @ v[batch, head], atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(
     kv_heads=st.sampled_from([1, 2, 3]),
     group=st.sampled_from([1, 2, 4]),
@@ -376,7 +376,7 @@ def test_rotation_at_position_zero_changes_nothing():
     assert torch.equal(rotate(x, cos[None], sin[None]), x)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(i=st.integers(0, 60), j=st.integers(0, 60), shift=st.integers(0, 60), seed=st.integers(0, 100))
 def test_rotated_scores_depend_only_on_distance(i, j, shift, seed):
     cos, sin = rotary_tables(128, frequencies(8, base=10000.0))

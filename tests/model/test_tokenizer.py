@@ -49,7 +49,7 @@ def test_one_token_a_word_and_mark(words):
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_bpe_gives_every_text_back(bpe, text):
     assert bpe.decode(bpe.encode(text)) == text
 
@@ -102,7 +102,7 @@ def test_bytes_of_one_character_all_stand_for_it(bpe):
         )
     )
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_offsets_are_in_order_and_cover_what_is_no_blank(bpe, words, text):
     for tokenizer in (bpe, words):
         spans = tokenizer.offsets(text)
@@ -128,7 +128,7 @@ def test_words_do_not_care_how_blanks_and_accents_are_typed(words):
 
 
 @given(st.lists(st.integers(0, 299), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_incremental_pieces_join_to_the_decoded_text(bpe, ids):
     """Any ids, also bytes that are no UTF-8: a model is free to produce them."""
     ids = [token % bpe.vocab_size for token in ids]
@@ -138,7 +138,7 @@ def test_incremental_pieces_join_to_the_decoded_text(bpe, ids):
 
 
 @given(st.lists(st.integers(0, 40), max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_incremental_words_join_to_the_decoded_text(words, ids):
     ids = [token % words.vocab_size for token in ids]
     decoder = words.incremental()

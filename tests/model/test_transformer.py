@@ -117,7 +117,7 @@ def test_cached_decoding_is_the_full_sequence(architecture, shape):
 
 
 @ARCHITECTURES
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(cuts=st.sets(st.integers(1, 7), max_size=7), spare=st.integers(0, 3))
 @torch.no_grad()
 def test_a_sequence_may_be_cut_into_any_blocks(architecture, cuts, spare):

@@ -132,7 +132,7 @@ async def test_draining_updates_health_then_accepts_and_finishes_streams(monkeyp
 
 async def test_an_interrupt_skips_the_drain_delay_when_no_call_is_open():
     async with running(drain_delay_s=60.0) as edge:
-        await asyncio.wait_for(edge.server.stop(interrupted=True), 10)
+        await asyncio.wait_for(edge.server.stop(interrupted=True), 50)
         assert edge.server.state == "stopped"
 
 

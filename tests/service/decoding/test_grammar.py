@@ -38,7 +38,7 @@ VOCABULARIES = {kind: Vocabulary.of(tokenizer, eos_ids=(2,)) for kind, tokenizer
 BPE, WORDS = VOCABULARIES["bpe"], VOCABULARIES["words"]
 EOS = 2
 BOTH = pytest.mark.parametrize("kind", VOCABULARIES)
-INSTANT = settings(max_examples=40, deadline=None)
+INSTANT = settings(max_examples=40)
 
 
 def possible(grammar, state, size):

@@ -117,7 +117,7 @@ texts = st.lists(st.text("ab größe日本😀 ", min_size=1, max_size=5), min_s
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(banned=texts, data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banned, data):
     vocabulary = VOCABULARIES[kind]
     any_tokens = st.lists(st.integers(0, len(vocabulary) - 1), max_size=12)
@@ -137,7 +137,7 @@ def test_a_token_is_masked_if_and_only_if_it_completes_a_banned_text(kind, banne
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @given(banned=texts, seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_random_answer_contains_a_banned_text(kind, banned, seed):
     vocabulary, rng = VOCABULARIES[kind], random.Random(seed)
     processor, tokens = BannedTexts(banned, vocabulary), list[int]()

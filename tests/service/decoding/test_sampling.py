@@ -88,7 +88,7 @@ ROWS = st.builds(
 
 
 @given(row=ROWS, options=OPTIONS, seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_draws_what_sorting_everything_draws(row, options, seed):
     sampler, stream = Sampler(DecodingOptions(seed=seed, **options), seed, 3), uniforms(seed, 3)
     expected = [oracle(row.tolist(), next(stream), **options) for _ in range(4)]
@@ -96,7 +96,7 @@ def test_draws_what_sorting_everything_draws(row, options, seed):
 
 
 @given(row=ROWS, options=OPTIONS, seed=st.integers(0, 2**64 - 1), sizes=st.sets(st.integers(1, 700), max_size=6))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_the_draw_is_the_same_with_however_many_best_tokens(row, options, seed, sizes):
     options = DecodingOptions(seed=seed, **options)
     alone = Sampler(options, seed, 0)

@@ -97,7 +97,7 @@ def test_no_tokens_have_no_spans():
 @given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=20), drops=st.booleans())
 @example(tokens=[HALF, EOS, REST], drops=True)
 @example(tokens=[token_of(0xED), token_of(0xA0)], drops=False)  # half a surrogate: two broken characters
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_spans_are_ordered_and_cover_the_text(tokens, drops):
     check_spans(tokens, PIECES, drops)
 
@@ -107,7 +107,7 @@ def test_spans_are_ordered_and_cover_the_text(tokens, drops):
     cuts=st.lists(st.integers(0, 48), max_size=8),
     drops=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_spans_of_text_cut_anywhere_hold_the_characters_of_their_bytes(text, cuts, drops):
     data = text.encode()
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
@@ -138,7 +138,7 @@ def check_spans(tokens, pieces, drops):
 
 
 @given(text=st.text(st.sampled_from("ae \u0301\n😀中.,"), max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_spans_of_a_trained_tokenizer_are_those_it_gives_a_source(text):
     tokenizer = TOKENIZER
     tokens = tokenizer.encode(text)

@@ -41,7 +41,7 @@ def server(probes):
 def get(server, path):
     """Status, content type and body."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -72,7 +72,7 @@ def test_unknown_page_lists_the_known_ones(server):
 
 
 def test_responses_do_not_name_the_http_library(server):
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/version", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/version", timeout=60) as answer:
         assert answer.headers["Server"] == "glossa"
 
 
@@ -88,7 +88,7 @@ def test_an_address_of_another_machine_is_reported(probes):
 
 
 def test_silent_connections_cannot_lock_out_a_probe(server):
-    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(3 * MAX_CONNECTIONS)]
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3 * MAX_CONNECTIONS)]
     try:
         assert get(server, "/healthz")[0] == 200
         for connection in silent[:-MAX_CONNECTIONS]:  # the oldest were closed, which ends their threads
@@ -101,14 +101,14 @@ def test_silent_connections_cannot_lock_out_a_probe(server):
 
 def test_a_silent_connection_is_closed_after_a_timeout(probes):
     server = OpsServer("127.0.0.1", 0, probes, read_timeout_s=0.05)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"GET /heal")
         assert connection.recv(1) == b""
     server.close()
 
 
 def test_garbage_is_answered_and_harmless(server):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert connection.recv(4096)
     assert get(server, "/healthz")[0] == 200

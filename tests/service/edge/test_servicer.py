@@ -216,10 +216,9 @@ async def test_a_score_whose_client_leaves_is_cancelled(edge, channel):
 async def test_a_call_that_ends_while_its_constraints_are_built_is_cancelled(edge, channel):
     edge.pool.gate, edge.pool.hold = threading.Event(), True
     call = method(channel, "Translate")(text=TEXT, options={"regex": "zwei"})
-    while edge.server.calls.is_idle:
-        await asyncio.sleep(0.001)
+    await edge.pool.until(lambda: edge.pool.is_waiting)
     call.cancel()
-    await asyncio.wait_for(edge.server.calls.idle(), 5)
+    await asyncio.wait_for(edge.server.calls.idle(), 60)
     edge.pool.gate.set()
     await edge.pool.until(lambda: edge.pool.cancelled)
 
