@@ -13,7 +13,6 @@ from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
-from tests.fakes import drain
 from tests.tiny import tiny_config, tiny_model
 
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
@@ -55,25 +54,43 @@ def sequence_for(runner, request):
     return Sequence(request, search_for(request, eos_ids=runner.eos_ids))
 
 
-def logprobs_of(runner, requests, *, arrivals=(), **config):
-    """Every request's distribution at every position, (steps, V); `arrivals`: the turn in which each one comes."""
+def decode(runner, requests, *, arrivals=(), on_run=lambda plan, output: None, draft_proposer=None, **config):
+    """Decodes requests in one batch, and returns their sequences. Invariants are checked after every turn.
+
+    arrivals: the turn in which each request comes. on_run: called with what a turn computed, before it is used.
+    config: of the scheduler.
+    """
     scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
-    todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
-    said: dict[str, list[np.ndarray]] = {}
+    if draft_proposer is not None:
+        scheduler.draft_proposer = draft_proposer
+    sequences = [sequence_for(runner, request) for request in requests]
+    waiting = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
     turn = 0
-    while todo or not scheduler.is_idle:
-        while todo and todo[0][0] <= turn:
-            scheduler.submit(sequence_for(runner, requests[todo.pop(0)[1]]))
+    while waiting or not scheduler.is_idle:
+        while waiting and waiting[0][0] <= turn:
+            scheduler.submit(sequences[waiting.pop(0)[1]])
         plan = scheduler.plan(0.0)
         if plan.live:
-            outputs = runner.run(plan.step)
-            for sequence in plan.live:
-                if sequence not in plan.prefill.unfinished:
-                    said.setdefault(sequence.request.request_id, []).append(outputs.logprobs(sequence.rows[0]).copy())
-            advance(scheduler.commit(plan), outputs)
+            output = runner.run(plan.step)
+            on_run(plan, output)
+            advance(scheduler.commit(plan), output)
+            scheduler.record_drafts(plan, output)
         assert check_invariants(scheduler) == []
         turn += 1
-    return {name: np.stack(lines) for name, lines in said.items()}
+    return sequences
+
+
+def logprobs_of(runner, requests, **more):
+    """Every request's distribution at every position, (steps, V). more: of `decode`."""
+    found: dict[str, list[np.ndarray]] = {}
+
+    def note(plan, output):
+        for sequence in plan.live:
+            if sequence not in plan.prefill.unfinished:
+                found.setdefault(sequence.request.request_id, []).append(output.logprobs(sequence.rows[0]).copy())
+
+    decode(runner, requests, on_run=note, **more)
+    return {name: np.stack(lines) for name, lines in found.items()}
 
 
 def alone(model, requests):
@@ -90,15 +107,10 @@ def assert_same_bits(one, other):
 
 
 def decode_together(runner, requests, **config):
-    """Everything that the answers of each request say."""
-    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
-    sequences = [sequence_for(runner, request) for request in requests]
-    for sequence in sequences:
-        scheduler.submit(sequence)
-    drain(scheduler, runner)
+    """Tokens, log-probabilities and score of each answer of each request."""
     return [
         [(answer.tokens, answer.logprobs, answer.normalised if answer.logprobs else None) for answer in s.answers]
-        for s in sequences
+        for s in decode(runner, requests, **config)
     ]
 
 

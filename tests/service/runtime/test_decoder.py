@@ -17,12 +17,13 @@ from service.runtime.memory import CudaMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.runtime.sessions import CUDA
 from service.runtime.step_outputs import FEW_LINES
-from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at, drain
+from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at
 from tests.runner_requests import (
     SCORED,
     CountingSession,
     alone,
     assert_same_bits,
+    decode,
     logprobs_of,
     reference,
     requests_for,
@@ -68,14 +69,15 @@ def test_distributions_are_bit_identical_for_any_prefill(
 
 def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reader):
     requests = prompts_that_begin_alike(reader, 20, seed=5)
-    settings = SchedulerConfig(max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 20)
-    runner = reader.runner(max_rows=8)
-    scheduler = Scheduler(settings, runner.limits, runner.layout)
-    sequences = [sequence_for(runner, request) for request in requests]
     reused = []
-    for sequence in sequences:
-        scheduler.submit(sequence)
-    drain(scheduler, runner, on_turn=lambda plan: reused.append(plan.prefix_hit_tokens))
+    sequences = decode(
+        reader.runner(max_rows=8),
+        requests,
+        on_run=lambda plan, output: reused.append(plan.prefix_hit_tokens),
+        max_rows=8,
+        chunk_tokens=16,
+        prefix_cache_bytes=1 << 20,
+    )
     assert [sequence.answers[0].tokens for sequence in sequences] == reference(reader, requests)
     assert sum(reused) > 100
 
@@ -84,20 +86,14 @@ def test_tokens_are_those_of_the_reference_when_prompts_are_read_in_blocks(reade
 @pytest.mark.parametrize("options", [SCORED, DecodingOptions()])
 def test_answers_of_multi_step_turns_are_bit_identical(model, options, steps_at_once):
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
-    told = []
+    answers = []
     for greedy_steps_per_turn in (1, steps_at_once):
-        runner, runs = model.runner(max_rows=2), 0
+        runner, runs = model.runner(max_rows=2), []
+        settings = {"max_rows": 2, "greedy_steps_per_turn": greedy_steps_per_turn, "greedy_turn_s": 60.0}
         for request in requests:
-            settings = SchedulerConfig(max_rows=2, greedy_steps_per_turn=greedy_steps_per_turn, greedy_turn_s=60.0)
-            scheduler = Scheduler(settings, runner.limits, runner.layout)
-            scheduler.submit(sequence := sequence_for(runner, request))
-            while not scheduler.is_idle:
-                plan = scheduler.plan(0.0)
-                if plan.live:
-                    runs += 1
-                    advance(scheduler.commit(plan), runner.run(plan.step))
-            told.append((runs, sequence.answers[0].tokens, sequence.answers[0].logprobs))
-    plain, bursts = told[: len(requests)], told[len(requests) :]
+            (sequence,) = decode(runner, [request], on_run=lambda *turn, runs=runs: runs.append(turn), **settings)
+            answers.append((len(runs), sequence.answers[0].tokens, sequence.answers[0].logprobs))
+    plain, bursts = answers[: len(requests)], answers[len(requests) :]
     assert [tokens for _, tokens, _ in plain] == reference(model, requests)
     assert [answer for _, *answer in bursts] == [answer for _, *answer in plain]
     assert bursts[-1][0] < 0.6 * plain[-1][0], "turns"
@@ -126,14 +122,10 @@ def repetitive_requests(model, count, seed):
     return made
 
 
-def answers_with(speculation, model, requests, **config):
+def answers_with(proposer, model, requests, **config):
+    draft_tokens = 0 if proposer is None else 9
     runner = model.runner(max_rows=config["max_rows"])
-    scheduler = Scheduler(SchedulerConfig(draft_tokens=9, **config), runner.limits, runner.layout)
-    scheduler.draft_proposer = speculation
-    sequences = [sequence_for(runner, request) for request in requests]
-    for sequence in sequences:
-        scheduler.submit(sequence)
-    drain(scheduler, runner)
+    sequences = decode(runner, requests, draft_proposer=proposer, draft_tokens=draft_tokens, **config)
     return [sequence.answers[0] for sequence in sequences]
 
 
@@ -268,7 +260,9 @@ def test_runners_do_not_share_captured_steps(model, monkeypatch):
     expected = alone(model, requests)
     for _ in range(2):
         runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=1)
-        assert_same_bits({name: said for r in requests for name, said in logprobs_of(runner, [r]).items()}, expected)
+        assert_same_bits(
+            {name: values for r in requests for name, values in logprobs_of(runner, [r]).items()}, expected
+        )
     assert len(decode.captured) > 2
 
 

@@ -8,10 +8,8 @@ import torch
 from export.bundle import load_bundle
 from model.architectures import SourceModel
 from service.encoder_request import EncoderRequest
-from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.runtime.runner import OnnxModel
-from tests.fakes import drain
-from tests.runner_requests import requests_for, sequence_for
+from tests.runner_requests import decode, requests_for
 from tests.tiny import tiny_config, tiny_model
 
 
@@ -25,13 +23,7 @@ def test_mean_state_equals_pytorch(bundle, request):
         replace(request, prompt=(1,), encoder_request=EncoderRequest(pooling="mean") if number % 2 == 0 else None)
         for number, request in enumerate(requests_for(model, 9))
     ]
-    runner = model.runner(max_rows=16)
-    scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
-    sequences = [sequence_for(runner, request) for request in requests]
-    for sequence in sequences:
-        scheduler.submit(sequence)
-    drain(scheduler, runner)
-    for sequence in sequences:
+    for sequence in decode(model.runner(max_rows=16), requests, max_rows=16):
         source = torch.tensor([sequence.request.source])
         if sequence.request.encoder_request:
             with torch.inference_mode():

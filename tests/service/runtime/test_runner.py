@@ -22,12 +22,13 @@ from service.errors import InternalFailure
 from service.options import DecodingOptions
 from service.runtime.memory import HostBlock, HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
-from tests.fakes import ask, drain
+from tests.fakes import ask
 from tests.runner_requests import (
     SCORED,
     CountingSession,
     alone,
     assert_same_bits,
+    decode,
     decode_together,
     logprobs_of,
     reference,
@@ -219,20 +220,17 @@ def test_a_target_is_scored_as_the_reference_does_and_as_it_was_when_decoded(mod
 def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatch):
     monkeypatch.setattr("service.runtime.bindings.MAX_BINDINGS", 8)
     limit = model.layout.bytes_for(6, 40, 40, max_rows=16)
-    decode = CountingSession(model.sessions["decode"])
-    counted = OnnxModel(model.manifest, model.choice, {**model.sessions, "decode": decode})
+    session = CountingSession(model.sessions["decode"])
+    counted = OnnxModel(model.manifest, model.choice, {**model.sessions, "decode": session})
     runner = counted.runner(max_rows=16)
-    scheduler = Scheduler(SchedulerConfig(max_rows=16, kv_cache_bytes=limit), runner.limits, runner.layout)
-    for request in requests_for(model, 60, seed=9):
-        scheduler.submit(sequence_for(runner, request))
     rows = set()
 
-    def look(plan, outputs):
+    def check(plan, output):
         assert runner.memory_bytes()["kv_cache"] <= limit
-        assert len(decode.bindings) <= 8
+        assert len(session.bindings) <= 8
         rows.add(plan.step.rows)
 
-    drain(scheduler, runner, on_run=look)
+    decode(runner, requests_for(model, 60, seed=9), on_run=check, max_rows=16, kv_cache_bytes=limit)
     assert max(rows) > 3, "more than one row fits"
 
 
@@ -275,9 +273,9 @@ def test_runner_reports_its_allocations_to_the_byte(model):
     memory = Counting()
     runner = OnnxRunner(model, memory, max_rows=8)
     logprobs_of(runner, requests_for(model, 20), max_rows=8, chunk_tokens=16, prefix_cache_bytes=1 << 16)
-    told = runner.memory_bytes()
-    assert told["kv_cache"] > 0
-    assert sum(told.values()) == sum(block.size for block in memory.blocks)
+    sizes = runner.memory_bytes()
+    assert sizes["kv_cache"] > 0
+    assert sum(sizes.values()) == sum(block.size for block in memory.blocks)
 
 
 def test_sessions_run_in_concurrent_threads(model):

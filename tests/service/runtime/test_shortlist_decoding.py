@@ -9,11 +9,10 @@ import pytest
 
 from export.bundle import load_bundle
 from service.decoding.search import advance
-from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.runtime.runner import OnnxModel
-from tests.runner_requests import SCORED, logprobs_of, requests_for, sequence_for
+from tests.runner_requests import SCORED, decode, logprobs_of, requests_for, sequence_for
 
 
 def narrowed(model, requests, seed=3):
@@ -32,20 +31,9 @@ def narrowed(model, requests, seed=3):
     return made
 
 
-def answers(runner, requests, *, arrivals=(), **config):
-    """Tokens and log-probabilities of every request; `arrivals`: the turn in which each one comes."""
-    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
-    todo = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
-    sequences = [sequence_for(runner, request) for request in requests]
-    turn = 0
-    while todo or not scheduler.is_idle:
-        while todo and todo[0][0] <= turn:
-            scheduler.submit(sequences[todo.pop(0)[1]])
-        plan = scheduler.plan(0.0)
-        if plan.live:
-            advance(scheduler.commit(plan), runner.run(plan.step))
-        assert check_invariants(scheduler) == []
-        turn += 1
+def answers(runner, requests, **more):
+    """Tokens and log-probabilities of every request. more: of `decode`."""
+    sequences = decode(runner, requests, **more)
     return {s.request.request_id: [(a.tokens, a.logprobs, a.reason) for a in s.answers] for s in sequences}
 
 
@@ -84,9 +72,9 @@ def test_shortlisted_row_reports_its_renormalized_distribution(tiny_attention_bu
             best = [own[place] for place in np.argsort(-left, kind="stable")]
             assert output.top_ids[0] == best[: len(output.top_ids[0])]
             if output.turn.is_ranked:
-                said = output.logprobs(0)
-                assert said[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
-                assert np.isneginf(np.delete(said, own)).all()
+                logprobs_V = output.logprobs(0)
+                assert logprobs_V[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
+                assert np.isneginf(np.delete(logprobs_V, own)).all()
             assert output.turn.is_ranked == plan.step.is_scored
             advance(scheduler.commit(plan), output)
             fed.append((sequence.answers or sequence.hypotheses)[0].tokens[-1])
