@@ -112,11 +112,8 @@ class CacheAxes:
     def of(cls, spec: StateSpec) -> CacheAxes:
         """The axes of one state, the batch left out."""
         rest = spec.shape[1:]  # the first axis is the batch
-        symbols = [place for place, size in enumerate(rest) if isinstance(size, str)]
-        assert len(symbols) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"
-        if not symbols:
-            return cls(1, math.prod(int(size) for size in rest), np.dtype(spec.dtype).itemsize, grows=False)
-        (place,) = symbols
-        outer = math.prod(int(size) for size in rest[:place])
-        inner = math.prod(int(size) for size in rest[place + 1 :])
-        return cls(outer, inner, np.dtype(spec.dtype).itemsize, grows=True)
+        growing = [axis for axis, size in enumerate(rest) if isinstance(size, str)]
+        assert len(growing) <= 1, f"state {spec.name}: more than one growing axis in {spec.shape}"
+        before, after = (rest[: growing[0]], rest[growing[0] + 1 :]) if growing else ((), rest)
+        outer, inner = math.prod(map(int, before)), math.prod(map(int, after))
+        return cls(outer, inner, np.dtype(spec.dtype).itemsize, grows=bool(growing))

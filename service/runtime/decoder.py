@@ -49,6 +49,7 @@ class Decoder:
     ) -> None:
         self._model, self._session, self._arena = model, session, caches.arena
         self._caches, self._inputs, self._logits, self._shortlist = caches, inputs, logits, shortlist
+        self._tokens, self._starts, self._lengths = inputs["tokens"][:, 0], inputs["starts"], inputs["lengths"]
         self._names = frozenset(model.variant.graphs["decode"].inputs)
         self._outputs_of = outputs_by_state(model.variant)
         self._eos_ids = model.manifest.tokens.ends
@@ -94,15 +95,15 @@ class Decoder:
     def step(self, plan: StepPlan) -> list[Scored]:
         """One decode step of all rows, and the extra greedy steps of a single row. Returns the inputs of the latter,
         with their scores. If the turn is ranked, each step writes a line of its own."""
-        rows, inputs, logits = len(plan.tokens), self._inputs, self._logits
-        inputs["tokens"][:rows, 0] = plan.tokens
-        inputs["starts"][:rows] = plan.starts
-        inputs["lengths"][:rows] = [start + 1 for start in plan.starts]
+        rows, logits = len(plan.tokens), self._logits
+        self._tokens[:rows] = plan.tokens
+        self._starts[:rows] = plan.starts
+        self._lengths[:rows] = [start + 1 for start in plan.starts]
         self._total_length[...] = self._caches.capacities["self_kv"]
         self._arena.memory.settle()
         until_s = time.perf_counter() + plan.extra_greedy_s
-        asked, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
-        binding = self._step(rows, 0, asked)
+        num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
+        binding = self._step(rows, 0, num_logits)
         self._run(binding)
         extra: list[Scored] = []
         line = 0
@@ -117,23 +118,23 @@ class Decoder:
             extra.append((token, score))
             if logits.is_ranked:
                 line += 1
-                binding = self._step(rows, line, asked)
+                binding = self._step(rows, line, num_logits)
             start = plan.starts[0] + len(extra)
-            inputs["tokens"][0, 0], inputs["starts"][0], inputs["lengths"][0] = token, start, start + 1
+            self._tokens[0], self._starts[0], self._lengths[0] = token, start, start + 1
             self._run(binding)
             if shortlist is not None:
                 shortlist.rank(rows, line)
         return extra
 
-    def _step(self, rows: int, line: int, asked: int) -> StepBinding:
-        """A binding for a step of the first rows that writes logits of `asked` of them to lines from `line` on."""
+    def _step(self, rows: int, line: int, num_logits: int) -> StepBinding:
+        """A binding for a step of the first rows that writes logits of `num_logits` of them to lines from `line` on."""
         capacities = self._caches.capacities
-        key = rows, line, asked, capacities.get("self_kv", 0), capacities.get("cross_kv", 0)
+        key = rows, line, num_logits, capacities.get("self_kv", 0), capacities.get("cross_kv", 0)
         binding = self._steps.get(key)
         if binding is None:
-            binding = self._bind(StepBinding(self._session), 0, rows, lines=(line, asked))
+            binding = self._bind(StepBinding(self._session), 0, rows, lines=(line, num_logits))
             self._steps.add(key, binding)
-            self._inputs.bind(binding, rows, self._names, asked=asked)
+            self._inputs.bind(binding, rows, self._names, num_logits=num_logits)
             self._feed(binding, "total_length", self._total_length)
         return binding
 

@@ -14,6 +14,7 @@ from service.encoder_request import EncoderOutput
 from service.runtime.batching import contiguous_runs, encoder_outputs_by_row, mask_positions, pad, source_width
 from service.runtime.bindings import Binding, BindingCache
 from service.runtime.kv_cache import Scratch
+from service.runtime.model_sessions import ModelSessions
 from service.runtime.step_inputs import RowInputs
 from service.step import NewRow
 
@@ -21,8 +22,9 @@ from service.step import NewRow
 class Encoder:
     """The passes of one `encode` session for the rows of an engine. One thread uses it."""
 
-    def __init__(self, session: Any, scratch: Scratch, rows: RowInputs, *, has_mask_positions: bool) -> None:
-        self._session, self._scratch, self._has_mask_positions = session, scratch, has_mask_positions
+    def __init__(self, model: ModelSessions, session: Any, scratch: Scratch, rows: RowInputs) -> None:
+        self._session, self._scratch = session, scratch
+        self._has_mask_positions = "places" in model.variant.graphs["encode"].inputs
         self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
         self._bindings: BindingCache[Binding] = BindingCache(scratch.arena)
 

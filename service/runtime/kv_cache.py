@@ -243,7 +243,7 @@ class CacheBuffers(StateBuffers):
         shortlists = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
         by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": sources, "shortlist": shortlists}
         for buffer in self.buffers:
-            if wanted := by_kind.get(buffer.kind, own):  # most turns have none
+            if wanted := by_kind.get(buffer.kind, own):
                 buffer.copy(wanted)
 
 

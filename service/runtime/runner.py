@@ -105,8 +105,8 @@ class OnnxRunner:
             self._shortlist = RowShortlist(*sessions, arena, self._inputs, self._caches, self.limits.vocab_size)
         # An arena of its own: bindings of the encoder outlive moves of the caches.
         self._scratch = Scratch(self._caches, Arena(memory))
-        self._attention = AttentionPasses(model, self._scratch, self._inputs)
-        self._deferred = RunnerOutputs(self._logits, self._attention, self._shortlist)
+        attention = AttentionPasses(model, self._scratch, self._inputs)
+        self._deferred = RunnerOutputs(self._logits, attention, self._shortlist)
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
@@ -115,11 +115,10 @@ class OnnxRunner:
     def _passes_of(self, sessions: Sessions) -> _Passes:
         encoder = decoder = None
         if "encode" in sessions:
-            has_mask_positions = "places" in self.model.variant.graphs["encode"].inputs
-            encoder = Encoder(sessions["encode"], self._scratch, self._inputs, has_mask_positions=has_mask_positions)
+            encoder = Encoder(self.model, sessions["encode"], self._scratch, self._inputs)
         if "decode" in sessions:
-            buffers = self._caches, self._inputs, self._logits, self._shortlist
-            decoder = Decoder(self.model, sessions["decode"], *buffers)
+            decode, shortlist = sessions["decode"], self._shortlist
+            decoder = Decoder(self.model, decode, self._caches, self._inputs, self._logits, shortlist)
         return _Passes(encoder, decoder)
 
     @property
@@ -191,7 +190,8 @@ class OnnxRunner:
         self.memory.settle()
 
     def _copy(self, plan: StepPlan) -> None:
-        self._caches.copy(plan.copies)
+        if plan.copies:  # most turns have none
+            self._caches.copy(plan.copies)
         for copy in plan.copies:
             if copy.source_len:
                 self._inputs["source_lengths"][copy.target] = copy.source_len

@@ -48,11 +48,12 @@ class RowInputs:
         if self._block is not None:
             self._arena.memory.write(self._block, self._host)
 
-    def bind(self, binding: Binding, rows: int, wanted: Container[str], *, asked: int = 0) -> None:
-        """Binds the arrays that a graph takes, for the first rows. asked: rows of which `decode` returns logits."""
+    def bind(self, binding: Binding, rows: int, wanted: Container[str], *, num_logits: int = 0) -> None:
+        """Binds the arrays that a graph takes, for the first rows. num_logits: rows of which `decode`
+        returns logits."""
         for name, array in self._arrays.items():
             if name in wanted:
-                part = array[: asked if name == "asked" else rows]
+                part = array[: num_logits if name == "asked" else rows]
                 if self._block is None:
                     binding.read_array(name, part)
                 else:
