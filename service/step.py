@@ -1,4 +1,4 @@
-"""What one turn of an engine asks of its runner (`StepPlan`) and what it returns (`StepOutput`, `TurnOutput`).
+"""What one turn of an engine requests from its runner (`StepPlan`) and what it returns (`StepOutput`, `TurnOutput`).
 
 A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure
 and a script can replace a runner. Live rows are the dense prefix [0, rows) of the runner's buffers.
@@ -146,7 +146,7 @@ class _Unranked(dict[int, Any]):
     """Takes the place of what a turn without log-probabilities lacks."""
 
     def __missing__(self, row: int) -> NoReturn:
-        raise AssertionError("no row asked for log-probabilities in this turn")
+        raise AssertionError("no row requested log-probabilities in this turn")
 
 
 _UNRANKED = _Unranked()
@@ -158,7 +158,7 @@ class StepOutput:
     which a row is scored (`StepPlan.is_scored`) has them; elsewhere reading one raises AssertionError.
 
     top_ids: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first; fewer where a
-        shortlist is shorter. Without log-probabilities the most likely token alone.
+        shortlist is shorter. Without log-probabilities only the most likely token.
     top_logprobs: those of `top_ids`.
     """
 

@@ -85,7 +85,7 @@ def mask_positions(new_rows: Iterable[NewRow], width: int) -> np.ndarray:
 
 def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.ndarray]) -> dict[int, EncoderOutput]:
     """The encoder outputs of each row with an encoder request. outputs: those that a request of the batch
-    asks for, by name."""
+    wants, by name."""
     found, first = {}, 0
     for place, new in enumerate(new_rows):
         request, length = new.encoder_request, len(new.source)

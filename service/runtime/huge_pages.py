@@ -1,6 +1,6 @@
 """Huge pages for a server: its steps read all weights again and again, and 4 KiB pages cost them 5-10 %.
 
-glibc allocates huge pages when a variable asks for them before the process starts. The `glossa` command therefore
+glibc allocates huge pages when a variable requests them before the process starts. The `glossa` command therefore
 executes itself once more: process id, standard streams, signals and exit status stay the same.
 """
 
@@ -44,7 +44,7 @@ def obstacle_to_huge_pages(
         modes = (root / SWITCH).read_text()
     except OSError:
         return f"the kernel has no /{SWITCH}"
-    return f"/{SWITCH} says never" if "[never]" in modes else None
+    return f"/{SWITCH} is set to never" if "[never]" in modes else None
 
 
 def _libc() -> str:

@@ -24,7 +24,7 @@ def machine(tmp_path, monkeypatch):
     write(tmp_path, "proc/cpuinfo", f"processor\t: 0\nmodel name\t: Example 9000\nflags\t\t: {FLAGS}\n")
     write(tmp_path, "proc/meminfo", f"MemTotal: 16777216 kB\nMemAvailable: {8 * GIB >> 10} kB\n")
     write(tmp_path, "proc/self/cgroup", "0::/box\n")
-    monkeypatch.setattr(huge_pages, "_libc", lambda: "glibc 2.36")
+    monkeypatch.setattr("os.confstr", lambda name: "glibc 2.36")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     write(tmp_path, huge_pages.SWITCH, "always [madvise] never\n")
     return tmp_path
@@ -134,9 +134,9 @@ def test_limits_on_cores_are_reported(machine, monkeypatch):
     ("tunables", "modes", "status", "expected_text"),
     [
         ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights are in huge pages"),
-        ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "says never"),
+        ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "is set to never"),
         (None, "always [madvise] never", "ok", "restarts itself with huge pages"),
-        (None, "always madvise [never]", "warn", "says never"),
+        (None, "always madvise [never]", "warn", "is set to never"),
         ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),
     ],
 )

@@ -78,12 +78,12 @@ def test_encoder_outputs_are_assigned_to_their_rows():
     ]
     assert mask_positions(some, 4).tolist() == [9, 11]
     assert mask_positions(some[1:2], 4).tolist() == [0], "the graph wants one"
-    told = {
+    outputs = {
         STATES: np.arange(12, dtype=np.float32).reshape(3, 4, 1),
         PLACES: np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], np.float32)),
         POOLED: np.zeros((3, 1), np.float32),
     }
-    found = encoder_outputs_by_row(some, told)
+    found = encoder_outputs_by_row(some, outputs)
     assert list(found) == [3, 6]
     assert found[3].vector is not None
     assert found[3].vector.tolist() == [0.5], "of its own tokens"

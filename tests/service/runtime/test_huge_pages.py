@@ -36,7 +36,7 @@ def test_linux_with_recent_glibc_supports_huge_pages(machine, modes):
         ({VARIABLE: ""}, "[madvise]", GLIBC, "GLIBC_TUNABLES is set to ''"),
         ({}, "[madvise]", "glibc 2.34", "the C library is glibc 2.34, not glibc 2.35 or newer"),
         ({}, "[madvise]", "", "the C library is not glibc"),
-        ({}, "always madvise [never]", GLIBC, "transparent_hugepage/enabled says never"),
+        ({}, "always madvise [never]", GLIBC, "transparent_hugepage/enabled is set to never"),
     ],
 )
 def test_obstacle_is_reported(machine, environment, modes, libc, why):

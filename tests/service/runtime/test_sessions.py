@@ -26,7 +26,7 @@ def with_precisions(manifest, *precisions):
 
 
 def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
-    """The choice made when sessions say that they run on `got`, or on what was asked for."""
+    """The choice made when sessions report that they run on `got`, or on what was requested."""
 
     def open_graph(file, providers):
         names = [provider if isinstance(provider, str) else provider[0] for provider in providers]

@@ -20,11 +20,11 @@ def filled(memory, rows, top_k, *, is_scored=True):
     logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
     logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
     order = np.argsort(-logits_RV, axis=1, kind="stable")[:, : outputs.top_k[0]]
-    said: dict[str, np.ndarray] = {"logits": logits_RV}
+    written: dict[str, np.ndarray] = {"logits": logits_RV}
     if outputs.is_ranked:
-        said |= {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
-        said |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
-    for name, values in said.items():
+        written |= {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
+        written |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
+    for name, values in written.items():
         place = bound(outputs, 0, rows)[name]
         assert place[:3] == (memory.device, values.dtype, values.shape)
         array_at(place)[:] = values
@@ -57,14 +57,14 @@ def test_top_k_is_rounded_up(wanted, asked):
 @pytest.mark.parametrize("top_k", [1, 3, 8])
 def test_turn_returns_the_best_tokens_and_whole_distributions(memory, top_k):
     outputs, _, logprobs_RV = filled(memory, 3, top_k)
-    told = read(outputs)
-    top_ids, top_logprobs = told.best(3, 3)
+    found = read(outputs)
+    top_ids, top_logprobs = found.best(3, 3)
     for row in range(3):
-        assert np.array_equal(told.logprobs(row, row), logprobs_RV[row])
+        assert np.array_equal(found.logprobs(row, row), logprobs_RV[row])
         best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
         assert top_ids[row][:top_k] == best.tolist()
         assert top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
-        assert told.logsumexp(0, row) == row
+        assert found.logsumexp(0, row) == row
 
 
 def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
