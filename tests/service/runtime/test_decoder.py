@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,8 @@ def test_answers_of_multi_step_turns_are_bit_identical(model, options, steps_at_
     requests = [replace(request, is_streamed=False, options=options) for request in requests_for(model, 12, seed=7)]
     answers = []
     for greedy_steps_per_turn in (1, steps_at_once):
-        runner, runs = model.runner(max_rows=2), []
+        runner = model.runner(max_rows=2)
+        runs: list[Any] = []
         settings = {"max_rows": 2, "greedy_steps_per_turn": greedy_steps_per_turn, "greedy_turn_s": 60.0}
         for request in requests:
             (sequence,) = decode(runner, [request], on_run=lambda *turn, runs=runs: runs.append(turn), **settings)
