@@ -28,18 +28,18 @@ MODELS = "models"  # directory of trained models in it
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--fast", action="store_true", help="smoke test of less than two minutes in a temporary directory")
-    ask.add_argument("--anew", action="store_true", help="delete the trained models first")
-    ask.add_argument("--only", action="append", default=[], metavar="NAME", help="measure this claim")
-    ask.add_argument("--render", action="store_true", help="measure nothing, render the page from stored measurements")
-    ask.add_argument("--keep", type=Path, help=f"directory of models and measurements ({KEPT})")
-    ask.add_argument("--page", type=Path, help=f"page to write ({PAGE})")
-    options = ask.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fast", action="store_true", help="smoke test in a temporary directory, below two minutes")
+    parser.add_argument("--anew", action="store_true", help="delete the trained models first")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="measure this claim")
+    parser.add_argument("--render", action="store_true", help="only render the page from stored measurements")
+    parser.add_argument("--keep", type=Path, help=f"directory of models and measurements ({KEPT})")
+    parser.add_argument("--page", type=Path, help=f"page to write ({PAGE})")
+    options = parser.parse_args()
     known = [claim.name for claim in CLAIMS]
     unknown = sorted(set(options.only) - set(known))
     if unknown:
-        ask.error(f"--only: there is no claim {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"--only: there is no claim {', '.join(unknown)}; there are {', '.join(known)}")
     scratch = Path(tempfile.mkdtemp(prefix="lectures-")) if options.fast else None
     keep = options.keep or scratch or KEPT
     page = options.page or (scratch / PAGE.name if scratch else PAGE)

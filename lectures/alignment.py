@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.demo import Sentence, reversed_letters, trained, translated
@@ -36,7 +35,7 @@ def measure(lab: Lab) -> Measured:
         "example": {
             "source": [*example.source, "<eos>"],
             "target": example.target,
-            "weights": example.weights.cross[-1].mean(0)[:-1].tolist(),
+            "weights": example.weights["cross"][-1].mean(0)[:-1].tolist(),
         },
     }
 
@@ -49,7 +48,7 @@ def errors(sentences: list[Sentence]) -> dict[str, float]:
         for target, source in sentence.true_links:
             slope = (length - 1) / max(1, len(sentence.target) - 1)
             found.setdefault("diagonal", []).append(round(target * slope) != source)
-            for layer, weights_HTS in enumerate(sentence.weights.cross, 1):
+            for layer, weights_HTS in enumerate(sentence.weights["cross"], 1):
                 ways = {"mean": weights_HTS.mean(0), **{f"head {h}": w_TS for h, w_TS in enumerate(weights_HTS, 1)}}
                 for way, weights_TS in ways.items():
                     for when, shift in WHEN.items():
@@ -58,7 +57,7 @@ def errors(sentences: list[Sentence]) -> dict[str, float]:
     return {name: float(np.mean(wrong)) for name, wrong in found.items()}
 
 
-def is_right(weights_S: Tensor, source: int) -> bool:
+def is_right(weights_S: np.ndarray, source: int) -> bool:
     """Whether the word with the largest weight is the partner. The end token is excluded."""
     return int(weights_S.argmax()) == source
 

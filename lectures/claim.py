@@ -22,7 +22,7 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The verdict on a claim, with the figures behind it."""
+    """The verdict on a claim, with the figures that support it."""
 
     verdict: Verdict
     explanation: str  # Markdown, with the decisive figures

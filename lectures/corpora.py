@@ -1,4 +1,4 @@
-"""The texts on which models are trained here, all drawn from the embedded grammar or from rules as short."""
+"""The training texts of the claims, drawn from the embedded grammar or from short rules."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from model.corpus import corpus
 from model.training.data import Examples
 
 PLAIN = {"label_smoothing": 0.0, "average_checkpoints": 1, "tokenizer": "words", "vocab_size": 4000}
-"""Of a TrainConfig: the loss that is trained is the one that is told, and no average hides the last weights."""
+"""Fields of a TrainConfig: the training loss is the one that is reported, and the last weights are not averaged."""
 
 
 def schedule(steps: int, **changes: object) -> TrainConfig:
-    """So many steps, validated eight times, saved at the end alone."""
+    """A configuration of `steps` steps with eight validations, saved only at the end."""
     values = {**PLAIN, "steps": steps, "save_every_steps": steps, "validate_every_steps": max(1, steps // 8), **changes}
     return TrainConfig.from_json(values)
 
@@ -43,17 +43,17 @@ def unseen_translations(count: int) -> Examples:
 
 
 def scenes(count: int, *, seed: int = 1) -> Examples:
-    """One scene is one text."""
+    """Scenes of the grammar, one text each."""
     return Examples([("", text) for text in corpus.scenes(seed, count, "train")], f"embedded scenes, seed {seed}")
 
 
 def endless_scenes(count: int, *, seed: int = 1) -> Examples:
-    """Scene after scene, one text."""
+    """One text of consecutive scenes."""
     return Examples([("", "\n".join(corpus.scenes(seed, count, "train")))], f"embedded scenes in a row, seed {seed}")
 
 
 def reversals(count: int, *, seed: int, longest: int = 12) -> Examples:
-    """Letters and the same letters backwards."""
+    """Strings of letters and their reversals."""
     rng, pairs = random.Random(seed), []
     for _ in range(count):
         letters = rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, longest))

@@ -1,16 +1,17 @@
-"""The two small models whose attention is looked at, and the sentences with which that is done."""
+"""The two small models whose attention the claims examine, and their sentences with known word alignments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from export.verification.torch_reference import TorchReference
 from lectures.corpora import reversals, schedule, small, translations, unseen_translations
 from lectures.lab import Training
-from lectures.watching import Weights, watch
 from lectures.words import links
 from model.checkpoint import Checkpoint
 from model.presets import PRESETS
-from model.transformer import EncoderDecoder
 
 if TYPE_CHECKING:
     from lectures.lab import Lab
@@ -19,23 +20,23 @@ LETTERS = 12
 
 
 class Sentence(NamedTuple):
-    """What a model does with a source and its right answer. true_links: (target place, source place)."""
+    """A source, its correct translation, and the attention of a model that reads both."""
 
     source: list[str]
     target: list[str]
-    weights: Weights
-    true_links: list[tuple[int, int]]
+    weights: dict[str, np.ndarray[Any, Any]]  # (layers, heads, queries, keys) by "encoder", "decoder" and "cross"
+    true_links: list[tuple[int, int]]  # (target place, source place)
 
 
 class Models(NamedTuple):
-    """Neither ever sees an alignment."""
+    """Neither is trained on alignments."""
 
-    translator: Checkpoint  # that of `glossa demo`
-    reverser: Checkpoint  # writes letters backwards: which letter is which is known
+    translator: Checkpoint  # the model of `glossa demo`
+    reverser: Checkpoint  # reverses strings of letters, so that every alignment is known
 
 
 def trained(lab: Lab) -> Models:
-    """Both, trained side by side for fixed numbers of steps, the longer one for two minutes on one core."""
+    """Both models, trained concurrently for fixed numbers of steps, the longer one for two minutes on one core."""
     preset = PRESETS["demo"]
     steps = lab.pick(800, 4)
     changes = {"average_checkpoints": 1, "save_every_steps": steps, "validate_every_steps": max(1, steps // 8)}
@@ -54,7 +55,7 @@ def trained(lab: Lab) -> Models:
 
 
 def translated(checkpoint: Checkpoint, count: int) -> list[Sentence]:
-    """Sentences of the grammar with a combination of words that was never trained."""
+    """Sentences of the grammar with a combination of words that is not in the training data."""
     return [
         _sentence(checkpoint, english, german, links(_words(checkpoint, english), _words(checkpoint, german)))
         for english, german in unseen_translations(count).pairs
@@ -76,8 +77,9 @@ def _words(checkpoint: Checkpoint, text: str) -> list[str]:
 
 def _sentence(checkpoint: Checkpoint, source: str, target: str, true_links: list[tuple[int, int]]) -> Sentence:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    assert isinstance(model, EncoderDecoder)
     source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
     template = model.config.template
-    weights = watch(model, template.wrap_source(source_ids), template.wrap_prompt(target_ids))
-    return Sentence(_words(checkpoint, source), _words(checkpoint, target), weights, true_links)
+    read = tuple(template.wrap_source(source_ids)), tuple(template.wrap_prompt(target_ids))
+    weights = TorchReference(model).every_attention(*read)
+    by_part = {name.removesuffix("_attention"): array for name, array in weights.items()}
+    return Sentence(_words(checkpoint, source), _words(checkpoint, target), by_part, true_links)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from lectures.lab import Lab
 
 TOWNS, GOODS, KINGS = 12, 6, 64
-LENGTH, FACTS, TOLD = 48, 12, 12  # words of a document, facts in it, and facts in the target
+LENGTH, FACTS, STATED = 48, 12, 12  # words of a document, facts in it, and facts in the target
+TARGET_LEN = 3 * STATED + 1  # tokens, with the end token
 STEPS = 5000  # the decoder that reads everything learns to look up facts abruptly, after about 1,000 steps
 FILLER = ("and", "so", "it", "is", "said", "by", "all")  # in a fixed cycle, so that only facts have to be learnt
 MARK = "="
@@ -77,12 +78,12 @@ def documents(count: int, *, seed: int) -> list[tuple[list[str], list[str]]]:
         facts = [(town, rng.randrange(GOODS)) for town in rng.sample(range(TOWNS), FACTS)]
         for place, (town, good) in zip(sorted(rng.sample(range(LENGTH), FACTS)), facts, strict=True):
             words[place] = f"t{town}g{good}"
-        told = [
+        target = [
             word
-            for town, good in rng.sample(facts, TOLD)
+            for town, good in rng.sample(facts, STATED)
             for word in (f"town{town}", f"good{good}", f"king{king_of[town, good]}")
         ]
-        found.append((words, told))
+        found.append((words, target))
     return found
 
 
@@ -90,14 +91,13 @@ def framed(name: str, found: list[tuple[list[str], list[str]]]) -> list[tuple[st
     """As source and target, or as one text with a separator between document and target."""
     reads = READS[name]
     if name in WITH_ENCODER:
-        return [(" ".join(words[-reads:]), " ".join(told)) for words, told in found]
+        return [(" ".join(words[-reads:]), " ".join(target)) for words, target in found]
     return [("", " ".join([*words[-reads:], MARK, *told])) for words, told in found]
 
 
 def batch_tokens(name: str) -> int:
     """Batches of ROWS documents: batch size counts target tokens."""
-    told = 3 * TOLD + 1  # with the end token
-    return ROWS * (told if name in WITH_ENCODER else READS[name] + 1 + told)
+    return ROWS * (TARGET_LEN if name in WITH_ENCODER else READS[name] + 1 + TARGET_LEN)
 
 
 def shape(name: str) -> ModelConfig:
@@ -111,31 +111,31 @@ def shape(name: str) -> ModelConfig:
     if name == "experts":
         more |= {"num_experts": 8, "experts_per_token": 1}
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 256, "num_decoder_layers": 4}
-    max_target_len = READS[name] + 3 * TOLD + 8
+    max_target_len = READS[name] + TARGET_LEN + 7
     return model_config({"architecture": "decoder", **sizes, "max_target_len": max_target_len, **more})
 
 
 @torch.inference_mode()
 def nats(checkpoint: Checkpoint, unseen: Examples) -> float:
     """Per target token, end token included."""
-    model, told = checkpoint.model, 3 * TOLD + 1
+    model = checkpoint.model
     batches = PairBatches(unseen, checkpoint.tokenizer, model.config, schedule(1, batch_tokens=4096))
     if not isinstance(model, Decoder):
         return loss_per_token(model, batches)
     total, count = 0.0, 0
     for keys in batches.plan(0):
         batch = batches.load(keys)
-        logits_BTV = model.decoder.unembedding(model(batch.input_BT)[:, -told:])
-        target_BT = batch.target_BT[:, -told:]  # all texts are of one length
+        logits_BTV = model.decoder.unembedding(model(batch.input_BT)[:, -TARGET_LEN:])
+        target_BT = batch.target_BT[:, -TARGET_LEN:]  # all texts are of one length
         total += float(torch.nn.functional.cross_entropy(logits_BTV.mT, target_BT, reduction="sum"))
         count += target_BT.numel()
     return total / count
 
 
 def least_perplexity() -> float:
-    """Perplexity of a model that knows everything but the order of the towns: TOLD of the FACTS in the document."""
-    orders = math.lgamma(FACTS + 1) - math.lgamma(FACTS - TOLD + 1)
-    return math.exp(orders / (3 * TOLD + 1))
+    """Perplexity of a model that knows everything but the order of the towns: STATED of the FACTS in the document."""
+    orders = math.lgamma(FACTS + 1) - math.lgamma(FACTS - STATED + 1)
+    return math.exp(orders / TARGET_LEN)
 
 
 def judge(measured: Measured) -> Finding:
@@ -188,7 +188,7 @@ CLAIM = Claim(
     "one with memory-compressed attention (11,000), to the same with a mixture of experts (Liu et al. 2018, table "
     "4).",
     experiment=f"Documents of {LENGTH} words contain {FACTS} scattered facts (what a town trades in). The target "
-    f"states {TOLD} of them in any order, each with something that only the whole corpus reveals (the king of such "
+    f"states {STATED} of them in any order, each with something that only the whole corpus reveals (the king of such "
     f"towns: {TOWNS * GOODS} combinations to memorize). As in the original, each model reads as much as its "
     "attention is given: the last 12 words for the two with an encoder, 24 for the decoder-only one, all for the "
     f"compressed ones. Each is trained for {STEPS:,} steps of {ROWS} documents.",

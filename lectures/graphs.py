@@ -1,4 +1,4 @@
-"""Exported graphs, called as the service calls them, but from plain arrays: for experiments on cost and on symmetry."""
+"""Exported graphs, called with plain arrays as the service calls them, for experiments on cost and symmetry."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def encode(session: onnxruntime.InferenceSession, source_BS: Array) -> Array:
 
 
 def encode_ms(session: onnxruntime.InferenceSession, source_BS: Array) -> float:
-    """Milliseconds of the same."""
+    """Milliseconds of one call of the same."""
     return 1e3 * seconds(lambda: encode(session, source_BS))
 
 
@@ -70,12 +70,12 @@ class CachedRow:
             binding.bind_ortvalue_input(f"past.{name}", cache)
             binding.bind_ortvalue_output(f"present.{name}", cache)
         binding.bind_output("logits", "cpu")
-        taken_s = seconds(lambda: self._session.run_with_iobinding(binding))
+        elapsed_s = seconds(lambda: self._session.run_with_iobinding(binding))
         logits_1V: Array = binding.get_outputs()[len(self._caches)].numpy()
-        return logits_1V[0], taken_s
+        return logits_1V[0], elapsed_s
 
     def ms(self, tokens: Array, start: int) -> float:
-        """Milliseconds of the same."""
+        """Milliseconds of one call of the same."""
         return 1e3 * self.run(tokens, start)[1]
 
     def _inputs(self, tokens: Array, start: int, end: int) -> Mapping[str, Array]:

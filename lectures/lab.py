@@ -1,7 +1,7 @@
-"""Where experiments are made: models trained by the product's own trainer, two at a time, and kept for the next time.
+"""Trains the models of the experiments with the product's own trainer, two concurrently, and stores them for reuse.
 
-A training is known by a digest of everything that decides its result; one that is on disk is not repeated, and one that
-was interrupted goes on. What is timed is not done here but in the claims, in this process, while nothing else runs.
+The digest of everything that determines a training's result names its directory: a stored result is not computed again,
+and an interrupted training resumes. This module times nothing; claims do, in this process, while nothing else runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A model, how it is trained and on what. validation: held out of the data when not given."""
+    """A model, its training configuration and its data. validation: by default held out of the data."""
 
     model: ModelConfig
     train: TrainConfig
@@ -39,17 +39,17 @@ class Training:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits of everything that decides the result."""
-        said = [self.model.to_json(), self.train.to_json(), self.data.digest]
+        """16 hexadecimal digits of a hash of everything that determines the result."""
+        parts = [self.model.to_json(), self.train.to_json(), self.data.digest]
         if self.validation is not None:
-            said.append(self.validation.digest)
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+            parts.append(self.validation.digest)
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The result. history: rows of metrics.csv without their empty cells. A training whose loss was no number any more
-    has no checkpoint."""
+    """The result of a training. history: rows of metrics.csv without their empty cells. checkpoint: None after a loss
+    that was not finite."""
 
     checkpoint: Checkpoint | None
     history: History
@@ -66,8 +66,8 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """directory: where trainings are kept. is_fast: everything so small that only its working is tried. workers:
-    trainings at once, each in a process of its own unless it is the only one."""
+    """directory: of the stored trainings. is_fast: sizes of a smoke test. workers: the number of concurrent trainings,
+    in processes of their own if there are several."""
 
     directory: Path
     is_fast: bool = False
@@ -78,7 +78,7 @@ class Lab:
         return fast if self.is_fast else full
 
     def train(self, trainings: Mapping[str, Training]) -> dict[str, Trained]:
-        """All of them, `workers` at a time on one thread each, by the same names."""
+        """The results of all trainings by name; `workers` run concurrently, on one thread each."""
         paths = {name: self.directory / training.digest for name, training in trainings.items()}
         if self.workers == 1:
             for name, training in trainings.items():
@@ -133,6 +133,6 @@ def _read(path: Path) -> Trained:
 
 
 class _Silent(Display):
-    """Training shows nothing: two runs on one terminal would garble each other."""
+    """A display that shows nothing, because concurrent trainings share one terminal."""
 
     def message(self, text: str) -> None: ...

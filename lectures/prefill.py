@@ -32,16 +32,16 @@ def measure(lab: Lab) -> Measured:
     lengths = lab.pick(LENGTHS, LENGTHS[:4])
     shape = {"vocab_size": WORDS, "d_model": 64, "num_heads": 2, "d_ff": 256, "num_decoder_layers": 2}
     whole = model_config({**shape, "num_encoder_layers": 2, "max_source_len": lengths[-1], "max_target_len": 64})
-    alone = model_config({**shape, "architecture": "decoder", "max_target_len": lengths[-1]})
+    decoder_only = model_config({**shape, "architecture": "decoder", "max_target_len": lengths[-1]})
     rng = np.random.default_rng(1)
     jobs = {}
     with tempfile.TemporaryDirectory() as scratch:
         encoder = sessions(fresh_model(whole), Path(scratch) / "whole")["encode"]
-        decoder = sessions(fresh_model(alone), Path(scratch) / "alone")["decode"]
+        decoder = sessions(fresh_model(decoder_only), Path(scratch) / "decoder")["decode"]
         for length in lengths:
             tokens_T = rng.integers(4, WORDS, length)
             jobs[f"encoder {length}"] = partial(encode_ms, encoder, tokens_T[None])
-            jobs[f"decoder {length}"] = partial(CachedRow(decoder, alone, length).ms, tokens_T, 0)
+            jobs[f"decoder {length}"] = partial(CachedRow(decoder, decoder_only, length).ms, tokens_T, 0)
         spreads = interleaved(jobs, lab.pick(7, 2))
     return {
         "lengths": lengths,
@@ -65,14 +65,14 @@ def fit(lengths: Sequence[int], ms: Sequence[float]) -> tuple[float, float, floa
 
 
 def judge(measured: Measured) -> Finding:
-    lengths, held, rows, said = measured["lengths"], [], [], []
+    lengths, held, rows, parts = measured["lengths"], [], [], []
     for name, ms in measured["ms"].items():
         a, b, c = fit(lengths, ms)
         fitted = [a * n * n + b * n + c for n in lengths]
         error = max(abs(f / t - 1) for f, t in zip(fitted, ms, strict=True))
         slopes = [np.log2(after / before) for before, after in itertools.pairwise(ms)]
         held += [a > 0 and error < 0.3, slopes[-1] > slopes[0]]
-        said.append(
+        parts.append(
             f"{NAMES[name]}: {a * 1e6:.3g}·(n/1000)² + {b * 1e3:.3g}·(n/1000) + {c:.2g} ms, error at most {error:.0%}; "
             f"the two terms are equal at n = {b / max(a, 1e-12):,.0f}, and {FAR:,} tokens would take "
             f"{(a * FAR**2 + b * FAR) / 1e3:,.0f} s, of which the quadratic term "
@@ -84,7 +84,7 @@ def judge(measured: Measured) -> Finding:
         ]
     return Finding(
         verdict=verdict_of(held),
-        explanation="; ".join(said)
+        explanation="; ".join(parts)
         + ". The cost of short sentences is the linear and constant terms: the quadratic cost of attention "
         "is real, but does not matter for a sentence of 30 words.",
         header=("graph", "tokens", "ms", "ms, fitted", "quadratic share"),

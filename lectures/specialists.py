@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.demo import Sentence, trained, translated
@@ -38,8 +37,8 @@ def scores(sentences: list[Sentence]) -> dict[str, dict[str, float]]:
     """By head, "encoder 1.2" (layer and head, from 1), then by kind of position; kinds out of reach are omitted."""
     found: dict[str, dict[str, list[float]]] = {}
     for sentence in sentences:
-        for part, weights_LHTS in zip(("encoder", "decoder", "cross"), sentence.weights, strict=True):
-            places = {name: pairs for name, pairs in looked_at(part, sentence).items() if pairs}
+        for part, weights_LHTS in sentence.weights.items():
+            places = {name: pairs for name, pairs in compared_positions(part, sentence).items() if pairs}
             for layer, weights_HTS in enumerate(weights_LHTS, 1):
                 for head, weights_TS in enumerate(weights_HTS, 1):
                     scored = found.setdefault(f"{part} {layer}.{head}", {})
@@ -52,9 +51,9 @@ def scores(sentences: list[Sentence]) -> dict[str, dict[str, float]]:
     }
 
 
-def looked_at(part: str, sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
+def compared_positions(part: str, sentence: Sentence) -> dict[str, list[tuple[int, int]]]:
     """(query, key) positions of each kind, from the third word on, so that no two kinds coincide."""
-    queries, keys = next(iter(sentence.weights._asdict()[part][0])).shape
+    queries, keys = sentence.weights[part].shape[-2:]
     inner = range(2, queries - 2)
     if part == "cross":
         # The position that reads a word predicts the next one.
@@ -69,7 +68,7 @@ def looked_at(part: str, sentence: Sentence) -> dict[str, list[tuple[int, int]]]
     return found
 
 
-def _at(weights_TS: Tensor, pairs: list[tuple[int, int]]) -> list[float]:
+def _at(weights_TS: np.ndarray, pairs: list[tuple[int, int]]) -> list[float]:
     queries, keys = zip(*pairs, strict=True)
     values: list[float] = weights_TS[list(queries), list(keys)].tolist()
     return values

@@ -1,4 +1,4 @@
-"""One optimiser step by itself, for claims about how long training takes."""
+"""A single optimizer step, for claims about the speed of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from model.training.optimiser import make_optimiser
 
 
 def step_job(config: ModelConfig, train: TrainConfig, batch: Batch) -> Callable[[], float]:
-    """Seconds of a step of a fresh model, on the same batch every time. Set torch to one thread before."""
+    """A function that takes one training step of a fresh model, always on the same batch, and returns its seconds. The
+    caller sets torch to one thread."""
     torch.manual_seed(1)
     model: GenerativeModel = build(config).train()
     optimiser = make_optimiser(model, train)

@@ -1,4 +1,4 @@
-"""Which German word translates which English one, as far as the lexicon of the embedded grammar says it."""
+"""Word alignments of the embedded grammar: pairs of German and English words from its lexicon."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _flat(values: Sequence[object]) -> Iterator[object]:
 
 
 def links(english: Sequence[str], german: Sequence[str]) -> list[tuple[int, int]]:
-    """(German place, English place) of the words whose partner is beyond doubt: each the only one of the other."""
+    """(German place, English place) of the words with exactly one partner, which has no other partner itself."""
     found = []
     for place, word in enumerate(german):
         wanted = translations().get(word.lower(), frozenset())

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,19 +12,17 @@ from lectures.alignment import errors
 from lectures.claim import Claim, Finding, verdict_of
 from lectures.claims import CLAIMS
 from lectures.demo import Sentence
-from lectures.documents import FACTS, FILLER, LENGTH, READS, TOLD, documents, framed
+from lectures.documents import FACTS, FILLER, LENGTH, READS, STATED, documents, framed
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
 from lectures.page import anchor, write_page
 from lectures.prefill import fit
 from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
-from lectures.watching import Weights, watch
 from lectures.words import links
 from model.architecture_config import EncoderDecoderConfig
 from model.checkpoint import Checkpoint
 from model.config import TrainConfig
-from model.reference.greedy import cross_attention
 from model.training.data import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
@@ -137,8 +136,11 @@ def test_repeated_words_are_ambiguous():
 
 def sentence(cross_TS):
     """Two words each, the first with the second as partner. One layer, one head."""
-    source = torch.eye(3)[None, None]
-    weights = Weights(encoder=source, decoder=torch.eye(3).tril()[None, None], cross=torch.tensor(cross_TS)[None, None])
+    weights = {
+        "encoder": np.eye(3)[None, None],
+        "decoder": np.eye(3)[None, None],
+        "cross": np.array(cross_TS)[None, None],
+    }
     return Sentence(["a", "b"], ["x", "y"], weights, [(0, 1), (1, 0)])
 
 
@@ -161,18 +163,6 @@ def test_head_with_uniform_weights_is_not_a_specialist():
     assert "cross 1.1" not in specialists(found)
 
 
-def test_watched_weights_equal_those_of_the_model():
-    model = tiny_model(tiny_config())
-    source, target = [5, 6, 7, 8, model.config.eos_id], [model.config.bos_id, 9, 10, 11]
-    weights = watch(model, source, target)
-    torch.testing.assert_close(weights.cross, cross_attention(model, target, source=source))
-    assert weights.encoder.shape == (2, 4, 5, 5)
-    assert weights.decoder.shape == (2, 4, 4, 4)
-    for part in weights:
-        torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
-    assert weights.decoder.triu(1).count_nonzero() == 0
-
-
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi"])
 def test_lengthened_model_agrees_on_the_trained_length(positions):
     model = tiny_model(tiny_config("decoder", positions=positions, max_target_len=TRAINED))
@@ -191,7 +181,7 @@ def test_targets_state_only_facts_of_their_document():
         assert len(facts) == FACTS
         towns, goods = ([word.removeprefix(kind) for word in told[at::3]] for at, kind in enumerate(("town", "good")))
         assert set(zip(towns, goods, strict=True)) <= facts
-        assert len(set(towns)) == TOLD
+        assert len(set(towns)) == STATED
 
 
 def test_king_of_equal_towns_is_the_same_in_every_document():

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from export.verification.torch_reference import Expectations, TorchReference
+from model.reference.greedy import cross_attention
 from tests.tiny import tiny_config, tiny_encoder, tiny_model
 
 SOURCE, TARGET = (4, 5, 9, 2), (1, 6, 8)
@@ -79,3 +80,15 @@ def test_the_outputs_of_an_encoder_are_those_of_its_head():
     outputs = TorchReference(tiny_encoder("attention")).source(SOURCE)
     assert outputs["label_logits"].shape == (2,)
     assert outputs["token_weights"].sum() == pytest.approx(1)
+
+
+def test_attention_of_an_encoder_decoder_is_that_of_the_model():
+    model = tiny_model(tiny_config())
+    source, target = (5, 6, 7, 8, model.config.eos_id), (model.config.bos_id, 9, 10, 11)
+    weights = TorchReference(model).every_attention(source, target)
+    np.testing.assert_allclose(weights["cross_attention"], cross_attention(model, target, source=source), atol=1e-5)
+    assert weights["encoder_attention"].shape == (2, 4, 5, 5)
+    assert weights["decoder_attention"].shape == (2, 4, 4, 4)
+    for part in weights.values():
+        np.testing.assert_allclose(part.sum(-1), 1, rtol=1e-5)
+    assert not np.triu(weights["decoder_attention"], 1).any()
