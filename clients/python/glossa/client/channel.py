@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -45,37 +44,28 @@ Tls = bool | str | Path | grpc.ChannelCredentials
 to trust instead. Credentials: for everything else, such as a client certificate."""
 
 
-class Endpoint:
-    """A server as every call needs it: address, credentials (None: plaintext) and metadata.
+def authenticate(
+    address: str, *, tls: Tls, token: str, metadata: Mapping[str, str] | None
+) -> tuple[grpc.ChannelCredentials | None, tuple[tuple[str, str], ...]]:
+    """The credentials of a channel, None for plaintext, and the metadata of every call.
 
     Raises ValueError for a token that would be sent in plaintext to another machine, OSError for the PEM file.
     """
-
-    def __init__(self, address: str, *, tls: Tls, token: str, metadata: Mapping[str, str] | None) -> None:
-        self.address = address
-        self.metadata = tuple((name.lower(), value) for name, value in (metadata or {}).items())
-        self._credentials: grpc.ChannelCredentials | None = None
-        if tls is False:
-            if token and not is_loopback(address):
-                raise ValueError(
-                    f"a token is sent in plaintext only to this machine, and {address} is another one; use tls=True "
-                    "(--tls), or tls=FILE with the server's certificate authority (--tls-ca FILE)"
-                )
-            self.metadata += (("authorization", f"Bearer {token}"),) if token else ()
-            return
-        if isinstance(tls, grpc.ChannelCredentials):
-            self._credentials = tls
-        else:
-            self._credentials = grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
-        if token:
-            call_credentials = grpc.access_token_call_credentials(token)
-            self._credentials = grpc.composite_channel_credentials(self._credentials, call_credentials)
-
-    def connect(self, library: Any, options: Sequence[tuple[str, Any]]) -> Any:
-        """A channel of `grpc` or `grpc.aio`."""
-        if self._credentials is None:
-            return library.insecure_channel(self.address, options=options)
-        return library.secure_channel(self.address, self._credentials, options=options)
+    pairs = tuple((name.lower(), value) for name, value in (metadata or {}).items())
+    if tls is False:
+        if token and not is_loopback(address):
+            raise ValueError(
+                f"a token is sent in plaintext only to this machine, and {address} is another one; use tls=True "
+                "(--tls), or tls=FILE with the server's certificate authority (--tls-ca FILE)"
+            )
+        return None, (*pairs, ("authorization", f"Bearer {token}")) if token else pairs
+    if isinstance(tls, grpc.ChannelCredentials):
+        credentials = tls
+    else:
+        credentials = grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
+    if token:
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+    return credentials, pairs
 
 
 def is_loopback(address: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 import grpc
 
-from glossa.client.channel import NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Endpoint, Tls
+from glossa.client.channel import NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Tls, authenticate
 from glossa.client.errors import ClientError
 from glossa.client.requests import (
     AttendOptions,
@@ -49,7 +49,8 @@ CANDIDATES = 5  # for a mask
 CONCURRENCY = 32
 P = ParamSpec("P")
 Reply = TypeVar("Reply")
-ReplyOut = TypeVar("ReplyOut", covariant=True)
+Blocking = TypeVar("Blocking", covariant=True)
+Asynchronous = TypeVar("Asynchronous", covariant=True)
 
 
 class Call(NamedTuple, Generic[Reply]):
@@ -60,50 +61,72 @@ class Call(NamedTuple, Generic[Reply]):
     reply: Callable[[Any], Reply]
 
 
-class _Unary(Protocol[P, ReplyOut]):
+class _Method(Protocol[P, Blocking, Asynchronous]):
+    """The type of a method of both clients."""
+
     @overload
     def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
-    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, ReplyOut]: ...
+    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Blocking]: ...
     @overload
-    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Coroutine[Any, Any, ReplyOut]]: ...
+    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Asynchronous]: ...
 
 
-class _Streaming(Protocol[P]):
-    @overload
-    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
-    @overload
-    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Generator[Piece, None, None]]: ...
-    @overload
-    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, AsyncGenerator[Piece, None]]: ...
+def _method(build: Callable[..., Call[Any]], run: str) -> Any:
+    @functools.wraps(build)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return getattr(self, run)(build(self, *arguments, **options))
+
+    return method
 
 
-def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Unary[P, Reply]:
+def unary(
+    build: Callable[Concatenate[Any, P], Call[Reply]],
+) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
     """A method that returns the result of a call, in an AsyncClient as a coroutine."""
-
-    @functools.wraps(build)
-    def method(self: Any, *arguments: P.args, **options: P.kwargs) -> Any:
-        return self._run(build(self, *arguments, **options))
-
-    return cast(_Unary[P, Reply], method)
+    return cast(_Method[P, Reply, Coroutine[Any, Any, Reply]], _method(build, "_run"))
 
 
-def streaming(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Streaming[P]:
+def streaming(
+    build: Callable[Concatenate[Any, P], Call[Any]],
+) -> _Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
     """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
-
-    @functools.wraps(build)
-    def method(self: Any, *arguments: P.args, **options: P.kwargs) -> Any:
-        return self._pieces(build(self, *arguments, **options))
-
-    return cast(_Streaming[P], method)
+    return cast(_Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], _method(build, "_pieces"))
 
 
 class _Calls:
     """Every call of the service. All raise ClientError."""
 
-    def __init__(self, server: Endpoint, channels: Iterable[Any], timeout_s: float) -> None:
-        self._turns = itertools.cycle([_methods(channel) for channel in channels])
-        self._metadata, self._timeout_s = server.metadata, timeout_s
+    _library: Any = grpc
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: Tls = False,
+        token: str = "",
+        metadata: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        connections: int = 1,
+        retries: bool = True,
+    ) -> None:
+        """address: HOST:PORT, or another form that gRPC knows. token: sent as `authorization: Bearer …`, only over TLS
+        or to this machine. metadata: sent with every call. timeout_s: default deadline of a call. connections: used in
+        turn; one carries as many concurrent calls as the server's setting `max_concurrent_streams`, further ones wait
+        in this process. retries: False reports every refusal.
+
+        Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
+        """
+        credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
+        options = [*OPTIONS, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        self._channels = [
+            self._library.insecure_channel(address, options=options)
+            if credentials is None
+            else self._library.secure_channel(address, credentials, options=options)
+            for _ in range(connections)
+        ]
+        self._turns = itertools.cycle([_methods(channel) for channel in self._channels])
+        self._timeout_s = timeout_s
 
     @unary
     def translate(self, text: str, **options: Unpack[Options]) -> Call[Answer]:
@@ -216,27 +239,10 @@ def _text_call(kind: Any, text: str, options: Options) -> Call[Answer]:
 class Client(_Calls):
     """Blocking calls; may be shared by threads. Close it, or use it in a `with`. All calls raise ClientError."""
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        tls: Tls = False,
-        token: str = "",
-        metadata: Mapping[str, str] | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        """address: HOST:PORT, or another form that gRPC knows. token: sent as `authorization: Bearer …`, only over TLS
-        or to this machine. metadata: sent with every call. timeout_s: deadline of a call that names none.
-
-        Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
-        """
-        server = Endpoint(address, tls=tls, token=token, metadata=metadata)
-        self._channel = server.connect(grpc, OPTIONS)
-        super().__init__(server, [self._channel], timeout_s)
-
     def close(self) -> None:
-        """Close the connection; running calls are cancelled."""
-        self._channel.close()
+        """Close the connections; running calls are cancelled."""
+        for channel in self._channels:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -282,23 +288,7 @@ class AsyncClient(_Calls):
     """The calls of `Client` for asyncio. Leave a stream early with `contextlib.aclosing`, so that the server stops it.
     All calls raise ClientError."""
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        tls: Tls = False,
-        token: str = "",
-        metadata: Mapping[str, str] | None = None,
-        timeout_s: float = TIMEOUT_S,
-        connections: int = 1,
-        retries: bool = True,
-    ) -> None:
-        """As `Client`. connections: used in turn; one carries as many concurrent calls as the server's setting
-        `max_concurrent_streams`, further ones wait in this process. retries: False reports every refusal."""
-        server = Endpoint(address, tls=tls, token=token, metadata=metadata)
-        options = [*OPTIONS, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
-        self._channels = [server.connect(grpc.aio, options) for _ in range(connections)]
-        super().__init__(server, self._channels, timeout_s)
+    _library = grpc.aio
 
     async def close(self) -> None:
         """Close the connections; running calls are cancelled."""
