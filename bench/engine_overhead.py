@@ -138,9 +138,7 @@ async def measure_served(
 
     def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
         config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
-        pool = EnginePool(
-            [Engine(runner, tokenizer, config, metrics.model(name, model.manifest, model.choice).engine())]
-        )
+        pool = EnginePool([Engine(runner, tokenizer, config, metrics.model(name, model.manifest, model.choice))])
         pool.start()
         return ServedModel(
             name=name,

@@ -71,7 +71,6 @@ def _open(
     _check_answers(model, runners[0])
     draft_tokens = settings.draft_tokens if limits.max_block != 1 else 0
     report = metrics.model(name, manifest, model.choice)
-    report.memory(partial(_memory_bytes, model, runners))
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_rows=settings.max_rows,
@@ -85,10 +84,11 @@ def _open(
     vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
     pool = EnginePool(
         [
-            Engine(runner, tokenizer, config, report.engine(), vocabulary=vocabulary, name=f"engine-{name}-{index}")
+            Engine(runner, tokenizer, config, report, vocabulary=vocabulary, name=f"engine-{name}-{index}")
             for index, runner in enumerate(runners)
         ]
     )
+    report.measure(lambda: pool.snapshots, partial(_memory_bytes, model, runners))
     served = ServedModel(
         name=name,
         manifest=manifest,

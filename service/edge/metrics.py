@@ -1,15 +1,16 @@
 """Every metric of the server, in a registry of its own. The only module that knows prometheus_client.
 
 A metric is one attribute of `_ServerSeries`, `_RpcSeries` or `_ModelSeries`, and one line in docs/metrics.md. `Metrics`
-belongs to a server, `ModelMetrics` to a model, `EngineReport` to an engine. All label values are fixed when the server
+belongs to a server, `ModelMetrics` to a model. All label values are fixed when the server
 starts: no name, text or address of a client becomes one. Nothing here opens a port: `ops` calls `render()`.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -220,38 +221,23 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model. Each of its engines reports to an `engine` of its own."""
+    """The metrics of one model, and the `EngineMetrics` of its engines, which are called from their threads."""
 
     def __init__(self, series: _ModelSeries) -> None:
         self._series = series
-        self._engines: list[EngineReport] = []
-        series.queued.set_function(lambda: sum(engine.queued for engine in self._engines))
-        series.running.set_function(lambda: sum(engine.running for engine in self._engines))
-        series.kv_cache.set_function(
-            lambda: sum(engine.kv_ratio for engine in self._engines) / max(1, len(self._engines))
-        )
+        self._finished = {reason: series.finished(reason) for reason in END_REASONS}
         for kind in MEMORY_KINDS:
             series.memory(kind)
-        self._finished = {reason: series.finished(reason) for reason in END_REASONS}
 
-    def memory(self, measure: Callable[[], Mapping[str, int]]) -> None:
-        """measure: bytes by MEMORY_KINDS, called at every scrape, on its thread."""
+    def measure(self, engines: Callable[[], Sequence[Any]], memory: Callable[[], Mapping[str, int]]) -> None:
+        """Sets what is called at every scrape, on its thread. engines: the `Snapshot` of each; memory: bytes by
+        MEMORY_KINDS."""
+        series = self._series
+        series.queued.set_function(lambda: sum(engine.queued for engine in engines()))
+        series.running.set_function(lambda: sum(engine.rows for engine in engines()))
+        series.kv_cache.set_function(lambda: fmean(engine.kv_ratio for engine in engines()))
         for kind in MEMORY_KINDS:
-            self._series.memory(kind).set_function(partial(_bytes_of, measure, kind))
-
-    def engine(self) -> EngineReport:
-        """The report of one more engine of this model."""
-        self._engines.append(EngineReport(self._series, self._finished))
-        return self._engines[-1]
-
-
-class EngineReport:
-    """The `EngineMetrics` of one engine: called from its thread; gauges are read from here at a scrape."""
-
-    def __init__(self, series: _ModelSeries, finished: Mapping[str, Counter]) -> None:
-        self.queued = self.running = 0
-        self.kv_ratio = 0.0
-        self._series, self._finished = series, finished
+            series.memory(kind).set_function(partial(_bytes_of, memory, kind))
 
     def admitted(self, queue_s: float, prompt_tokens: int) -> None:
         """A request left the queue."""
@@ -294,10 +280,6 @@ class EngineReport:
         """A request ended; reason: one of END_REASONS."""
         self._finished[reason].inc()
         self._series.wasted.inc(wasted_tokens)
-
-    def state(self, queued: int, running: int, kv_ratio: float) -> None:
-        """Replaces the values of the gauges."""
-        self.queued, self.running, self.kv_ratio = queued, running, kv_ratio
 
 
 def _bytes_of(measure: Callable[[], Mapping[str, int]], kind: str) -> float:

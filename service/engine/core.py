@@ -210,5 +210,4 @@ class EngineCore:
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
         kv_ratio = scheduler.capacity.reserved_bytes / scheduler.config.kv_cache_bytes
-        self._metrics.state(queued, running, kv_ratio)
         self.snapshot = Snapshot(running, queued, kv_ratio, self._steps, self._tokens, self._failures)

@@ -37,9 +37,6 @@ class EngineMetrics(Protocol):
         """A request ended. reason: a FinishReason's value, or an error's reason in lower case. wasted_tokens: generated
         for a request that failed or was cancelled."""
 
-    def state(self, queued: int, running: int, kv_ratio: float) -> None:
-        """After a turn: waiting and live requests, and the reserved share of the cache memory."""
-
 
 class NullMetrics:
     """Ignores everything."""
@@ -47,4 +44,4 @@ class NullMetrics:
     def _ignore(self, *numbers: Any, **named: Any) -> None: ...
 
     admitted = prefilled = looked_up = stepped = speculated = _ignore
-    first_token = next_tokens = generated = finished = state = _ignore
+    first_token = next_tokens = generated = finished = _ignore

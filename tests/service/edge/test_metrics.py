@@ -16,6 +16,7 @@ from service.edge.metrics import (
     Rpc,
 )
 from service.edge.servicer import RPCS
+from service.engine.core import Snapshot
 from service.errors import Overloaded
 from tests.edge import CHOICE, manifest
 
@@ -32,7 +33,7 @@ def metrics():
 
 @pytest.fixture
 def report(metrics):
-    return metrics.model("en-de", *INFO).engine()
+    return metrics.model("en-de", *INFO)
 
 
 def families(metrics):
@@ -112,7 +113,7 @@ def test_series_stay_within_the_budget(metrics, report):
         return sum(len(family.samples) for family in families(metrics).values())
 
     one = count()
-    metrics.model("another", *INFO).engine()
+    metrics.model("another", *INFO)
     assert one < 620  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
     assert count() - one < 160
 
@@ -164,7 +165,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
 def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
-    once, many = (metrics.model(name, *INFO).engine() for name in ("once", "many"))
+    once, many = (metrics.model(name, *INFO) for name in ("once", "many"))
     for _ in range(5):
         once.next_tokens(gap_s, 1)
     many.next_tokens(gap_s, 5)
@@ -179,9 +180,8 @@ def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
 
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
-    model = metrics.model("en-de", *INFO)
-    model.engine().state(2, 3, 0.5)
-    model.engine().state(5, 1, 0.1)
+    snapshots = [Snapshot(rows=3, queued=2, kv_ratio=0.5), Snapshot(rows=1, queued=5, kv_ratio=0.1)]
+    metrics.model("en-de", *INFO).measure(lambda: snapshots, lambda: dict.fromkeys(MEMORY_KINDS, 0))
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
     assert value(metrics, "glossa_requests_running", model="en-de") == 4
     assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
@@ -189,7 +189,7 @@ def test_gauges_sum_over_the_engines_of_a_model(metrics):
 
 def test_memory_is_measured_at_every_scrape(metrics):
     sizes = {"weights": 10, "kv_cache": 20, "outputs": 30}
-    metrics.model("en-de", *INFO).memory(lambda: sizes)
+    metrics.model("en-de", *INFO).measure(lambda: [Snapshot()], lambda: sizes)
     assert value(metrics, "glossa_memory_bytes", model="en-de", kind="kv_cache") == 20
     sizes["kv_cache"] = 25
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
