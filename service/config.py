@@ -126,7 +126,7 @@ class ServerSettings(BaseSettings):
     min_ping_interval_s: PositiveSeconds = Field(
         5.0, description="minimum seconds between a client's pings; more frequent ones close its connection"
     )
-    max_connection_age_s: PositiveSeconds = Field(1800.0, description="seconds until a client is asked to reconnect")
+    max_connection_age_s: PositiveSeconds = Field(1800.0, description="seconds until a client has to reconnect")
     max_connection_age_grace_s: PositiveSeconds = Field(
         300.0, description="seconds after that for the connection's running calls"
     )

@@ -1,4 +1,4 @@
-"""Which encoder outputs are wanted of one text (`EncoderRequest`), and the outputs (`EncoderOutput`).
+"""Which encoder outputs are requested of one text (`EncoderRequest`), and the outputs (`EncoderOutput`).
 
 A request refers to outputs of `encode` by their names in a bundle. Which of them a model has is in its manifest, and
 checked at the edge. This module knows no text, session or thread.
@@ -26,11 +26,11 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderRequest:
-    """Encoder outputs wanted of one text.
+    """Encoder outputs requested of one text.
 
     pooling: how states become one vector: their mean, the first one, or the model's own pooler.
-    mask_positions: positions of the text whose most likely tokens are wanted, `top_k` of each.
-    labels, token_weights: whether the label logits, or the weights of all tokens, are wanted.
+    mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
+    labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
     """
 
     pooling: Pooling | None = None
@@ -42,19 +42,19 @@ class EncoderRequest:
     @property
     def outputs(self) -> frozenset[str]:
         """The outputs of `encode` that it needs."""
-        wanted = {
+        requested = {
             STATES: self.pooling in ("mean", "cls"),
             POOLED: self.pooling == "pooler",
             PLACES: bool(self.mask_positions),
             LABELS: self.labels,
             WEIGHTS: self.token_weights,
         }
-        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+        return frozenset(name for name, is_requested in requested.items() if is_requested)
 
 
 @dataclass(frozen=True, eq=False)
 class EncoderOutput:
-    """The outputs that were asked for; None or empty for the rest.
+    """The outputs that were requested; None or empty for the rest.
 
     vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
     as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.

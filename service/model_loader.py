@@ -44,7 +44,7 @@ def open_model(
         raise StartupError(f"model {name}: {error}") from error
     except Exception as error:  # what a device's libraries raise has no common class
         raise StartupError(
-            f"model {name}: a first answer could not be computed: {error}; fix: free memory, or ask for --device cpu"
+            f"model {name}: a first answer could not be computed: {error}; fix: free memory, or use --device cpu"
         ) from error
 
 

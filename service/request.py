@@ -45,9 +45,9 @@ class Request:
     continued_text: the text before the answer that is part of the same text, where there is one.
     shortlist: the only tokens that may be chosen or forced, ascending; empty: the full vocabulary.
     seed: of the random numbers, when sampling.
-    encoder_request: the encoder outputs that are wanted instead of text.
+    encoder_request: the encoder outputs that are requested instead of text.
     is_streamed: events report the answer as it grows; otherwise only at its end.
-    attention_kinds: attention weights that are wanted of a pass over the source and the decoder's input.
+    attention_kinds: attention weights that are requested of a pass over the source and the decoder's input.
     forced_target: the decoder's input of that pass, start token first; empty: the prompt and the generated answer.
     """
 
@@ -98,7 +98,7 @@ class HypothesisResult:
     """One finished answer.
 
     tokens: end token included, where there is one.
-    score: what answers are ranked by: the sum of token scores, normalised by length as the options say.
+    score: what answers are ranked by: the sum of token scores, normalised by length according to the options.
     cumulative_logprob: the sum of token_logprobs, the log-probabilities of the unmodified model. All three are nan or
         empty where they were not requested (`DecodingOptions.returns_hypotheses`) and the search needed none.
     alternatives: on request, for each position the most likely (id, log-probability) pairs.

@@ -152,7 +152,7 @@ class Server:
     def _listen(self) -> int:
         host, port = self.settings.host, self.settings.port
         try:
-            if port:  # the operating system says why; grpc does not
+            if port:  # grpc does not report why a bind fails
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
                 with socket.socket(family, socket.SOCK_STREAM) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -171,7 +171,7 @@ class Server:
             await asyncio.sleep(BEAT_S)
 
     def _show_health(self) -> None:
-        """Tells gRPC health what the ops port says."""
+        """Copies liveness, as the ops port reports it, to gRPC health."""
         alive = self.state == "ready" and not self.problems()
         served = {name for model in self._models for name in SERVICES_OF_TASK[model.manifest.task]}
         known = {name for names in SERVICES_OF_TASK.values() for name in names}
@@ -202,7 +202,7 @@ class Server:
             },
         )
 
-    # ---- what the ops port asks, from its threads
+    # ---- the probes of the ops port, called from its threads
 
     def problems(self) -> list[str]:
         now_s, limit_s = time.monotonic(), self.settings.heartbeat_timeout_s
@@ -242,7 +242,7 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and take half of the calls
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-        # It counts calls that have ended and refuses new ones for them: of 1,000 at once on a connection, two thirds.
+        # It counts calls that have ended, and refuses new ones for them: two thirds of 1,000 concurrent ones.
         ("grpc.http.overload_protection", 0),
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),

@@ -35,7 +35,7 @@ def target_spans(
 ) -> tuple[Span, ...]:
     """The part of the answer's text that each token stands for.
 
-    pieces: the bytes of each id, none for special tokens, whose spans are empty and behind the token before them.
+    pieces: the bytes of each id, none for special tokens, whose spans are empty, at the end of the token before them.
     text: what the tokens decode to, or a beginning of it where a stop string cut it. strips_leading_space: the blank
     before the first word is no part of the text.
     """

@@ -131,13 +131,13 @@ def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens
         raise InvalidRequest(
             "options.alignment" if is_soft else "options.top_logprobs",
             f"must give a response of at most {MAX_RESPONSE_BYTES} bytes, this could be {size.message}; "
-            "ask for fewer hypotheses, fewer max_tokens or fewer details",
+            "request fewer hypotheses, fewer max_tokens or fewer details",
         )
     if size.attention > MAX_ATTENTION_BYTES:
         raise InvalidRequest(
             "options.alignment",
             f"must need at most {MAX_ATTENTION_BYTES} bytes of attention weights, this could be {size.attention}; "
-            "ask for fewer hypotheses or fewer max_tokens",
+            "request fewer hypotheses or fewer max_tokens",
         )
 
 
@@ -145,7 +145,7 @@ def attention_excess(maps: Sequence[AttentionMaps], choice: AttentionChoice, len
     """Why clients would not accept the attention of a pass, or why it would take too much memory; empty if it fits."""
     if (size := choice.response_bytes(maps, lengths)) > MAX_RESPONSE_BYTES:
         return (
-            f"must give at most {MAX_RESPONSE_BYTES} bytes of attention, this would be {size}; ask for fewer "
+            f"must give at most {MAX_RESPONSE_BYTES} bytes of attention, this would be {size}; request fewer "
             "kinds, layers or heads, for mean_heads or mean_layers, or send less text"
         )
     if (size := computed_bytes(maps, lengths)) > MAX_ATTENTION_BYTES:

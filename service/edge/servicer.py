@@ -199,7 +199,7 @@ class Servicer:
 
     @staticmethod
     async def _finished(model: ServedModel, request: Request, call: Call) -> Finished:
-        """The end of a request whose text is not wanted."""
+        """The end of a request, without its text."""
         async with _submitted(model, request, call) as events:
             _, _, call.finished = await events.whole()
         return call.finished

@@ -1,4 +1,4 @@
-"""Which attention is told: kinds, layers, heads and means, and what they come to before anything is computed."""
+"""The selection of attention: kinds, layers, heads and means, and its size before anything is computed."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ LENGTHS = Lengths(source=5, target=7)
 
 
 def weights():
-    """Numbers that say where they stand: layer.head in each matrix, and the row's number behind it."""
+    """Numbers that encode their place: layer.head in each matrix, then the number of the row."""
     made = {}
     for seen in SEEN:
         queries, keys = LENGTHS.of(seen.kind)

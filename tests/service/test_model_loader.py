@@ -16,34 +16,34 @@ def test_a_directory_without_a_bundle_is_rejected_by_name(tmp_path):
 def test_the_golden_answer_is_repeated_in_every_session(
     tiny_translation_bundle, monkeypatch, single_engine_threads, checks
 ):
-    asked = []
+    checked = []
 
     def noting(runner, manifest, precision):
         check_golden_decode(runner, manifest, precision)
-        asked.append(runner.is_single_engine)
+        checked.append(runner.is_single_engine)
 
     monkeypatch.setattr("service.model_loader.check_golden_decode", noting)
-    wanted = settings(
+    configured = settings(
         models={"en-de": tiny_translation_bundle}, single_engine_threads=single_engine_threads, device="cpu"
     )
-    model = open_model("en-de", tiny_translation_bundle, wanted, Metrics())
+    model = open_model("en-de", tiny_translation_bundle, configured, Metrics())
     model.pool.close()
-    assert asked == [True, False][-checks:]
+    assert checked == [True, False][-checks:]
 
 
 @pytest.mark.parametrize(
-    ("asked", "least", "divides", "at_once"),
+    ("threads", "least", "divides", "eagerly"),
     [(0, 0, True, False), (0, 1 << 40, False, False), (2, 1 << 40, True, True), (1, 0, False, False)],
 )
-def test_a_small_model_has_one_thread_unless_more_are_asked_for(
-    tiny_translation_bundle, monkeypatch, asked, least, divides, at_once
+def test_a_small_model_has_one_thread_unless_more_are_configured(
+    tiny_translation_bundle, monkeypatch, threads, least, divides, eagerly
 ):
     opened = []
     monkeypatch.setattr("service.model_loader.effective_cpus", lambda: 2)
     monkeypatch.setattr("service.model_loader.SINGLE_ENGINE_MIN_BYTES", least)
     monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner.model))
-    wanted = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=asked, device="cpu")
-    open_model("en-de", tiny_translation_bundle, wanted, Metrics()).pool.close()
+    configured = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=threads, device="cpu")
+    open_model("en-de", tiny_translation_bundle, configured, Metrics()).pool.close()
     assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {
-        (divides, at_once)
+        (divides, eagerly)
     }

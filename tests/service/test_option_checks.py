@@ -181,7 +181,7 @@ def test_no_number_may_be_infinite_or_none(name, value):
 
 @pytest.mark.parametrize("value", [-(2**31), 2**31 - 1])
 @pytest.mark.parametrize("name", [name for name, kind in get_type_hints(DecodingOptions).items() if kind is int])
-def test_hostile_numbers_are_rejected_at_once(name, value):
+def test_hostile_numbers_are_rejected(name, value):
     if value > 0 and name in ("max_tokens", "min_tokens", "top_k"):  # the model's own limits bound them
         return check(DecodingOptions(**{name: value}))
     with pytest.raises(InvalidRequest, match=f"options.{name}: must be .*, got {value}"):

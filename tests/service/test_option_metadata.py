@@ -18,7 +18,7 @@ from service.option_metadata import INT32_MAX, OPTIONS, Option, Range
         (Range(0, 2**64 - 1), (0, 2**64 - 1), (-1, 2**64), "0..18446744073709551615"),
     ],
 )
-def test_a_range_contains_what_its_words_say(allowed, inside, outside, words):
+def test_a_range_contains_what_its_text_describes(allowed, inside, outside, words):
     assert str(allowed) == words
     assert all(value in allowed for value in inside)
     assert not any(value in allowed for value in (*outside, math.nan, math.inf, -math.inf))

@@ -75,7 +75,7 @@ def test_the_field_of_the_message_has_the_type_of_the_option(name):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_message_can_tell_a_default_that_is_not_zero_from_a_value_left_out(name):
+def test_the_message_distinguishes_a_default_that_is_not_zero_from_a_missing_value(name):
     field, default = FIELDS[name], OPTIONS[name].default
     if default in (None, 1, 1.0) and not isinstance(default, bool):
         assert field.has_presence

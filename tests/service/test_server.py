@@ -101,7 +101,7 @@ async def test_a_blocked_event_loop_is_reported_by_the_ops_port():
 
 
 async def test_draining_updates_health_then_accepts_and_finishes_streams(monkeypatch):
-    over, sleep = asyncio.Event(), asyncio.sleep  # the drain delay is over when the test says so
+    over, sleep = asyncio.Event(), asyncio.sleep  # the drain delay ends when the test sets this
     monkeypatch.setattr("service.server.asyncio.sleep", lambda time_s: over.wait() if time_s == 3600 else sleep(time_s))
     async with running(drain_delay_s=3600) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
@@ -115,7 +115,7 @@ async def test_draining_updates_health_then_accepts_and_finishes_streams(monkeyp
         await first
         stopping = asyncio.create_task(edge.server.stop())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert (await watch.read()) is grpc.aio.EOF  # nobody's watching holds up the stop
+        assert (await watch.read()) is grpc.aio.EOF  # a watcher does not delay the stop
         assert edge.server.not_ready() == ["draining"]
         edge.pool.hold = False
         assert (await client.translate(TEXT)).text == "zwei rote Häuser"  # in the lame-duck time

@@ -131,10 +131,10 @@ def check_spans(tokens, pieces, drops):
     assert [end for _, end in full] == sorted(end for _, end in full)
     assert all(0 <= start <= end <= len(text) for start, end in spans)
     assert {place for start, end in spans for place in range(start, end)} == set(range(len(text)))
-    behind = 0
+    end_before = 0
     for token, (start, end) in zip(tokens, spans, strict=True):
-        assert pieces[token] or start == end == behind
-        behind = end
+        assert pieces[token] or start == end == end_before
+        end_before = end
 
 
 @given(text=st.text(st.sampled_from("ae \u0301\n😀中.,"), max_size=30))

@@ -25,33 +25,33 @@ async def stub(edge):
         yield health(channel)
 
 
-def ask(service):
+def check_of(service):
     return health_pb2.HealthCheckRequest(service=service)
 
 
 @pytest.mark.parametrize("service", ["", TRANSLATION, "glossa.v1.GenerationService", "glossa.v1.ModelService"])
 async def test_every_service_is_serving_once_started(stub, service):
-    assert (await stub.Check(ask(service), timeout=5)).status == SERVING
+    assert (await stub.Check(check_of(service), timeout=5)).status == SERVING
 
 
 async def test_a_service_without_a_model_does_not_serve():
     async with running(models={"en": "/none"}) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         stub = health(channel)
-        assert (await stub.Check(ask(TRANSLATION), timeout=5)).status == NOT_SERVING
-        assert (await stub.Check(ask(""), timeout=5)).status == SERVING
+        assert (await stub.Check(check_of(TRANSLATION), timeout=5)).status == NOT_SERVING
+        assert (await stub.Check(check_of(""), timeout=5)).status == SERVING
 
 
 async def test_unknown_service_is_not_found_but_may_be_watched(stub):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Check(ask("nobody"), timeout=5)
+        await stub.Check(check_of("unknown"), timeout=5)
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-    watch = stub.Watch(ask("nobody"), timeout=5)
+    watch = stub.Watch(check_of("unknown"), timeout=5)
     assert (await watch.read()).status == UNKNOWN
     watch.cancel()
 
 
 async def test_watchers_that_leave_do_not_affect_the_others(edge, stub):
-    watches = [stub.Watch(ask(TRANSLATION), timeout=10) for _ in range(50)]
+    watches = [stub.Watch(check_of(TRANSLATION), timeout=10) for _ in range(50)]
     for watch in watches:
         assert (await watch.read()).status == SERVING
     for watch in watches[::2]:
@@ -66,7 +66,7 @@ async def test_watchers_that_leave_do_not_affect_the_others(edge, stub):
 
 
 async def test_an_unhealthy_engine_shows_in_health_and_readyz(edge, stub):
-    watch = stub.Watch(ask(""), timeout=10)
+    watch = stub.Watch(check_of(""), timeout=10)
     assert (await watch.read()).status == SERVING
     edge.pool.is_healthy = False
     assert (await watch.read()).status == NOT_SERVING

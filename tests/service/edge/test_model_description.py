@@ -55,8 +55,8 @@ def test_a_quantized_model_has_its_scheme_and_measured_loss():
         figures("w8a8-dynamic", exact_match=0.95, bleu_loss=0.0),
         figures("w8a8-static-kv8", exact_match=0.875, bleu=35.0, bleu_loss=-0.125, chosen=True),
     )
-    told = described("int8", comparison=comparison).quantization
-    assert told == pb.Quantization(
+    quantization = described("int8", comparison=comparison).quantization
+    assert quantization == pb.Quantization(
         scheme="w8a8-static-kv8",
         weight_bits=8,
         activations="static",
@@ -66,13 +66,13 @@ def test_a_quantized_model_has_its_scheme_and_measured_loss():
         bleu_loss=-0.125,
         exact_match=0.875,
     )
-    assert not told.HasField("nats_loss")
+    assert not quantization.HasField("nats_loss")
 
 
 def test_a_quantized_model_without_measurement_has_none():
-    told = described("int8").quantization
-    assert (told.scheme, told.evaluation_samples) == ("w8a8-static-kv8", 0)
-    assert not told.HasField("exact_match")
+    quantization = described("int8").quantization
+    assert (quantization.scheme, quantization.evaluation_samples) == ("w8a8-static-kv8", 0)
+    assert not quantization.HasField("exact_match")
 
 
 def test_the_number_of_draft_tokens_is_described():

@@ -23,13 +23,13 @@ def finished(*results):
     return Finished(FinishReason.END_OF_SEQUENCE, timings=TIMINGS, hypotheses=results)
 
 
-def asked(**options):
+def request_with(**options):
     return Request(request_id="r", source=(5, 2), prompt=(1,), max_tokens=8, options=DecodingOptions(**options), seed=3)
 
 
 def converted(result, *, text="", has_tokens=False, **options):
     """The only hypothesis as a message."""
-    fields = details(finished(result), asked(**options), MODEL, text=text, has_tokens=has_tokens)
+    fields = details(finished(result), request_with(**options), MODEL, text=text, has_tokens=has_tokens)
     (hypothesis,) = fields["hypotheses"]
     return hypothesis
 
@@ -86,8 +86,8 @@ def test_enum_values_become_option_names_and_unknown_ones_stay_for_validation():
         ({"top_logprobs": 1}, {"hypotheses"}),
     ],
 )
-def test_only_what_was_asked_for_is_converted(options, keys):
-    assert details(finished(RESULT), asked(**options), MODEL, text="", has_tokens=False).keys() == keys
+def test_only_requested_fields_are_converted(options, keys):
+    assert details(finished(RESULT), request_with(**options), MODEL, text="", has_tokens=False).keys() == keys
 
 
 def test_token_ids_and_log_probabilities_are_returned_only_when_requested():
@@ -135,7 +135,7 @@ def test_an_alignment_uses_the_requested_layer_and_heads():
     assert one.rows[0].weights == pytest.approx(weights_LHTS[0, 1, 0])
     assert list(one.positions) == []
     assert list(converted(result, text=text, alignment="hard").alignment.rows) == []
-    response = score_response(finished(result), asked(alignment="hard"), MODEL, text=text)
+    response = score_response(finished(result), request_with(alignment="hard"), MODEL, text=text)
     assert response.alignment.positions == both.positions
 
 
@@ -151,7 +151,7 @@ def test_an_alignment_has_the_requested_kinds(kind):
 
 
 def test_a_score_has_perplexity_and_no_seed():
-    response = score_response(finished(RESULT), asked(token_logprobs=True), MODEL, text="cat")
+    response = score_response(finished(RESULT), request_with(token_logprobs=True), MODEL, text="cat")
     assert response.perplexity == pytest.approx(math.exp(1.875 / 5))
     assert [token.logprob for token in response.tokens] == list(RESULT.token_logprobs)
 

@@ -15,7 +15,7 @@ SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(attention_maps=SEEN)
 SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generation", attention_maps=SEEN[1:2]))
 
 
-def look(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
+def attention_request(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
     """A request for attention, and its selection."""
     builder = RequestBuilder(model, LIMITS, CALL)
     return builder.attention(text, target, AttentionChoice(**choice), text_only=text_only, max_tokens=max_tokens)
@@ -112,25 +112,25 @@ def test_omit_eos_is_rejected_with_target_tokens():
 
 
 def test_without_a_target_the_model_generates_one():
-    request, choice = look(SEEING, "a black cat")
+    request, choice = attention_request(SEEING, "a black cat")
     words = TRANSLATION.tokenizer.encode("a black cat")
     assert (request.source, request.prompt, request.forced_target, request.max_tokens) == ((*words, 2), (1,), (), 16)
     assert request.attention_kinds == choice.kinds == ("encoder", "decoder", "cross")
-    assert look(SEEING, "a black cat", max_tokens=3)[0].max_tokens == 3
-    request, _ = look(SEEING_GENERATION, "a cat")
+    assert attention_request(SEEING, "a black cat", max_tokens=3)[0].max_tokens == 3
+    request, _ = attention_request(SEEING_GENERATION, "a cat")
     assert (request.forced_target, request.max_tokens) == ((), 16 - len(request.prompt) + 1)
 
 
 def test_a_given_target_is_forced_and_nothing_is_generated():
     words = tuple(TRANSLATION.tokenizer.encode("the red"))
     for target in ("the red", (*words, 2)):
-        request, _ = look(SEEING, "a black cat", target)
+        request, _ = attention_request(SEEING, "a black cat", target)
         assert (request.forced_target, request.prompt, request.max_tokens) == ((1, *words), (1,), 1)
-    request, _ = look(SEEING_GENERATION, "a", text_only=True)
+    request, _ = attention_request(SEEING_GENERATION, "a", text_only=True)
     assert request.forced_target == (1, *GENERATION.tokenizer.encode("a"))
-    request, choice = look(SEEING, "a black cat", text_only=True)
+    request, choice = attention_request(SEEING, "a black cat", text_only=True)
     assert (choice.kinds, request.forced_target) == (("encoder",), (1,))
-    request, _ = look(SEEING, "a black cat", kinds=("encoder",))
+    request, _ = attention_request(SEEING, "a black cat", kinds=("encoder",))
     assert request.forced_target == (1,)
 
 
@@ -138,9 +138,9 @@ def test_the_attention_graph_is_opened_only_for_accepted_requests():
     opened: list[str] = []
     model = dataclasses.replace(SEEING, open_attention=lambda: opened.append("attend"))
     with pytest.raises(InvalidRequest):
-        look(model, "a black cat", layers=(3,))
+        attention_request(model, "a black cat", layers=(3,))
     assert opened == []
-    look(model, "a black cat")
+    attention_request(model, "a black cat")
     assert opened == ["attend"]
 
 
@@ -148,22 +148,22 @@ def test_a_generated_target_is_as_long_as_the_response_has_room_for():
     many = dataclasses.replace(SEEN[1], layers=1000)
     model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", attention_maps=(many,)))
     prompt = 1 + len(GENERATION.tokenizer.encode("a"))
-    request, _ = look(model, "a")
+    request, _ = attention_request(model, "a")
     longest = prompt + request.max_tokens - 1  # of 1000 * 4 matrices
     assert 4 * 4000 * longest**2 < 3 << 20 < 4 * 4000 * (longest + 2) ** 2
-    assert look(model, "a", mean_heads=True)[0].max_tokens == 16 - prompt + 1
-    with pytest.raises(InvalidRequest, match=r"at most 3145728 bytes .* ask for fewer kinds, layers or heads, for"):
-        look(model, "a", max_tokens=16 - prompt + 1)
+    assert attention_request(model, "a", mean_heads=True)[0].max_tokens == 16 - prompt + 1
+    with pytest.raises(InvalidRequest, match=r"at most 3145728 bytes .* request fewer kinds, layers or heads, for"):
+        attention_request(model, "a", max_tokens=16 - prompt + 1)
     model = dataclasses.replace(
         model, manifest=manifest("generation", attention_maps=(dataclasses.replace(many, layers=2**20),))
     )
     with pytest.raises(InvalidRequest, match="to be computed, however little of it is"):
-        look(model, "a", "a", layers=(1,), heads=(1,))
+        attention_request(model, "a", "a", layers=(1,), heads=(1,))
 
 
 def test_attention_needs_a_bundle_with_attention():
     with pytest.raises(Unsupported, match="'en-de' has no attention outputs; export it with --attention"):
-        look(TRANSLATION, "a black cat")
+        attention_request(TRANSLATION, "a black cat")
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_attention_needs_a_bundle_with_attention():
 )
 def test_contradicting_attention_fields_are_rejected(fields, message):
     with pytest.raises(InvalidRequest, match=message):
-        look(SEEING, "a black cat", **fields)
+        attention_request(SEEING, "a black cat", **fields)

@@ -139,7 +139,7 @@ def test_responses_too_large_for_clients_are_rejected_before_they_are_computed()
         ({"alignment": "hard", "beam_size": 32, "num_hypotheses": 32}, "alignment"),
         ({"top_logprobs": 20, "num_sequences": 32}, "top_logprobs"),
     ):
-        with pytest.raises(InvalidRequest, match="ask for fewer hypotheses") as caught:
+        with pytest.raises(InvalidRequest, match="request fewer hypotheses") as caught:
             decoding_request(roomy, text, **options)
         assert caught.value.field == f"options.{field}"
         assert decoding_request(roomy, text, **options, max_tokens=4)

@@ -79,8 +79,8 @@ async def test_options_reach_the_request_and_unset_ones_are_defaults(edge, chann
     options = {"beam_size": 4, "length_penalty": 0.0, "early_stopping": "EARLY_STOPPING_NEVER", "logit_bias": {5: -1.0}}
     await method(channel, "Translate")(text=TEXT, options=options)
     await method(channel, "Translate")(text=TEXT)
-    asked, plain = (request.options for request in edge.pool.requests)
-    assert asked == DecodingOptions(beam_size=4, length_penalty=0.0, early_stopping="never", logit_bias={5: -1.0})
+    given, plain = (request.options for request in edge.pool.requests)
+    assert given == DecodingOptions(beam_size=4, length_penalty=0.0, early_stopping="never", logit_bias={5: -1.0})
     assert plain == DecodingOptions()
 
 
@@ -102,17 +102,17 @@ async def test_hypotheses_are_returned_best_first(edge, channel):
 
 async def test_hypotheses_are_returned_only_on_request(channel):
     assert list((await method(channel, "Translate")(text=TEXT)).hypotheses) == []
-    told = await method(channel, "Translate")(text=TEXT, options={"token_logprobs": True})
-    (hypothesis,) = told.hypotheses
+    response = await method(channel, "Translate")(text=TEXT, options={"token_logprobs": True})
+    (hypothesis,) = response.hypotheses
     assert [t.logprob for t in hypothesis.token_logprobs] == [-0.5, -0.25, -0.125, -0.5, -0.5]
 
 
 async def test_the_seed_is_returned_when_it_was_used(edge, channel):
-    ask = method(channel, "Translate")
-    assert (await ask(text=TEXT, options={"seed": 2**64 - 1})).seed == 2**64 - 1
-    assert (await ask(text=TEXT, options={"seed": 0})).HasField("seed")
-    assert (await ask(text=TEXT, options={"top_k": 5})).seed == edge.pool.requests[-1].seed > 0
-    assert not (await ask(text=TEXT, options={"temperature": 0.0})).HasField("seed")
+    translate = method(channel, "Translate")
+    assert (await translate(text=TEXT, options={"seed": 2**64 - 1})).seed == 2**64 - 1
+    assert (await translate(text=TEXT, options={"seed": 0})).HasField("seed")
+    assert (await translate(text=TEXT, options={"top_k": 5})).seed == edge.pool.requests[-1].seed > 0
+    assert not (await translate(text=TEXT, options={"temperature": 0.0})).HasField("seed")
     *_, last = [m async for m in method(channel, "StreamTranslate")(text=TEXT, options={"seed": 7})]
     assert last.final.seed == 7
 
@@ -129,8 +129,8 @@ async def test_large_responses_are_converted_in_a_thread():
         ({"top_logprobs": 20}, True),
         ({"token_logprobs": True}, False),
     ):
-        asked = dataclasses.replace(request, options=DecodingOptions(**options))
-        thread = await convert_off_loop(model, asked, threading.current_thread)
+        given = dataclasses.replace(request, options=DecodingOptions(**options))
+        thread = await convert_off_loop(model, given, threading.current_thread)
         assert (thread is not threading.current_thread()) == is_large, options
 
 

@@ -59,8 +59,8 @@ class DecodingOptions(ScoringOptions, total=False):
     """A beam ends with beam_size × patience finished answers (Kasai et al. 2022). Above 0 and at most 10. Default:
     1."""
     early_stopping: EarlyStopping
-    """When a beam with enough finished answers ends: `true`: at once; `false`: when no live hypothesis would beat them
-    at its length; `never`: at any length. Default: true."""
+    """When a beam with enough finished answers ends: `true`: immediately; `false`: when no live hypothesis would beat
+    them at its length; `never`: at any length. Default: true."""
     num_beam_groups: int
     """Groups of the beam that avoid each other's tokens (Vijayakumar et al. 2016). 1..32; divides beam_size; needs
     diversity_penalty. Default: 1."""
