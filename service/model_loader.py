@@ -88,7 +88,7 @@ def _open(
             for index, runner in enumerate(runners)
         ]
     )
-    report.measure(lambda: pool.snapshots, partial(_memory_bytes, model, runners))
+    report.measure(lambda: [engine.snapshot for engine in pool.engines], partial(_memory_bytes, model, runners))
     served = ServedModel(
         name=name,
         manifest=manifest,

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from service.edge.metrics import EngineReport
+from service.edge.metrics import ModelMetrics
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 
 MEASUREMENTS = [name for name, member in vars(EngineMetrics).items() if inspect.isfunction(member) and name[0] != "_"]
@@ -12,7 +12,7 @@ MEASUREMENTS = [name for name, member in vars(EngineMetrics).items() if inspect.
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_the_servers_metrics_take_every_measurement_as_engines_report_it(name):
-    assert inspect.signature(getattr(EngineReport, name)) == inspect.signature(getattr(EngineMetrics, name))
+    assert inspect.signature(getattr(ModelMetrics, name)) == inspect.signature(getattr(EngineMetrics, name))
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
