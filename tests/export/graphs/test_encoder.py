@@ -8,6 +8,7 @@ import pytest
 
 from export.bundle import ManifestError, load_bundle
 from export.export_errors import ExportError
+from export.graphs.encoder import encoder_signature
 from export.options import QuantizationOptions
 from export.select_scheme import Development, SchemeSelectionError
 from export.to_onnx import export_model
@@ -133,3 +134,17 @@ def test_a_manifest_that_contradicts_itself_is_refused(tiny_encoder_bundles, tmp
     with pytest.raises(SchemaError, match=message):
         parse_manifest(values)
     assert issubclass(ManifestError, Exception)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "outputs"),
+    [
+        ("masked", ["places"], ["place_logprobs"]),
+        ("classify", [], ["pooled", "label_logits"]),
+        ("attention", [], ["label_logits", "token_weights"]),
+    ],
+)
+def test_inputs_and_outputs_follow_the_head(kind, inputs, outputs):
+    signature = encoder_signature(tiny_encoder(kind))
+    assert signature.inputs == ("source", "source_lengths", *inputs)
+    assert signature.outputs == ("encoder_states", *outputs)

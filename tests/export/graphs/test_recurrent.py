@@ -7,14 +7,9 @@ import pytest
 
 from export.bundle import load_bundle
 from export.export_errors import ExportError
-from export.graph_checks import check_graph
-from export.graphs import recurrent
-from export.graphs.tracing import trace
 from export.manifest import AlignmentSpec
-from export.manifest_parser import SchemaError, parse_json, parse_manifest
 from export.options import QuantizationOptions
 from export.passes.calibrate import calibrate
-from export.passes.optimize import name_weights, optimize
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_model
@@ -67,38 +62,6 @@ def test_a_bundle_says_what_is_kept(tiny_recurrent_bundle):
         graph = onnx.load(tiny_recurrent_bundle / spec.file).graph
         assert tuple(value.name for value in graph.input) == spec.inputs
         assert tuple(value.name for value in graph.output) == spec.outputs
-
-
-def test_a_recurrent_state_has_one_size(tiny_recurrent_bundle):
-    values = parse_json((tiny_recurrent_bundle / "manifest.json").read_bytes())
-    values["variants"][0]["states"][0]["shape"][1] = "capacity"
-    with pytest.raises(SchemaError, match="is recurrent and must have one size"):
-        parse_manifest(values)
-
-
-def traced(role):
-    config = tiny_config("recurrent")
-    signature = recurrent.signatures(tiny_model(config), attention=True)[role]
-    return name_weights(optimize(trace(signature)), {}), config
-
-
-def test_a_state_that_is_read_after_it_may_have_been_written_is_refused():
-    graph, config = traced("decode")
-    check_graph(graph, "decode", config)
-    first = next(node for node in graph.graph.node if "past.hidden.0" in node.input)
-    late = onnx.helper.make_node("Add", ["past.hidden.0", first.output[0]], ["late"])
-    graph.graph.node.append(late)
-    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
-        check_graph(graph, "decode", config)
-
-
-def test_a_state_that_does_not_depend_on_what_was_is_refused():
-    graph, config = traced("decode")
-    last = next(node for node in graph.graph.node if "present.fed" in node.output)
-    last.output[0] = "made"
-    graph.graph.node.append(onnx.helper.make_node("Identity", ["first_hidden.0"], ["present.fed"]))
-    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
-        check_graph(graph, "decode", config)
 
 
 @pytest.mark.slow

@@ -1,0 +1,57 @@
+"""Inputs of graphs, their examples and axes, and what tracing leaves as it was."""
+
+import logging
+
+import torch
+from torch import nn
+
+from export.graphs.tracing import SIZES, Input, Signature, state_inputs, trace, versions
+from export.manifest import StateSpec
+
+
+class Sum(nn.Module):
+    def forward(self, x, pairs):
+        return x + sum(first * second for first, second in pairs)
+
+
+def test_an_input_has_an_example_of_its_type_with_named_axes():
+    one = Input("past.key", ("batch", 4, "capacity"), torch.float16)
+    assert one.example.shape == (SIZES["batch"], 4, SIZES["capacity"])
+    assert one.example.dtype == torch.float16
+    assert {place: axis.__name__ for place, axis in one.dynamic_axes.items()} == {0: "batch", 2: "capacity"}
+    assert Input("total", ()).dynamic_axes == {}
+
+
+def test_no_two_dynamic_axes_have_the_same_example_size():
+    assert len(set(SIZES.values())) == len(SIZES)
+    assert min(SIZES.values()) > 1, "the exporter takes 1 for a fixed size"
+
+
+def test_a_cache_with_a_stride_has_an_axis_of_its_own():
+    plain = StateSpec(name="self_key.0", kind="self_kv", dtype="", shape=("batch", 2, "capacity", 8))
+    strided = StateSpec(name="self_key.1", kind="self_kv", dtype="", shape=("batch", 2, "capacity", 8), stride=3)
+    one, other = state_inputs([plain, strided], torch.float32, "past.")
+    assert (one.name, one.shape) == ("past.self_key.0", ("batch", 2, "capacity", 8))
+    assert (other.name, other.shape) == ("past.self_key.1", ("batch", 2, "slots", 8))
+
+
+def test_a_trace_has_the_names_and_axes_of_its_signature():
+    row = ("batch", 3)
+    pairs = [[Input(f"{part}.{i}", row, torch.float32) for part in ("key", "value")] for i in range(2)]
+    signature = Signature(module=Sum(), arguments=(Input("x", row, torch.float32), pairs), outputs=("y",))
+    assert signature.inputs == ("x", "key.0", "value.0", "key.1", "value.1")
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    graph = trace(signature).graph
+    assert registry.level == level
+    assert tuple(value.name for value in graph.input) == signature.inputs
+    axes = {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in graph.input
+    }
+    assert set(map(tuple, axes.values())) == {row}
+    assert [value.name for value in graph.output] == ["y"]
+
+
+def test_versions_name_what_shapes_a_graph():
+    assert set(versions()) >= {"opset", "torch", "onnx", "onnxscript", "onnxruntime"}

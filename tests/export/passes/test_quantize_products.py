@@ -1,0 +1,62 @@
+"""Products over integer weights: exact, complete, and each input rounded once."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from export.passes.integer_weights import symmetric_columns
+from export.passes.quantization_scheme import SCHEMES
+from tests.export.passes.quantized_graphs import QUANTIZED, graph, operators
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize("inputs", [32, 100])
+def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(rows, inputs):
+    """Without VNNI, kernels add up two products in 16 bits."""
+    rng = np.random.default_rng(3)
+    weight_KN = (rng.choice([-1, 1], (inputs, 48)) * rng.random((1, 48))).astype(np.float32)
+    weight_KN[:, :16] = np.abs(weight_KN[:, :16])
+    integers_KN, _ = symmetric_columns(weight_KN)
+    x_MK = rng.choice([0, 254, 255], (rows, inputs)).astype(np.uint8)
+    x_MK[0] = 255
+    node = helper.make_node("MatMulInteger", ["x", "weight"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, ["rows", inputs])
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, ["rows", 48])
+    product = helper.make_graph([node], "product", [x], [y], [numpy_helper.from_array(integers_KN, "weight")])
+    model = helper.make_model(product, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found_MN,) = session.run(None, {"x": x_MK})
+    assert np.array_equal(found_MN, x_MK.astype(np.int32) @ integers_KN.astype(np.int32))
+
+
+@pytest.mark.parametrize("scheme", QUANTIZED)
+@pytest.mark.parametrize(
+    ("architecture", "role"), [("encoder_decoder", r) for r in ("encode", "decode", "align")] + [("decoder", "decode")]
+)
+def test_no_matrix_is_left_in_float32(architecture, role, scheme):
+    model = graph(architecture, role, scheme)
+    wide = {
+        tensor.name: tuple(tensor.dims)
+        for tensor in model.graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2 and min(tensor.dims) > 1
+    }
+    assert all(name.endswith((".positions", ".cos", ".sin", ".half")) for name in wide), wide
+    assert not any(node.op_type == "Gemm" for node in model.graph.node)
+    kind = "MatMulNBits" if SCHEMES[scheme].activations == "block" and role == "decode" else "MatMulIntegerToFloat"
+    products = {("encoder_decoder", "encode"): 2 * 4 + 2, ("encoder_decoder", "decode"): 2 * 6 + 1}
+    # The weights of the last layer are all that `align` wants of it.
+    products |= {("encoder_decoder", "align"): 6 + 3, ("decoder", "decode"): 2 * 4 + 1}
+    assert operators(model).count(kind) == products[architecture, role]
+
+
+@pytest.mark.parametrize("scheme", ["w8a8-dynamic", "w8a8-static"])
+def test_what_several_products_read_is_quantized_once(scheme):
+    model = graph("encoder_decoder", "encode", scheme)
+    # Two layers of four products, and one more input that the cross-attention of both layers reads.
+    assert operators(model).count("QuantizeLinear") == 2 * 4 + 1
+
+
+def test_a_static_product_after_a_rectifier_needs_no_rectifier():
+    assert operators(graph("encoder_decoder", "decode", "w8a8-dynamic")).count("Relu") == 2
+    assert operators(graph("encoder_decoder", "decode", "w8a8-static")).count("Relu") == 0

@@ -1,0 +1,60 @@
+"""Graphs of the wrong structure are refused."""
+
+import onnx
+import pytest
+
+from export.export_errors import ExportError
+from export.graph_checks import check_graph
+from export.graphs import encoder_decoder, recurrent
+from export.graphs.tracing import trace
+from export.passes.optimize import name_weights, optimize
+from tests.tiny import tiny_config, tiny_model
+
+
+def test_a_graph_without_its_fusions_is_refused():
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    traced = trace(encoder_decoder.signatures(model)["decode"])
+    with pytest.raises(ExportError, match=r"decode: the graph must have 1 attention nodes with packed .*, got 0"):
+        check_graph(traced, "decode", model.config)
+    check_graph(optimize(traced), "decode", model.config)
+    with pytest.raises(ExportError, match="must have 2 GroupQueryAttention nodes, got 1"):
+        check_graph(traced, "decode", tiny_config("decoder", num_decoder_layers=2))
+
+
+def test_logits_in_half_precision_are_refused():
+    """Verification could not tell: on a CPU the runtime computes it in float32 all the same."""
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1)).half()
+    graph = optimize(trace(encoder_decoder.signatures(model)["decode"]))
+    check_graph(graph, "decode", model.config)
+    (cast,) = [node for node in graph.graph.node if "logits" in node.output]
+    assert cast.op_type == "Cast"
+    graph.graph.node.remove(cast)
+    (head,) = [node for node in graph.graph.node if cast.input[0] in node.output]
+    head.output[0] = "logits"
+    with pytest.raises(ExportError, match="decode: logits must be float32"):
+        check_graph(graph, "decode", model.config)
+
+
+def traced(role):
+    config = tiny_config("recurrent")
+    signature = recurrent.signatures(tiny_model(config), attention=True)[role]
+    return name_weights(optimize(trace(signature)), {}), config
+
+
+def test_a_state_that_is_read_after_it_may_have_been_written_is_refused():
+    graph, config = traced("decode")
+    check_graph(graph, "decode", config)
+    first = next(node for node in graph.graph.node if "past.hidden.0" in node.input)
+    late = onnx.helper.make_node("Add", ["past.hidden.0", first.output[0]], ["late"])
+    graph.graph.node.append(late)
+    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
+        check_graph(graph, "decode", config)
+
+
+def test_a_state_that_does_not_depend_on_what_was_is_refused():
+    graph, config = traced("decode")
+    last = next(node for node in graph.graph.node if "present.fed" in node.output)
+    last.output[0] = "made"
+    graph.graph.node.append(onnx.helper.make_node("Identity", ["first_hidden.0"], ["present.fed"]))
+    with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
+        check_graph(graph, "decode", config)

@@ -1,0 +1,55 @@
+"""Options and models that cannot be exported are refused before tracing."""
+
+import pytest
+
+from export.export_errors import ExportError
+from export.options import AUTOMATIC, QuantizationOptions, scheme_names
+from export.to_onnx import export_model
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+
+
+def test_a_model_without_a_source_has_no_shortlist(tmp_path):
+    model, parallel = tiny_model(tiny_config("decoder")), [("a", "b")]
+    with pytest.raises(ExportError, match="shortlist: only models that translate have it"):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", parallel=parallel)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"compression_stride": 3, "sliding_window": 4},
+            "scheme: w8a8-dynamic-kv8 keeps int8 keys and values, and those of a model with compr",
+        ),
+        (
+            {"qk_norm": True},
+            "w8a8-dynamic-kv8 keeps int8 keys and values, and those of a model with qk_norm .*; take w8a8-dynamic$",
+        ),
+    ],
+)
+def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(changes, message, tmp_path):
+    model = tiny_model(tiny_config("decoder", **changes))
+    schemes = QuantizationOptions(scheme="w8a8-dynamic-kv8")
+    with pytest.raises(ExportError, match=message):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), quantization=schemes, texts=TEXTS)
+    assert scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
+    assert scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 8}, r"head_dim: must be a multiple of 8 .* got 4; train with another"),
+        ({"vocab_size": 20}, "vocab_size: the model has 20, its tokenizer 27"),
+    ],
+)
+def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        export_model(tiny_model(tiny_config(**changes)), tiny_tokenizer(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_training_mode_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="training mode"):
+        export_model(tiny_model(tiny_config()).train(), tiny_tokenizer(), tmp_path / "out")
