@@ -1,5 +1,7 @@
 """Speeds of schemes are medians over rounds of a clock that the doubles advance."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -38,12 +40,16 @@ class Timed:
         return {}
 
 
+def speeds(clock, sources=((5, 6),), config=None, **graphs: Any):
+    return measure_speeds(graphs, sources, config or tiny_config("decoder"), clock)
+
+
 def test_decode_steps_are_timed_with_many_rows_and_with_one():
     clock = Clock()
     fast, slow = Timed(clock, 0.01), Timed(clock, 0.02)
-    speeds = measure_speeds({"fast": fast, "slow": slow}, [(5, 6)], tiny_config("decoder"), clock)
-    assert speeds["fast"] == {"tokens_per_s": ROWS / 0.01, "single_stream_tokens_per_s": 1 / 0.01}
-    assert speeds["slow"] == {"tokens_per_s": ROWS / 0.02, "single_stream_tokens_per_s": 1 / 0.02}
+    found = speeds(clock, fast=fast, slow=slow)
+    assert found["fast"] == {"tokens_per_s": ROWS / 0.01, "single_stream_tokens_per_s": 1 / 0.01}
+    assert found["slow"] == {"tokens_per_s": ROWS / 0.02, "single_stream_tokens_per_s": 1 / 0.02}
     assert fast.rows == [ROWS, 1]
     assert fast.runs == slow.runs == 2 * (1 + TIMED_ROUNDS * TIMED_STEPS), "one to warm up, then every round"
 
@@ -51,18 +57,17 @@ def test_decode_steps_are_timed_with_many_rows_and_with_one():
 def test_one_slow_round_does_not_count():
     clock = Clock()
     graphs = Timed(clock, 0.01, 5.0, 0.01)  # the first run warms up, the second belongs to the first round
-    speeds = measure_speeds({"only": graphs}, [(5, 6)], tiny_config("decoder"), clock)
-    assert speeds["only"]["tokens_per_s"] == pytest.approx(ROWS / 0.01, rel=1e-3)
+    assert speeds(clock, only=graphs)["only"]["tokens_per_s"] == pytest.approx(ROWS / 0.01, rel=1e-3)
 
 
 def test_slow_steps_are_timed_in_fewer_rounds():
     clock = Clock()
     graphs = Timed(clock, TIMED_S)
-    measure_speeds({"only": graphs}, [(5, 6)], tiny_config("decoder"), clock)
+    speeds(clock, only=graphs)
     assert graphs.runs == 2 * (1 + TIMED_LEAST * TIMED_STEPS)
 
 
 def test_an_encoder_is_timed_by_its_source_tokens():
     clock = Clock()
-    speeds = measure_speeds({"only": Timed(clock, 0.5)}, [(5, 6, 2), (5, 2)], tiny_encoder("classify").config, clock)
-    assert speeds["only"] == {"tokens_per_s": 5 / 0.5, "single_stream_tokens_per_s": 3 / 0.5}
+    found = speeds(clock, [(5, 6, 2), (5, 2)], tiny_encoder("classify").config, only=Timed(clock, 0.5))
+    assert found["only"] == {"tokens_per_s": 5 / 0.5, "single_stream_tokens_per_s": 3 / 0.5}
