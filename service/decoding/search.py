@@ -14,15 +14,45 @@ from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.lexical_constraints import constraints_of
 from service.decoding.logits_processors import LogitsProcessor
-from service.decoding.single_turn import SingleTurn
 from service.decoding.stop_strings import StopMatcher
-from service.decoding.token_selection import NotFinite, TokenSelector
+from service.decoding.token_selection import TokenSelector
 from service.errors import InternalFailure, RequestError
-from service.request import Request
-from service.sequence import Search, Sequence
+from service.request import FinishReason, Request
+from service.sequence import Hypothesis, Search, Sequence
 from service.step import StepOutput
 
 log = logging.getLogger(__name__)
+
+
+class NotFinite(ArithmeticError):
+    """The model's outputs contain NaN or infinity."""
+
+
+class SingleTurn:
+    """Finishes a sequence in its first turn, without tokens: encoder outputs, or attention weights of given tokens.
+
+    If the model has a decoder, the row takes part in one decode step, because live rows are a dense prefix; the output
+    of that step is ignored. Attention weights come from a separate pass, which `service.engine.response` requests.
+    """
+
+    top_k = 1
+    is_greedy = is_scored = False
+
+    def start(self) -> Hypothesis:
+        """Returns the only hypothesis, which stays without tokens."""
+        return Hypothesis()
+
+    def advance(self, sequence: Sequence, output: StepOutput) -> None:
+        """Takes the encoder's output if it is requested. Raises NotFinite if that contains NaN or infinity."""
+        sequence.steps += 1
+        reason = FinishReason.ATTENTION
+        if sequence.request.encoder_request is not None:
+            reason = FinishReason.ENCODED
+            sequence.encoder_output = output.turn.encoder_outputs[sequence.rows[0]]
+            if not sequence.encoder_output.is_finite:
+                raise NotFinite("the encoder's output is not finite")
+        sequence.hypotheses = []
+        sequence.finish(reason)
 
 
 def search_for(

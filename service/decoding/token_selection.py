@@ -21,10 +21,6 @@ from service.sequence import Hypothesis
 from service.step import Scored, StepOutput
 
 
-class NotFinite(ArithmeticError):
-    """The model's outputs contain NaN or infinity."""
-
-
 class TokenSelector:
     """The logits processors, the forced prefix and the stop conditions of one request.
 

@@ -25,11 +25,8 @@ from service.step import Runner, StepOutput, StepPlan
 log = logging.getLogger(__name__)
 
 
-class EventBatch(NamedTuple):
-    """The events of a turn, each with the ticket of its request, in order. finals: how many of them are final."""
-
-    events: list[tuple[int, Event]]
-    finals: int
+EventBatch = tuple[list[tuple[int, Event]], int]
+"""The events of a turn, each with the ticket of its request, in order, and how many of them are final."""
 
 
 class Snapshot(NamedTuple):
@@ -198,7 +195,7 @@ class EngineCore:
         self._finals += 1
 
     def _take_events(self) -> EventBatch:
-        batch = EventBatch(self._events, self._finals)
+        batch = self._events, self._finals
         self._events, self._finals = [], 0
         return batch
 

@@ -187,10 +187,11 @@ class Engine:
         self._send(self._core.end_all(self.inbox.take()[0], error))
 
     def _send(self, batch: EventBatch) -> None:
-        if batch.events:
-            self._deliver(batch.events)
-        if batch.finals:
-            self.inbox.count_answers(batch.finals, self._clock())
+        events, finals = batch
+        if events:
+            self._deliver(events)
+        if finals:
+            self.inbox.count_answers(finals, self._clock())
 
 
 class _Abandoned(BaseException):
