@@ -89,11 +89,6 @@ class Engine:
         self.heartbeat_s = clock()
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the engine's thread runs."""
-        return self._thread.is_alive()
-
-    @property
     def is_healthy(self) -> bool:
         """The thread lives and its last turns did not all fail."""
         return not self._is_dead and self._core.failures_in_a_row < self.config.failures_until_unhealthy

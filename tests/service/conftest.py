@@ -31,4 +31,4 @@ def start():
             if runner.gate is not None:
                 runner.gate.set()
         pool.close()
-        assert not any(engine.is_alive for engine in pool.engines)
+        assert not any(engine._thread.is_alive() for engine in pool.engines)
