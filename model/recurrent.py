@@ -302,10 +302,7 @@ class Recurrent(nn.Module):
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Vectors (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns them into logits."""
-        return self.target_states(target_BT, self.encode(source_BS, lengths_B), lengths_B)
-
-    def target_states(self, target_BT: Tensor, source: EncodedSource, lengths_B: Tensor) -> Tensor:
-        """As `forward`, of an encoded source."""
+        source = self.encode(source_BS, lengths_B)
         attend = self.source_attention(source, lengths_B)
         vectors_BTM: Tensor
         vectors_BTM, _ = self.decoder(target_BT, self.start(source), source.keys_BSA, attend)

@@ -207,10 +207,6 @@ class EncoderDecoder(nn.Module):
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """States (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns states into logits."""
         _, cross = self.encode(source_BS, lengths_B)
-        return self.target_states(target_BT, cross, lengths_B)
-
-    def target_states(self, target_BT: Tensor, cross: Sequence[LayerCache], lengths_B: Tensor) -> Tensor:
-        """As `forward`, of an encoded source."""
         return self.decoder.train_states(target_BT, self.source_attention(cross, lengths_B))
 
     def decode(

@@ -11,12 +11,11 @@ Shapes: R hypotheses, V vocabulary, L decoder layers, H heads, T target position
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from model.architectures import GenerativeModel, SourceModel
 from model.recurrent import EncodedSource, Recurrent
@@ -57,17 +56,21 @@ def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[in
     return new
 
 
+@torch.inference_mode()
 def next_logits(model: GenerativeModel, prefix: Sequence[int], *, source: Sequence[int] = ()) -> Tensor:
     """Logits float32 (V,) of the token that follows `prefix`."""
-    return _logits(model, prefix, source)[-1]
+    logits_V: Tensor = model.decoder.unembedding(_states(model, [prefix], source)[0, -1])
+    return logits_V.float()
 
 
+@torch.inference_mode()
 def score(
     model: GenerativeModel, prompt: Sequence[int], target: Sequence[int], *, source: Sequence[int] = ()
 ) -> list[float]:
     """The log-probability of each token of `target`, at least one, after `prompt`. Arguments, errors: see `greedy`."""
     _check(model, prompt, source, len(target))
-    logprobs_TV = _logits(model, [*prompt, *target[:-1]], source)[len(prompt) - 1 :].log_softmax(-1)
+    states_TM = _states(model, [[*prompt, *target[:-1]]], source)[0, len(prompt) - 1 :]
+    logprobs_TV = model.decoder.unembedding(states_TM).float().log_softmax(-1)
     return [float(logprobs_V[token]) for logprobs_V, token in zip(logprobs_TV, target, strict=True)]
 
 
@@ -97,9 +100,8 @@ def _alphas(model: Recurrent, inputs: Sequence[int], source: EncodedSource, leng
 
 
 class ModelPredictor:
-    """A model with its prompt and source. The encoder runs once, the decoder over the whole sequence in every call."""
+    """A model with its prompt and source; every call runs it over the whole sequences."""
 
-    @torch.inference_mode()
     def __init__(
         self, model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int
     ) -> None:
@@ -107,21 +109,11 @@ class ModelPredictor:
         _check(model, prompt, source, max_tokens)
         self.model, self.prompt, self.source = model, list(prompt), list(source)
         self.eos_ids = model.config.eos_ids
-        self._encoded: Any = None
-        if isinstance(model, SourceModel):
-            encoded = model.encode(_row(source, model), _row([len(source)], model)[0])
-            self._encoded = encoded if isinstance(model, Recurrent) else encoded[1]
 
     @torch.inference_mode()
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
-        model, rows = self.model, len(hypotheses)
-        tokens_RT = torch.cat([_row([*self.prompt, *tokens], model) for tokens in hypotheses])
-        if isinstance(model, SourceModel):
-            encoded = tree_map_only(Tensor, lambda whole: whole.expand(rows, *whole.shape[1:]), self._encoded)
-            states_RTM = model.target_states(tokens_RT, encoded, _row([len(self.source)] * rows, model)[0])
-        else:
-            states_RTM = model(tokens_RT)
-        logits_RV: Tensor = model.decoder.unembedding(states_RTM[:, -1])
+        states_RTM = _states(self.model, [[*self.prompt, *tokens] for tokens in hypotheses], self.source)
+        logits_RV: Tensor = self.model.decoder.unembedding(states_RTM[:, -1])
         return logits_RV.float().log_softmax(-1).cpu().numpy()
 
     def coverage(self, tokens: Sequence[int]) -> np.ndarray:
@@ -133,15 +125,16 @@ class ModelPredictor:
         return summed
 
 
-@torch.inference_mode()
-def _logits(model: GenerativeModel, inputs: Sequence[int], source: Sequence[int]) -> Tensor:
-    """Logits float32 (T, V) of the token after each input."""
+def _states(model: GenerativeModel, inputs: Sequence[Sequence[int]], source: Sequence[int]) -> Tensor:
+    """The states (R, T, M) of rows of decoder inputs, all with the same source."""
+    inputs_RT = torch.cat([_row(tokens, model) for tokens in inputs])
+    states_RTM: Tensor
     if isinstance(model, SourceModel):
-        states_1TM = model(_row(source, model), _row([len(source)], model)[0], _row(inputs, model))
+        source_RS = _row(source, model).expand(len(inputs), -1)
+        states_RTM = model(source_RS, _row([len(source)] * len(inputs), model)[0], inputs_RT)
     else:
-        states_1TM = model(_row(inputs, model))
-    logits_TV: Tensor = model.decoder.unembedding(states_1TM[0])
-    return logits_TV.float()
+        states_RTM = model(inputs_RT)
+    return states_RTM
 
 
 def _row(values: Sequence[int], model: GenerativeModel) -> Tensor:
