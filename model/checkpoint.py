@@ -82,7 +82,7 @@ def save_checkpoint(
 
     weights: by the names of the model's parameters (`weights_of`), written as float32 with one tensor in memory at a
     time. train: None if the model was not trained here. extra: further files (model card, curves) under their names.
-    On any failure `path` still is no finished checkpoint and CheckpointError says why.
+    On any failure `path` still is no finished checkpoint; CheckpointError gives the reason.
     """
     check_unfinished(path)
     training = {} if train is None else {"train": train.to_json()}

@@ -235,7 +235,7 @@ class ModelConfig(Config):
     output_bias: bool = False  # of the logits
     dropout: float = bounded(0.0, 0.0, 0.99)
     pad_id: int = bounded(0, 0)
-    bos_id: int = bounded(1, 0)  # the first token of every target, unless the special-token template says otherwise
+    bos_id: int = bounded(1, 0)  # the first token of every target, unless the special-token template has another prefix
     eos_id: int = bounded(2, 0)
     extra_eos_ids: tuple[int, ...] = ()  # further tokens that end an answer, such as the end of a chat turn
     unk_id: int = bounded(3, 0)

@@ -24,7 +24,7 @@ class ExpertFeedForward(nn.Module):
     """
 
     def __init__(self, config: TransformerConfig, experts: Iterable[nn.Module]) -> None:
-        """experts: as many as the configuration says, each (N, M) → (N, M)."""
+        """experts: `config.num_experts` of them, each (N, M) → (N, M)."""
         super().__init__()
         self.chosen = config.experts_per_token
         self.router = nn.Linear(config.d_model, config.num_experts, bias=False)

@@ -86,7 +86,7 @@ class Score(nn.Module):
             self.vector = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) * attention_dim**-0.5)
 
     def project_source(self, states_BSN: Tensor) -> Tensor | None:
-        """The part of the scores that depends on the source alone, W1 h (B, S, A); None if that is the states."""
+        """The part of the scores that depends only on the source, W1 h (B, S, A); None if that is the states."""
         return None if self.key is None else self.key(states_BSN)
 
     def forward(self, state_BTM: Tensor, keys_BSA: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -167,7 +167,7 @@ def run_packed(layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tup
 
 
 class RecurrentEncoder(nn.Module):
-    """Embedding and recurrent layers, in two directions unless the configuration says otherwise."""
+    """Embedding and recurrent layers, in two directions if the configuration is bidirectional."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -190,7 +191,6 @@ def _decode(
         if sum(finished) * 2 >= len(live):  # only when half have finished: each removal copies the caches
             kept = [row for row, done in enumerate(finished) if not done]
             live, kept_R = [live[row] for row in kept], torch.tensor(kept, device=device)
-            state = (starts_R, ends_R, block_RT, lengths_R, encoded, carried)
-            state = tree_map_only(Tensor, lambda whole: whole[kept_R], state)  # noqa: B023 — called at once
-            starts_R, ends_R, block_RT, lengths_R, encoded, carried = state
+            state = starts_R, ends_R, block_RT, lengths_R, encoded, carried
+            starts_R, ends_R, block_RT, lengths_R, encoded, carried = tree_map_only(Tensor, itemgetter(kept_R), state)
     return outputs
