@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,9 +39,10 @@ def train(
 ) -> None:
     """Train a model. Without data, a preset trains on its embedded corpus."""
     from model.config import ConfigError
+    from model.presets import load_preset
 
     with report_errors(ConfigError):
-        recipe = find_preset(preset)
+        recipe = load_preset(preset)
         for file in (*(data or ()), source, target, validation):
             if file is not None and not file.is_file():
                 raise UsageError(f"{file}: no such file; check the path")
@@ -71,19 +71,6 @@ def run_training(model: ModelConfig, config: TrainConfig, advice: str, **argumen
             train(model, config, display=display_for(), **arguments)
         except Interrupted as stopped:
             raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
-
-
-def find_preset(name_or_file: str) -> Preset:
-    """A preset by name or from a YAML file. Raises UsageError that lists the presets, ConfigError, OSError."""
-    from model.presets import PRESETS, load_preset
-
-    if name_or_file not in PRESETS and not name_or_file.endswith((".yaml", ".yml")):
-        close = difflib.get_close_matches(name_or_file, PRESETS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise UsageError(
-            f"unknown preset {name_or_file!r}; {hint}Presets: {', '.join(PRESETS)}; or give a file that ends in .yaml"
-        )
-    return load_preset(name_or_file)
 
 
 def resuming_command(given: dict[str, Any]) -> str:

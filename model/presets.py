@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +62,10 @@ PRESETS: Mapping[str, Preset] = _built_in()
 def find_preset(name: str) -> Preset:
     """The preset of this name. Raises ConfigError, which suggests the closest name and lists all of them."""
     if name not in PRESETS:
-        hint = unknown_key(name, PRESETS, noun="preset").removeprefix("unknown preset; ")
-        listed = "" if hint.startswith("known") else f" known presets: {', '.join(sorted(PRESETS))}"
-        raise ConfigError("preset", f"unknown preset {name!r}; {hint}{listed}")
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        known = f"Presets: {', '.join(PRESETS)}; or give a file that ends in .yaml"
+        raise ConfigError("preset", f"unknown preset {name!r}; {hint}{known}")
     return PRESETS[name]
 
 

@@ -333,9 +333,7 @@ class _Run:
         if loss > last_loss:  # the states are too far apart, as in a short run
             averaged, loss = 1, last_loss
             load_weights(self.model, last, self.states)
-        self.display.message(
-            f"validation loss {loss:.4f}, {averaged} states averaged; last state {last_loss:.4f}"
-        )
+        self.display.message(f"validation loss {loss:.4f}, {averaged} states averaged; last state {last_loss:.4f}")
         return {
             "averaged_states": averaged,
             "validation_loss": loss,

@@ -46,7 +46,7 @@ def test_every_preset_has_the_number_of_parameters_it_states(name):
 def test_an_unknown_preset_gets_a_suggestion():
     with pytest.raises(
         ConfigError,
-        match=r"preset: unknown preset 'tatoeba_small'; did you mean 'tatoeba-small'\? known presets: demo, ",
+        match=r"preset: unknown preset 'tatoeba_small'; did you mean 'tatoeba-small'\? Presets: demo, ",
     ):
         load_preset("tatoeba_small")
 
