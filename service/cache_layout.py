@@ -7,6 +7,7 @@ the source, `shortlist` with the row's shortlist; what has no growing axis has a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,15 +75,14 @@ class CacheLayout:
     @classmethod
     def of(cls, states: Iterable[StateSpec]) -> CacheLayout:
         """The layout of a variant's states."""
-        totals: dict[str, int] = {}
-        strides: dict[int, int] = {}
+        totals, strides = Counter[str](), Counter[int]()
         for spec in states:
             axes = CacheAxes.of(spec)
             kind, size = spec.kind if axes.grows else "fixed", axes.outer * axes.inner * axes.itemsize
             if spec.stride > 1:
-                strides[spec.stride] = strides.get(spec.stride, 0) + size
+                strides[spec.stride] += size
             else:
-                totals[kind] = totals.get(kind, 0) + size
+                totals[kind] += size
         own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("shortlist", 0)
         return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,16 +21,6 @@ ALIGNMENT = 64
 BYTE: np.dtype[Any] = np.dtype(np.uint8)
 CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3  # cudaMemcpyKind
-
-
-class Block(Protocol):
-    """A contiguous piece of memory, freed with its last reference. size: bytes."""
-
-    @property
-    def address(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
 
 
 class Region(NamedTuple):
@@ -52,40 +42,9 @@ RowCopy = tuple[int, int, int, int]
 """Source row, target row, and the units of each line: start and stop."""
 
 
-class Memory(Protocol):
-    """One device's memory."""
-
-    device: str
-
-    def allocate(self, size: int) -> Block:
-        """At least `size` bytes, aligned to ALIGNMENT; contents undefined."""
-        ...
-
-    def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
-        """Copies `width` bytes of the first `height` lines in each part. Both have as many parts, and must not
-        overlap."""
-        ...
-
-    def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
-        """Copies rows within each part. A row is `height` lines, whose pitch is a multiple of `unit` bytes. No row may
-        be both a source and a target."""
-        ...
-
-    def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An array in main memory of the values at byte `offset` of a block: a view where that is possible."""
-        ...
-
-    def write(self, block: Block, values: np.ndarray) -> None:
-        """Copies an array in main memory to the start of a block."""
-        ...
-
-    def settle(self) -> None:
-        """Waits until all copies are visible to every stream of the device."""
-        ...
-
-
 class HostBlock:
-    """Bytes in main memory. The pages of a large block cost nothing until they are written."""
+    """Contiguous bytes in main memory, freed with the last reference. Pages of a large block cost nothing until they
+    are written. size: bytes."""
 
     def __init__(self, size: int) -> None:
         raw = np.empty(size + ALIGNMENT, np.uint8)
@@ -96,20 +55,25 @@ class HostBlock:
 
 
 class HostMemory:
-    """Main memory."""
+    """Main memory. Its methods are those of every device."""
 
     device = "cpu"
 
     def allocate(self, size: int) -> HostBlock:
+        """At least `size` bytes, aligned to ALIGNMENT; contents undefined."""
         return HostBlock(size)
 
     def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
+        """Copies `width` bytes of the first `height` lines in each part. Both have as many parts, and must not
+        overlap."""
         shape = target.parts, height, width
         if width and height:
             to_PHW = _view(target, shape, (target.stride, target.pitch, 1))
             to_PHW[:] = _view(source, shape, (source.stride, source.pitch, 1))
 
     def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
+        """Copies rows within each part. A row is `height` lines, whose pitch is a multiple of `unit` bytes. No row may
+        be both a source and a target."""
         _, pitch, parts, stride, _ = rows
         row = height * pitch
         if not row:
@@ -122,14 +86,16 @@ class HostMemory:
             rows_RPHU[target, :, :, start:stop] = rows_RPHU[source, :, :, start:stop]
 
     def read(self, block: Block, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """An array in main memory of the values at byte `offset` of a block: a view where that is possible."""
         assert isinstance(block, HostBlock)
         return np.ndarray(shape, dtype, block.bytes.data, offset)
 
     def write(self, block: Block, values: np.ndarray) -> None:
+        """Copies an array in main memory to the start of a block."""
         self.read(block, 0, values.shape, values.dtype)[...] = values
 
     def settle(self) -> None:
-        """Copies in main memory are done when they return."""
+        """Waits until all copies are visible to every stream of the device: in main memory they are."""
 
 
 class CudaError(RuntimeError):
@@ -137,7 +103,7 @@ class CudaError(RuntimeError):
 
 
 class CudaBlock:
-    """Bytes in the memory of the current CUDA device."""
+    """Contiguous bytes in the memory of the current CUDA device, freed with the last reference. size: bytes."""
 
     def __init__(self, runtime: Any, size: int) -> None:
         self._runtime = runtime
@@ -154,7 +120,7 @@ class CudaBlock:
 
 
 class CudaMemory:
-    """Device memory, through the CUDA runtime library that the process has already loaded."""
+    """Device memory, through the CUDA runtime library that the process has already loaded. See HostMemory."""
 
     device = "cuda"
 
@@ -211,6 +177,10 @@ class CudaMemory:
     def settle(self) -> None:
         # Copies within a device return before they complete; ONNX Runtime's stream does not wait for the default one.
         _check(self._runtime.cudaDeviceSynchronize(), "cudaDeviceSynchronize")
+
+
+Block = HostBlock | CudaBlock
+Memory = HostMemory | CudaMemory
 
 
 def _check(status: int, what: str) -> None:
