@@ -20,6 +20,7 @@ from typing import Any
 from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
+from export.bundle import load_manifest
 from export.manifest import TOKENIZER
 from glossa.client import Client, ClientError
 from glossa.client.types import Answer
@@ -137,6 +138,7 @@ def constraints(args: argparse.Namespace) -> None:
     rng = random.Random(1)
     examples = sentence_pairs(args.data, args.requests)
     tokenizer = Tokenizer.load(args.bundle / TOKENIZER)
+    limit = min(100, load_manifest(args.bundle).limits.max_target_len)
     work: list[tuple[str, str, Case | None]] = []
     for number in range(args.requests):
         source, reference = examples[number % len(examples)]
@@ -156,7 +158,7 @@ def constraints(args: argparse.Namespace) -> None:
             if case is None:
                 return kind, plain(text)
             try:
-                return kind, client.translate(text, max_tokens=100, **case[0])
+                return kind, client.translate(text, max_tokens=limit, **case[0])
             except ClientError as error:
                 return kind, error
 
