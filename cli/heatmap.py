@@ -77,7 +77,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def draw(attended: Attended, file: Path) -> None:
-    """Draw all maps, one row of maps per kind and layer. The suffix of `file` selects the format.
+    """Draw all maps on one scale, one row of maps per kind and layer. The suffix of `file` selects the format.
 
     Raises DrawingError, OSError.
     """
@@ -98,17 +98,19 @@ def draw(attended: Attended, file: Path) -> None:
     figure = Figure(figsize=(side * columns, side * len(by_layer)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(by_layer), columns, squeeze=False)
+    most = max(max(map(max, matrix.rows)) for matrix in attended.matrices)
     for row, matrices in zip(axes, by_layer.values(), strict=True):
         for index, axis in enumerate(row):
             if index >= len(matrices):
                 axis.set_axis_off()
                 continue
             matrix = matrices[index]
-            axis.imshow(matrix.rows, cmap="Blues", vmin=0.0, aspect="equal", interpolation="nearest")
+            image = axis.imshow(matrix.rows, cmap="Blues", vmin=0.0, vmax=most, aspect="equal", interpolation="nearest")
             axis.set_title(title(matrix), fontsize=10 if has_names else 7)
             names = (attended.columns(matrix.kind), attended.rows(matrix.kind)) if has_names else ((), ())
             axis.set_xticks(range(len(names[0])), map(label, names[0]), rotation=90)
             axis.set_yticks(range(len(names[1])), map(label, names[1]))
+    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.6)
     try:
         figure.savefig(file, dpi=150)
     except ValueError as error:  # an unknown format

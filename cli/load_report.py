@@ -297,6 +297,7 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -319,6 +320,9 @@ def draw(path: Path, title: str, loads: Sequence[Figures], objectives: Objective
         label = f"objective of end-to-end p{objectives.percentile:g}"
         axes.axhline(objectives.end_to_end_ms, color="0.5", linewidth=1, linestyle=":", label=label)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("offered load, requests/s" if is_open else "concurrent clients (closed loop)")
     axes.set_ylabel("latency, ms")
     axes.set_title(title)
