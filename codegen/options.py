@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from service import options
-from service.option_metadata import OPTIONS, Option
+from service.options import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = "service/options.py"

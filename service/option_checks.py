@@ -1,6 +1,6 @@
 """Checks of decoding options that need no model (`check`, `check_scoring`), each once and before any work is done.
 
-Ranges and sizes come from the list of options (`service.option_metadata`); this module adds the rules between options.
+Ranges and sizes come from the list of options (`service.options`); this module adds the rules between options.
 What depends on a model (its limits, tokenizer and bundle) is checked at the edge.
 """
 
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from service.errors import InvalidRequest
-from service.option_metadata import OPTIONS, Option
-from service.options import DEFAULTS, SAMPLING, DecodingOptions
+from service.options import DEFAULTS, OPTIONS, SAMPLING, DecodingOptions, Option
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in get_type_hints(DecodingOptions).items() if get_origin(kind) is Literal

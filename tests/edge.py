@@ -17,7 +17,7 @@ from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.config import ServerSettings
 from service.edge.prompt_encoder import NO_LANGUAGES
-from service.edge.request_builder import CallInfo, RequestBuilder
+from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.execution_choice import ExecutionChoice
@@ -165,17 +165,17 @@ def served(name, pool, task="translation", **changes):
 TRANSLATION = served("en-de", FakePool())
 GENERATION = served("en", FakePool(), "generation")
 LIMITS = TextLimits(max_text_bytes=4000, max_stop_strings=2, max_stop_bytes=4)
-CALL = CallInfo("r", 9.0)
+CALL = ("r", 9.0)  # request id and deadline
 
 
 def decoding_request(model, text, *, languages=NO_LANGUAGES, **options):
     """The request to translate or continue a text."""
-    return RequestBuilder(model, LIMITS, CALL).decoding(text, DecodingOptions(**options), languages)
+    return RequestBuilder(model, LIMITS, *CALL).decoding(text, DecodingOptions(**options), languages)
 
 
 def scoring_request(model, text, target, *, omit_eos=False, **options):
     """The request to score a target."""
-    builder = RequestBuilder(model, LIMITS, CALL)
+    builder = RequestBuilder(model, LIMITS, *CALL)
     return builder.scoring(text, target, DecodingOptions(**options), omit_eos=omit_eos)
 
 

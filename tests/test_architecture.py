@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "service": ("export.bundle", "export.manifest", "model.tokenizer", "glossa.v1", "glossa.version"),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
-    "codegen": ("service.option_metadata", "service.options"),
+    "codegen": ("service.options",),
 }
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is

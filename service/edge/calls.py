@@ -20,7 +20,6 @@ from google.protobuf.message import Message
 from service.config import ServerSettings
 from service.edge import logs
 from service.edge.metrics import Metrics, Rpc
-from service.edge.request_builder import CallInfo
 from service.edge.status import abort, status_code
 from service.errors import (
     REJECTIONS,
@@ -43,8 +42,8 @@ _IDS = random.Random()  # names, not secrets: random bits of the operating syste
 class Call:
     """One RPC in progress: its id, its deadline, and the fields of its log line."""
 
-    def __init__(self, rpc: Rpc, info: CallInfo, started_s: float) -> None:
-        self.rpc, self.info, self.started_s = rpc, info, started_s
+    def __init__(self, rpc: Rpc, request_id: str, started_s: float, deadline_s: float) -> None:
+        self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.model = ""
         self.messages = 0  # sent
         self.finished: Finished | None = None
@@ -59,7 +58,7 @@ class Call:
             decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
             parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
-        return ((REQUEST_ID, self.info.request_id), *times)
+        return ((REQUEST_ID, self.request_id), *times)
 
 
 class Calls:
@@ -95,13 +94,13 @@ class Calls:
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            late = time.monotonic() >= call.info.deadline_s
+            late = time.monotonic() >= call.deadline_s
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
             raise  # swallowing it leaks memory inside grpc
         except Exception as failure:
-            fields = {"request_id": call.info.request_id, "method": rpc.method}
+            fields = {"request_id": call.request_id, "method": rpc.method}
             logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
-            error = InternalFailure(call.info.request_id)
+            error = InternalFailure(call.request_id)
         finally:
             self._end(call, error)
         # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
@@ -118,7 +117,7 @@ class Calls:
                 if not call.messages:
                     # Not before the first message: a client retries only calls without initial metadata. Unary
                     # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
-                    await context.send_initial_metadata(((REQUEST_ID, call.info.request_id),))
+                    await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
                 call.messages += 1
                 await context.write(response)
                 timer.end()
@@ -127,7 +126,7 @@ class Calls:
         now_s, remaining_s = time.monotonic(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
-        call = Call(rpc, CallInfo(_request_id(context), now_s + limit_s), now_s)
+        call = Call(rpc, _request_id(context), now_s, now_s + limit_s)
         self._open.add(call)
         self._idle.clear()
         self._metrics.rpc_started(rpc)
@@ -150,7 +149,7 @@ class Calls:
         if isinstance(error, REJECTIONS):
             self._metrics.request_rejected(error)
         fields: dict[str, Any] = {
-            "request_id": call.info.request_id,
+            "request_id": call.request_id,
             "method": f"{call.rpc.service}/{call.rpc.method}",
             "code": code.name,
             "model": call.model,

@@ -12,7 +12,6 @@ import math
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from service.attention_request import AttentionChoice, Lengths
 from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder
@@ -33,20 +32,13 @@ MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
 MAX_MASK_CANDIDATES = 100  # per mask
 
 
-class CallInfo(NamedTuple):
-    """The call that a request belongs to."""
-
-    request_id: str
-    deadline_s: float  # on the clock of time.monotonic()
-
-
 class RequestBuilder:
     """Builds the request of one call to one model. Every method raises InvalidRequest and Unsupported, and takes
-    milliseconds for a long text."""
+    milliseconds for a long text. deadline_s: on the clock of time.monotonic()."""
 
-    def __init__(self, model: ServedModel, limits: TextLimits, call: CallInfo) -> None:
+    def __init__(self, model: ServedModel, limits: TextLimits, request_id: str, deadline_s: float) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
-        self._request = partial(Request, request_id=call.request_id, deadline_s=call.deadline_s)
+        self._request = partial(Request, request_id=request_id, deadline_s=deadline_s)
 
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True

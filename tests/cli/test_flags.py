@@ -6,7 +6,7 @@ from cli.flags import DECODING, SCORING, decoding_options, parse_options
 from cli.terminal import UsageError
 from codegen.options import default
 from glossa.v1 import glossa_pb2 as pb
-from service.option_metadata import OPTIONS
+from service.options import OPTIONS
 
 
 def test_options_are_parsed_to_the_types_of_their_fields():

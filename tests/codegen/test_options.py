@@ -3,7 +3,7 @@ import json
 import pytest
 
 from codegen import options as generator
-from service.option_metadata import OPTIONS, Option, Range
+from service.options import OPTIONS, Option, Range
 
 
 def test_generated_files_are_up_to_date():

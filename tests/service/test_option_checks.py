@@ -6,8 +6,7 @@ import pytest
 
 from service.errors import InvalidRequest
 from service.option_checks import check, check_scoring
-from service.option_metadata import OPTIONS
-from service.options import MAX_GRAMMAR_BYTES, DecodingOptions
+from service.options import MAX_GRAMMAR_BYTES, OPTIONS, DecodingOptions
 
 NAN, INF, INT32 = math.nan, math.inf, 2**31 - 1
 BEAM = {"beam_size": 4}

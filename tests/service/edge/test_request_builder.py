@@ -17,7 +17,7 @@ SEEING_GENERATION = dataclasses.replace(GENERATION, manifest=manifest("generatio
 
 def attention_request(model, text, target=None, *, text_only=False, max_tokens=0, **choice):
     """A request for attention, and its selection."""
-    builder = RequestBuilder(model, LIMITS, CALL)
+    builder = RequestBuilder(model, LIMITS, *CALL)
     return builder.attention(text, target, AttentionChoice(**choice), text_only=text_only, max_tokens=max_tokens)
 
 

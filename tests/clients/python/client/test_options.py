@@ -1,7 +1,7 @@
 from typing import get_type_hints
 
 from glossa.client import options as client
-from service.option_metadata import OPTIONS
+from service.options import OPTIONS
 
 
 def test_the_client_takes_every_option():
