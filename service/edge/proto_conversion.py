@@ -81,7 +81,7 @@ def _prefix(kind: Any) -> str:
 
 
 def enum_number(kind: Any, name: str) -> Any:
-    """ "never" as EARLY_STOPPING_NEVER. kind: the enum, such as pb.EarlyStopping."""
+    """EARLY_STOPPING_NEVER for "never". kind: the enum, such as pb.EarlyStopping."""
     return kind.Value(_prefix(kind.DESCRIPTOR) + name.upper())
 
 
