@@ -159,6 +159,25 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
     assert all(tuple(result(sequence)) == sequence.request.source for sequence in answered[:100])
 
 
+def is_computed(scheduler, runner, plan):
+    """Computes a turn in which every live row steps or is prefilled; False: it failed, and its sequences with it."""
+    steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.prefill.unfinished}
+    assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
+    assert not plan.prefill.unfinished or plan.prefill.computed, "a prompt is unfinished, and no chunk of any computed"
+    try:
+        model = runner.run(plan.step)
+        advance(scheduler.commit(plan), model)
+    except RuntimeError:
+        for sequence in scheduler.drop_live():
+            sequence.finish(InternalFailure(sequence.request.request_id))
+        runner.reset()
+        return False
+    for sequence, before in steps.items():
+        is_reading = sequence.steps == 0 and len(sequence.request.prompt) > 1
+        assert sequence.steps == before + 1 or is_reading, "a live request was left out of a turn"
+    return True
+
+
 @pytest.mark.parametrize("has_source", [True, False])
 @pytest.mark.parametrize("turns", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_every_invariant_holds_at_saturation(turns, has_source):
@@ -191,23 +210,7 @@ def test_every_invariant_holds_at_saturation(turns, has_source):
         plan = scheduler.plan(float(turn))
         planned = scheduler.capacity.reserved
         reused += plan.prefix_hit_tokens
-        steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.prefill.unfinished}
-        assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
-        assert not plan.prefill.unfinished or plan.prefill.computed, (
-            "a prompt is unfinished, and no chunk of any is computed"
-        )
-        try:
-            model = runner.run(plan.step)
-            advance(scheduler.commit(plan), model)
-        except RuntimeError:
-            failures += 1
-            for sequence in scheduler.drop_live():
-                sequence.finish(InternalFailure(sequence.request.request_id))
-            runner.reset()
-        else:
-            for sequence, before in steps.items():
-                is_reading = sequence.steps == 0 and len(sequence.request.prompt) > 1
-                assert sequence.steps == before + 1 or is_reading, "a live request was left out of a turn"
+        failures += not is_computed(scheduler, runner, plan)
         assert check_invariants(scheduler) == []
         if scheduler.waiting:
             head = scheduler.waiting[0]
