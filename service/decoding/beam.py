@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Items
 
-from service.decoding.lexical_constraints import ConstraintState, allocate, constraints_of
+from service.decoding.lexical_constraints import ConstraintState, LexicalConstraints, allocate
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
@@ -46,7 +46,8 @@ class BeamSearch:
     def __init__(self, selector: TokenSelector) -> None:
         options = selector.options
         self._selector, self._options = selector, options
-        self._constraints = constraints_of(selector.processors)
+        # at most one object, for all phrases
+        self._constraints = next((one for one in selector.processors if isinstance(one, LexicalConstraints)), None)
         self._state_index = selector.processors.index(self._constraints) if self._constraints is not None else -1
         self._width = options.beam_size // options.num_beam_groups
         self._pool_size = options.max_finished // options.num_beam_groups

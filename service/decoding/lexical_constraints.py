@@ -22,7 +22,6 @@ import numpy as np
 
 from model.tokenizer import Tokenizer
 from service.decoding.aho_corasick import ROOT, AhoCorasick
-from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 
@@ -256,11 +255,6 @@ def _context(text: bytes) -> int:
     except UnicodeDecodeError:
         return _CLOSED
     return _CLOSED if _is_word(last) or last in _CLOSING else _OPEN
-
-
-def constraints_of(processors: Iterable[LogitsProcessor]) -> LexicalConstraints | None:
-    """The lexical constraints among a request's logits processors: at most one object, for all of its phrases."""
-    return next((one for one in processors if isinstance(one, LexicalConstraints)), None)
 
 
 def allocate(candidates: Sequence[tuple[float, int]], beam_size: int) -> list[int]:

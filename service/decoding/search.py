@@ -12,7 +12,6 @@ from collections.abc import Sequence as Items
 
 from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
-from service.decoding.lexical_constraints import constraints_of
 from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.token_selection import TokenSelector
@@ -69,7 +68,7 @@ def search_for(
     if request.encoder_request is not None or request.forced_target:
         return SingleTurn()
     selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors)
-    if request.options.beam_size > 1 or constraints_of(processors) is not None:
+    if request.options.beam_size > 1 or request.options.phrases:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)
 

@@ -70,9 +70,7 @@ class Engine:
         rows = self.config.scheduler.max_rows
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
-        self._vocabulary = vocabulary or Vocabulary(
-            tokenizer.pieces, eos_ids=runner.eos_ids, strips_leading_space=tokenizer.strips_leading_space
-        )
+        self._vocabulary = vocabulary or Vocabulary.of(tokenizer, eos_ids=runner.eos_ids)
         self._core = EngineCore(
             runner,
             self.config.scheduler,
