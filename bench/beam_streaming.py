@@ -46,7 +46,7 @@ def beam_streaming(args: argparse.Namespace) -> None:
         "sentences": len(texts),
         "streamed text is the answer": sum(same for _, _, same in found),
         "median lead of a token, ms": round(1e3 * statistics.median(leads), 2),
-        "tokens told before the last message": round(sum(lead > 1e-3 for lead in leads) / len(leads), 3),
+        "tokens sent before the last message": round(sum(lead > 1e-3 for lead in leads) / len(leads), 3),
         "median lead of the first token, share of the request": round(statistics.median(early), 3),
         "median request, ms": round(1e3 * statistics.median(whole for _, whole, _ in found), 2),
     }

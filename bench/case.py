@@ -29,8 +29,8 @@ class Flag:
 def case(*paths: str, **flags: Any) -> Callable[[Run], Run]:
     """Declares the arguments of a measurement.
 
-    paths: positional paths; a trailing "?" makes one optional. flags: `name=default`, where the default says what is
-    accepted: False a switch, the class Path a path or nothing, a list several values of its elements' type.
+    paths: positional paths; a trailing "?" makes one optional. flags: `name=default`, where the default determines
+    what is accepted: False a switch, the class Path a path or nothing, a list several values of its elements' type.
     """
 
     def declare(run: Run) -> Run:

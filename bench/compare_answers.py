@@ -64,21 +64,21 @@ def answers(one: Served, calls: Calls, texts: list[str], max_tokens: int, strate
 )
 def compare_answers(options: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(options.data, options.sentences)]
-    calls, told, differing = calls_of(options.bundle), dict[str, Any](), 0
+    calls, result, differing = calls_of(options.bundle), dict[str, Any](), 0
     with ExitStack() as stack:
         first, *others = serve(stack, options.checkouts, options.bundle, options.precision)
         for strategy in STRATEGIES:
             expected = answers(first, calls, texts, options.max_tokens, strategy)
             distinct = len({answer[1] for answer in expected})
-            told[f"{strategy}: answers of {first.checkout}"] = f"{len(expected)}, {distinct} different ones"
+            result[f"{strategy}: answers of {first.checkout}"] = f"{len(expected)}, {distinct} different ones"
             for other in others:
                 found = answers(other, calls, texts, options.max_tokens, strategy)
                 wrong = [
                     (*pair, text) for *pair, text in zip(expected, found, texts, strict=True) if pair[0] != pair[1]
                 ]
-                told[f"{strategy}: bit-identical, {other.checkout}"] = f"{len(texts) - len(wrong)} of {len(texts)}"
+                result[f"{strategy}: bit-identical, {other.checkout}"] = f"{len(texts) - len(wrong)} of {len(texts)}"
                 differing += len(wrong)
                 for mine, theirs, text in wrong[:SHOWN]:
                     print(f"{strategy}: {text}\n  {mine}\n  {theirs}", file=sys.stderr)
-    report(told, [], as_json=options.json)
+    report(result, [], as_json=options.json)
     sys.exit(differing > 0)

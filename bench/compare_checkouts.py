@@ -128,22 +128,24 @@ def compare_checkouts(options: argparse.Namespace) -> None:
                     took[place] += measured(mode, served[place], piece)
             if number >= 0:
                 spent[mode].append(took)
-    told: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds, "beams of": options.beam}
+    result: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds, "beams of": options.beam}
     verdicts = []
     for mode, rounds in spent.items():
         for place, checkout in enumerate(options.checkouts):
             times = [took[place] for took in rounds]
             if mode.endswith("batch"):
-                told[f"{mode}, sentences/s, {checkout}"] = Spread.of([len(texts) / took_s for took_s in times])
+                result[f"{mode}, sentences/s, {checkout}"] = Spread.of([len(texts) / took_s for took_s in times])
             else:
-                told[f"{mode}, ms per answer, {checkout}"] = Spread.of([1e3 * took_s / len(texts) for took_s in times])
+                result[f"{mode}, ms per answer, {checkout}"] = Spread.of(
+                    [1e3 * took_s / len(texts) for took_s in times]
+                )
             if place:
                 ratio = Spread.of([took[0] / took[place] for took in rounds])
-                told[f"{mode}, speed over the first, {checkout}"] = ratio
+                result[f"{mode}, speed over the first, {checkout}"] = ratio
                 verdicts.append(Verdict(f"{mode}, {checkout} over {options.checkouts[0]}", ratio.median, options.bar))
     for checkout, found in gaps.items():
         if found:
             p50, p90, p99 = (percentile(found, share) for share in (50, 90, 99))
-            told[f"gaps of a stream, ms, {checkout}"] = f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}"
-    report(told, verdicts, as_json=options.json)
+            result[f"gaps of a stream, ms, {checkout}"] = f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}"
+    report(result, verdicts, as_json=options.json)
     sys.exit(not all(verdict.met for verdict in verdicts))

@@ -145,12 +145,12 @@ def compare_embed(options: argparse.Namespace) -> None:
         }
         few = ids[:4]
         wanted = np.array(peers["transformers"](texts=few)["vectors"])
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "glossa, in-process": in_process(engines, few),
             "glossa, gRPC": asyncio.run(through_grpc(address, texts[:4])),
             **{name: peer(texts=few)["vectors"] for name, peer in peers.items()},
         }
-        for name, vectors in told.items():
+        for name, vectors in result.items():
             off = float(np.abs(np.array(vectors) - wanted).max())
             assert off < NEAR, f"{name} is {off} off"
 
@@ -173,7 +173,7 @@ def compare_embed(options: argparse.Namespace) -> None:
         for name in peers
         for ours in ("glossa, in-process", "glossa, gRPC")
     ]
-    differences = {name: float(np.abs(np.array(vectors) - wanted).max()) for name, vectors in told.items()}
+    differences = {name: float(np.abs(np.array(vectors) - wanted).max()) for name, vectors in result.items()}
     report(
         {**figures, "largest difference from transformers": differences, "tokens": sum(map(len, ids))},
         verdicts,

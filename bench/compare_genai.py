@@ -40,7 +40,7 @@ from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel
 
 ROWS = 16
-REST_S = 0.1  # the threads of whoever answered last look for work for a while
+REST_S = 0.1  # the threads of the last contestant look for work for a while
 WORKER = Path(__file__).with_name("peer_worker.py")
 
 
@@ -201,10 +201,10 @@ def compare_genai(options: argparse.Namespace) -> None:
     finally:
         for contestant in contestants:
             contestant.close()
-    tell(rates, options, len(asks))
+    print_rates(rates, options, len(asks))
 
 
-def tell(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:
+def print_rates(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:
     """Prints rates, and the ratio of each to the fastest peer."""
     best = max(rate for name, rate in rates.items() if not name.startswith("glossa"))
     ratios = {name: round(rate / best, 2) for name, rate in rates.items()}

@@ -29,7 +29,7 @@ TEXTS = 2000
 
 
 def find_max(address: str, texts: Path, options: argparse.Namespace, seed: int, max_tokens: int) -> dict[str, Any]:
-    """What `glossa bench` tells of a server."""
+    """What `glossa bench` reports of a server."""
     command = [
         *(sys.executable, "-m", "cli.main", "bench", "--find-max", "--unary", "--json"),
         *("--input", str(texts), "--address", address, "--rate", str(options.rate), "--seed", str(seed)),
@@ -68,11 +68,11 @@ def measure(model: SpeedModel, options: argparse.Namespace) -> tuple[dict[str, A
     for seed in range(options.rounds):
         for name, server in servers().items():
             with server as (address, _):
-                told = find_max(address, texts, options, seed, work.max_tokens)
-            found.setdefault(name, []).append(told["highest_sustained_rate"] or 0.0)
+                result = find_max(address, texts, options, seed, work.max_tokens)
+            found.setdefault(name, []).append(result["highest_sustained_rate"] or 0.0)
             loads[name] = [
                 {key: load.get(key) for key in ("rate", "sustained", "end_to_end", "tokens_per_s")}
-                for load in told["loads"]
+                for load in result["loads"]
             ]
     figures = {name: Spread.of(rates) for name, rates in found.items()}
     best = max(spread.median for name, spread in figures.items() if name != "Glossa")

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from bench.case import Flag, case
-from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, tell
+from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, print_rates
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 
 
@@ -39,4 +39,4 @@ def compare_optimum(options: argparse.Namespace) -> None:
     finally:
         for contestant in contestants:
             contestant.close()
-    tell(rates, options, len(asks))
+    print_rates(rates, options, len(asks))

@@ -92,9 +92,9 @@ class Theirs:
     def answers(self, name: str, work: Workload, *, beam: int, with_map: bool) -> list[list[int]]:
         texts = [[str(token) for token in source] for source in work.sources]
         batches = [texts] if name == "many" else [[text] for text in texts]
-        told = []
+        result = []
         for batch in batches:
-            told += self.translators[name].translate_batch(
+            result += self.translators[name].translate_batch(
                 batch,
                 beam_size=beam,
                 max_decoding_length=work.max_tokens,
@@ -103,7 +103,7 @@ class Theirs:
                 max_input_length=0,
                 use_vmap=with_map,
             )
-        return [[int(token) for token in answer.hypotheses[0]] for answer in told]
+        return [[int(token) for token in answer.hypotheses[0]] for answer in result]
 
 
 def random_shortlist(vocab_size: int) -> Shortlist:
@@ -121,7 +121,7 @@ def words_of(shortlist: Shortlist, work: Workload, ends: tuple[int, ...]) -> Wor
 def jobs_of(
     part: str, ours: Ours, theirs: Theirs, work: Workload, words: Words, answers: dict[str, Any]
 ) -> dict[str, Callable[[], float]]:
-    """What takes turns; each returns sentences a second and leaves its answers behind."""
+    """The jobs that take turns; each returns sentences per second and stores its answers."""
     beam, is_alone = 4 if part == "beam" else 1, part == "alone"
 
     def timed(name: str, run: Callable[[], Any]) -> Callable[[], float]:
@@ -195,7 +195,7 @@ def compare_shortlist(args: argparse.Namespace) -> None:
             )
             if args.data is not None and not work.is_exact:
                 references = [target for _, target in sentence_pairs(args.data, len(work.sources))]
-                for name, told in answers.items():
-                    texts = [one if isinstance(one, str) else ours.tokenizer.decode(one) for one in told]
+                for name, result in answers.items():
+                    texts = [one if isinstance(one, str) else ours.tokenizer.decode(one) for one in result]
                     figures[f"{part}: {name}, BLEU"] = bleu(texts, references)
     report(figures, verdicts, as_json=args.json)

@@ -197,6 +197,6 @@ def compare_speed_ctranslate2(options: argparse.Namespace) -> None:
         figures = interleaved(jobs, options.repetitions)
     suffix = "" if model.is_random else ", real sentences"
     unit = "sentences/s" if not model.is_random else "sentences/s of 20 source and 30 target tokens"
-    told: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
-    told["single trials"] = {name: round(rate, 2) for name, rate in run.tried.items()}
-    report(told, judge(part, schemes, figures, suffix), as_json=options.json)
+    result: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
+    result["single trials"] = {name: round(rate, 2) for name, rate in run.tried.items()}
+    report(result, judge(part, schemes, figures, suffix), as_json=options.json)

@@ -118,5 +118,5 @@ def cost_growth(options: argparse.Namespace) -> None:
     ]
     if options.plot:
         draw(options.plot, curves, f"{options.scheme}, {machine()['model']}, one thread")
-    told: dict[str, Any] = {"scheme": options.scheme, **figures}
-    report(told, verdicts, as_json=options.json)
+    result: dict[str, Any] = {"scheme": options.scheme, **figures}
+    report(result, verdicts, as_json=options.json)

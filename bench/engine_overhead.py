@@ -133,7 +133,7 @@ def measure_engine(model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: in
 async def measure_served(
     path: Path, model: OnnxModel, tokenizer: Tokenizer, rows: int, tokens: int, *, is_streamed: bool
 ) -> dict[str, float]:
-    """The same behind the real server, its metrics and its log, with a client in another process."""
+    """The same in the real server, with metrics and log, and a client in another process."""
     runner = TimedRunner(model, max_rows=rows)
 
     def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:

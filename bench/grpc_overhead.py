@@ -63,13 +63,13 @@ def overhead(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tu
         }
         jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS, **reading)}
         figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in kinds}}, repetitions)  # type: ignore[misc]
-    verdicts, told = [], dict[str, Any](figures)
+    verdicts, result = [], dict[str, Any](figures)
     for name, (how, _) in kinds.items():
         share = 1 - figures[name].median / figures["in-process"].median
-        told[f"CPUs used by the client, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
+        result[f"CPUs used by the client, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
         measure = f"gRPC and Python, {name} on the same cores"
         verdicts.append(Verdict(measure, round(share, 4), BARS[how], "", is_limit=True))
-    return {"unit": "sentences/s", "scheme": scheme, "sentences": count, **told}, verdicts
+    return {"unit": "sentences/s", "scheme": scheme, "sentences": count, **result}, verdicts
 
 
 def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:

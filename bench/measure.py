@@ -134,14 +134,14 @@ def report(
     skipped: reasons by figure that was not measured.
     """
     if as_json:
-        told = {
+        result = {
             "machine": machine(),
             "versions": versions(),
             "figures": {name: asdict(value) if isinstance(value, Spread) else value for name, value in figures.items()},
             "verdicts": [{**asdict(verdict), "met": verdict.met} for verdict in verdicts],
             "skipped": dict(skipped or {}),
         }
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(result, ensure_ascii=False))
         return
     where = machine()
     print(f"{where['model']} ({where['family']}), {where['processors']} processors: {' '.join(where['flags'])}")

@@ -176,7 +176,7 @@ def tokens_of(hypotheses: Sequence[Found]) -> tuple[tuple[int, ...], ...]:
 
 
 def worst_score(ours: list[list[Found]], theirs: list[list[Found]]) -> float:
-    """The largest difference of two scores of one hypothesis, where both sides say one."""
+    """The largest difference of two scores of one hypothesis, where both sides have one."""
     differences = [
         abs(mine.score - other.score)
         for pair in zip(ours, theirs, strict=True)
@@ -197,5 +197,5 @@ def shown(checkpoint: Checkpoint, text: str, ours: list[Found], theirs: list[Fou
 
 
 def cut(tokens: Sequence[int], eos_id: int) -> tuple[int, ...]:
-    """Tokens up to the first eos: what stands behind it is padding."""
+    """Tokens up to the first eos: the rest is padding."""
     return tuple(tokens[: tokens.index(eos_id) + 1]) if eos_id in tokens else tuple(tokens)

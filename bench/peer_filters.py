@@ -50,7 +50,7 @@ def peer_filters(args: argparse.Namespace) -> None:
 
 
 def rows_of(model: GenerativeModel, count: int) -> list[np.ndarray]:
-    """Log-probabilities float32 (V,) behind random prefixes, and behind random sources where there is an encoder."""
+    """Log-probabilities float32 (V,) after random prefixes, and for random sources where there is an encoder."""
     config, generator, rows = model.config, np.random.default_rng(1), []
     for _ in range(count):
         prefix = [config.bos_id, *generator.integers(4, config.vocab_size, generator.integers(6)).tolist()]

@@ -183,7 +183,7 @@ def ctranslate2_server(
 def _listening(arguments: list[str], environment: Mapping[str, str] | None) -> Iterator[tuple[str, int]]:
     port, http_port = free_port(), free_port()
     command = [sys.executable, *arguments, "--port", str(port), "--http-port", str(http_port)]
-    with tempfile.TemporaryFile("w+") as log:  # a file: a pipe nobody reads would stop the server when it is full
+    with tempfile.TemporaryFile("w+") as log:  # a file: a full pipe without a reader would stop the server
         process = subprocess.Popen(
             command,
             stdout=log,
@@ -205,7 +205,7 @@ def _listening(arguments: list[str], environment: Mapping[str, str] | None) -> I
 
 
 def _end_with_parent() -> None:
-    """A measurement that is killed leaves no server behind, which would disturb all that follow."""
+    """A measurement that is killed leaves no running server, which would disturb all that follow."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -157,7 +157,7 @@ def random_texts(model: Decoder, count: int = 16, length: int = 32) -> list[tupl
 
 
 def prepare(directory: Path, shape: Shape, schemes: Sequence[str]) -> None:
-    """Writes what `directory` does not have yet, or has in a format that nobody reads any more."""
+    """Writes what `directory` does not have yet, or has in a format that is no longer read."""
     paths = {scheme: directory / BUNDLE.format(scheme=scheme) for scheme in schemes}
     peer = directory / PEER
     for path in paths.values():

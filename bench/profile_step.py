@@ -97,5 +97,11 @@ def profile_step(options: argparse.Namespace) -> None:
         return
     variant = manifest.variants[0]
     scheme = variant.quantization.scheme if variant.quantization else variant.precision
-    told = {"scheme": scheme, "source_tokens": SOURCE_TOKENS, "cached": CONTEXT, "nodes_ms": columns, "step_ms": plain}
-    report({**told, "markdown": table(columns, plain)}, [], as_json=True)
+    result = {
+        "scheme": scheme,
+        "source_tokens": SOURCE_TOKENS,
+        "cached": CONTEXT,
+        "nodes_ms": columns,
+        "step_ms": plain,
+    }
+    report({**result, "markdown": table(columns, plain)}, [], as_json=True)

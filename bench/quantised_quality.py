@@ -26,7 +26,7 @@ PRECISIONS = {"fp32": "fp32", "w4-block32": "int4", "w4-block128": "int4"}
 
 
 def export(checkpoint: Path, out: Path, scheme: str, pairs: list[tuple[str, str]], development: Path | None) -> str:
-    """Exports one scheme alone, and says its name: "auto" has one of its own."""
+    """Exports one scheme alone and returns its name, which `auto` selects."""
     measured = pairs if development is None else list(read_tsv([development]).pairs)
     texts = Development([text for text, _ in measured], [text for _, text in measured], "development text")
     precision = PRECISIONS.get(scheme, "int8")

@@ -5,7 +5,7 @@ every engine generates exactly its token limit without suppressing the end token
 end after about n tokens (within two or three, when n is small within five), as translations do: no engine needs
 or has advance knowledge of the length.
 
-Two coordinates of the residual stream do that, which no layer writes but `_tell_lengths`. All else is as random as
+Two coordinates of the residual stream do that, which no layer writes but `_encode_lengths`. All else is as random as
 `model.layers.initialise` makes it.
 """
 
@@ -23,18 +23,18 @@ from model.layers import Block
 from model.positions import sinusoidal_table
 from model.transformer import EncoderDecoder, EncoderStack
 
-SHORTEST, LONGEST = 5, 60  # answers whose length is told by the source
+SHORTEST, LONGEST = 5, 60  # answers whose length the source determines
 CLASSES = 64  # of tokens, by their ids: LONGEST - SHORTEST + 1 lengths, the others never end
-ENDLESS = 4 * LONGEST  # the length that the tokens of the last classes tell
+ENDLESS = 4 * LONGEST  # the length that the tokens of the last classes stand for
 PER_POSITION = 0.1  # how fast the coordinate END rises
-END, LENGTH = 0, 1  # coordinates: whether the answer ends here; how long the source says it becomes
+END, LENGTH = 0, 1  # coordinates: whether the answer ends here; how long the source makes it
 END_WEIGHT = 300.0  # of the end token: rising by half a position outweighs every other logit, of which none exceeds 15
 
 
 def random_model(
     *, layers: int = 6, width: int = 512, words: int = 32000, positions: int = 512, seed: int = 1
 ) -> EncoderDecoder:
-    """Random weights but for two coordinates of the residual stream, which only `_tell_lengths` writes.
+    """Random weights but for two coordinates of the residual stream, which only `_encode_lengths` writes.
 
     positions: the longest source and target.
     """
@@ -54,17 +54,17 @@ def random_model(
     ).eval()
     assert isinstance(model, EncoderDecoder)
     with torch.no_grad():
-        _tell_lengths(model)
+        _encode_lengths(model)
     return model
 
 
-def _tell_lengths(model: EncoderDecoder) -> None:
-    """Lets every token say at LENGTH how long an answer it wants, the last cross-attention subtract the mean of that
-    from the position at END, and the end token win where END is above 0."""
+def _encode_lengths(model: EncoderDecoder) -> None:
+    """Makes every token hold at LENGTH how long an answer it stands for, the last cross-attention subtract the mean of
+    that from the position at END, and the end token win where END is above 0."""
     config = model.config
     for stack in (model.encoder, model.decoder):
         table_PM = sinusoidal_table(config, len(stack.embedding.positions))
-        # Centred: norms subtract the mean, and a common one would shift what the two coordinates say.
+        # Centred: norms subtract the mean, and a common one would shift the two coordinates.
         stack.embedding.positions.copy_(table_PM - table_PM.mean(1, keepdim=True))
         stack.embedding.positions[:, [END, LENGTH]] = 0
         for block in stack.blocks:
@@ -88,22 +88,22 @@ def _tell_lengths(model: EncoderDecoder) -> None:
     value = cross.key_value.weight[config.d_model]  # of the first head
     value[:] = 0.0
     value[LENGTH] = 1.0
-    short, long = (_told(model, length) for length in (SHORTEST, LONGEST))
-    told_per_token = (long - short) / (LONGEST - SHORTEST)
-    cross.output.weight[END, 0] = -PER_POSITION / told_per_token
-    first = SHORTEST - short / told_per_token  # the length of which the attention would find 0
+    short, long = (_mean_length(model, length) for length in (SHORTEST, LONGEST))
+    length_per_token = (long - short) / (LONGEST - SHORTEST)
+    cross.output.weight[END, 0] = -PER_POSITION / length_per_token
+    first = SHORTEST - short / length_per_token  # the length of which the attention would find 0
     positions = model.decoder.embedding.positions
     positions[:, END] = PER_POSITION * (torch.arange(len(positions)) - first)
 
 
 def _silence_end(stack: EncoderStack) -> None:
-    """The end token stands behind every source, and its weight at END would drown all else in what layers read."""
+    """The end token ends every source, and its weight at END would dominate the inputs of the layers."""
     for module in stack.modules():
         if isinstance(module, nn.LayerNorm):
             module.weight[END] = 0.0
 
 
-def _told(model: EncoderDecoder, length: int) -> float:
+def _mean_length(model: EncoderDecoder, length: int) -> float:
     """What the decoder finds at LENGTH in a source that asks for an answer of `length` tokens, in the mean."""
     rng = random.Random(2)
     sources = [

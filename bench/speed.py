@@ -122,23 +122,25 @@ def _without_folders(part: Part) -> str:
     return shlex.join([Path(word).name if word.startswith("/") else word for word in shlex.split(part.command)])
 
 
-def judged(told: dict[str, Any]) -> dict[str, Any]:
+def judged(result: dict[str, Any]) -> dict[str, Any]:
     """Adds verdicts to the output of scripts that return none."""
-    if "different" in told:
-        answers, different = told["requests"] * told["mixes"], sum(told["different"].values())
-        name = (
-            f"answers bit-identical singly and in {told['mixes']} mixes, {told['scheme']}, {told['requests']} requests"
-        )
+    if "different" in result:
+        answers, different = result["requests"] * result["mixes"], sum(result["different"].values())
+        sizes = f"{result['mixes']} mixes, {result['scheme']}, {result['requests']} requests"
+        name = f"answers bit-identical singly and in {sizes}"
         line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
-        return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
-    if "of_best_peer" not in told:
-        return told
-    ours = {name: ratio for name, ratio in told["of_best_peer"].items() if not name.startswith("genai")}
-    best, case = max(ours, key=lambda name: ours[name]), told["case"]
+        return {"figures": result, "verdicts": [{**asdict(line), "met": line.met}]}
+    if "of_best_peer" not in result:
+        return result
+    ours = {name: ratio for name, ratio in result["of_best_peer"].items() if not name.startswith("genai")}
+    best, case = max(ours, key=lambda name: ours[name]), result["case"]
     line = Verdict(
-        f"decoder-only, {told['requests']} requests, against onnxruntime-genai", ours[best], GENAI_BARS[case], note=best
+        f"decoder-only, {result['requests']} requests, against onnxruntime-genai",
+        ours[best],
+        GENAI_BARS[case],
+        note=best,
     )
-    return {"figures": told, "verdicts": [{**asdict(line), "met": line.met}]}
+    return {"figures": result, "verdicts": [{**asdict(line), "met": line.met}]}
 
 
 def quality(bundle: Path) -> Iterator[dict[str, Any]]:
@@ -206,13 +208,13 @@ def _details(part: dict[str, Any]) -> list[str]:
     if measured:
         lines += [f"| {unit} | median | min | max |", "|---|---|---|---|"]
         lines += [f"| {name} | {s['median']:.4g} | {s['low']:.4g} | {s['high']:.4g} |" for name, s in measured.items()]
-    told = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
-    told = {name: value for name, value in told.items() if name not in ("part", "seconds", "command", "title")}
+    result = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
+    result = {name: value for name, value in result.items() if name not in ("part", "seconds", "command", "title")}
     for name, value in figures.items():
         if isinstance(value, dict) and name not in measured and name not in ("loads", "machine", "versions"):
-            told[name] = ", ".join(f"{key} {found}" for key, found in value.items())
-    if told:
-        lines += ["", *(f"- {name}: {value}" for name, value in told.items())]
+            result[name] = ", ".join(f"{key} {found}" for key, found in value.items())
+    if result:
+        lines += ["", *(f"- {name}: {value}" for name, value in result.items())]
     return lines
 
 
@@ -241,9 +243,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for part in parts(options):
         left_s = options.budget_s - (time.monotonic() - began_s)
         results["parts"][part.name] = {"title": part.title, **run(part, left_s, options.cache)}
-        told = results["parts"][part.name]
-        print(f"{part.name}: {told.get('skipped') or 'measured'} ({told.get('seconds', 0):.0f} s)", file=sys.stderr)
-        for verdict in told.get("verdicts", []):
+        result = results["parts"][part.name]
+        print(f"{part.name}: {result.get('skipped') or 'measured'} ({result.get('seconds', 0):.0f} s)", file=sys.stderr)
+        for verdict in result.get("verdicts", []):
             met = "met" if verdict["met"] else "MISSED"
             print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
         results["seconds"] = sum(one.get("seconds", 0.0) for one in results["parts"].values())

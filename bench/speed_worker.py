@@ -34,7 +34,7 @@ from bench.pipe import Pipe
 from bench.speed_models import Workload
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-OPENMP_SPINS_S = 0.25  # threads of OpenMP wait so long for more work, busily: nobody may be measured meanwhile
+OPENMP_SPINS_S = 0.25  # threads of OpenMP wait so long for more work, busily: nothing may be measured meanwhile
 
 Order = Mapping[str, Any]
 Lengths = list[int]  # tokens of each answer
@@ -161,7 +161,7 @@ def transformers(path: str) -> Callable[[Order, Workload], Lengths]:
     models = {"float32": plain}
 
     def batches(work: Workload, order: Order) -> Iterator[tuple[Any, Any]]:
-        """Sorted by length, as everybody else does for himself."""
+        """Sorted by length, as the other engines sort by themselves."""
         size = 1 if order["alone"] else order.get("batch", 64)
         sources = sorted(work.sources[: order["count"]], key=len)
         for start in range(0, len(sources), size):
@@ -267,14 +267,14 @@ def serve(engine: str, model: str) -> None:
         try:
             began_s, began_cpu_s = time.perf_counter(), time.process_time()
             lengths = do(order, work)
-            told: dict[str, Any] = {"seconds": time.perf_counter() - began_s}
-            told["cpu_s"] = time.process_time() - began_cpu_s
+            result: dict[str, Any] = {"seconds": time.perf_counter() - began_s}
+            result["cpu_s"] = time.process_time() - began_cpu_s
             if work.is_exact and set(lengths) != {work.max_tokens}:
                 raise WorkerFailed(f"every answer must have {work.max_tokens} tokens, got {sorted(set(lengths))}")
-            told |= {"sentences": len(lengths), "tokens": sum(lengths)}
+            result |= {"sentences": len(lengths), "tokens": sum(lengths)}
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(told), file=answers, flush=True)
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), file=answers, flush=True)
         if max(order.get(name, 1) for name in ("intra_threads", "single_engine_threads", "threads")) > 1:
             time.sleep(OPENMP_SPINS_S)
 

@@ -53,7 +53,7 @@ def test_metadata_without_a_name_and_a_separator_is_rejected(pair):
 
 @dataclass
 class Failed:
-    """What a ClientError says of a call."""
+    """What a ClientError holds of a call."""
 
     code: str
     reason: str = ""

@@ -98,7 +98,7 @@ def test_times_of_an_answer():
     assert outcome.tokens == 6
     assert outcome.first_token_s == pytest.approx(0.5)
     assert outcome.gaps_s == pytest.approx([0.25, 0.125])
-    assert outcome.per_token_s == pytest.approx(0.375 / 4)  # of the four tokens behind the first piece
+    assert outcome.per_token_s == pytest.approx(0.375 / 4)  # of the four tokens after the first piece
     assert outcome.end_to_end_s == pytest.approx(0.875)
 
 

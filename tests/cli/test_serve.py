@@ -12,7 +12,7 @@ from tests.cli.command import run
 
 
 def refusal_to_serve(*arguments):
-    """What `glossa serve` says when it does not start; in a process of its own, as it takes over signals and stderr."""
+    """What `glossa serve` prints when it does not start; in its own process, as it takes over signals and stderr."""
     command = [sys.executable, "-m", "cli.main", "serve", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 1, result

@@ -17,8 +17,8 @@ def test_an_unknown_preset_is_answered_with_the_closest_one(tmp_path):
 def test_an_invalid_tsv_line_is_reported_with_its_number(tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("one\tein\nbroken\n")
-    said = run("train", "tatoeba-small", "--data", data, "--out", tmp_path / "x", fails=True)
-    assert f"{data}:2: expected 2 tab-separated fields, got 1" in said
+    printed = run("train", "tatoeba-small", "--data", data, "--out", tmp_path / "x", fails=True)
+    assert f"{data}:2: expected 2 tab-separated fields, got 1" in printed
     assert not (tmp_path / "x").exists()
 
 

@@ -1,4 +1,4 @@
-"""AttentionService over the network: the numbers of PyTorch, whoever else is there, and only when somebody asks."""
+"""AttentionService over the network: the numbers of PyTorch, whatever other requests run, and only on request."""
 
 import asyncio
 import json
@@ -41,9 +41,9 @@ def client(server):
         yield client
 
 
-def weights(told, kind):
-    """float32 (layers, heads, queries, keys) of a kind that was told in full."""
-    matrices = {(one.layer, one.head): np.array(one.rows) for one in told.matrices if one.kind == kind}
+def weights(reported, kind):
+    """float32 (layers, heads, queries, keys) of a kind that was reported in full."""
+    matrices = {(one.layer, one.head): np.array(one.rows) for one in reported.matrices if one.kind == kind}
     layers, heads = (sorted({place[axis] for place in matrices}) for axis in (0, 1))
     return np.array([[matrices[layer, head] for head in heads] for layer in layers])
 
@@ -54,50 +54,50 @@ def ids(tokens):
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_attention_of_a_translation_is_that_of_pytorch(client, text):
-    told = client.attend(text, model="en-de", max_tokens=30)
+    reported = client.attend(text, model="en-de", max_tokens=30)
     answer = client.translate(text, model="en-de", max_tokens=30, include_tokens=True)
     source = [*tiny_tokenizer().encode(text), 2]
-    assert (told.target_text, told.finish_reason) == (answer.text, answer.finish_reason)
-    assert ids(told.source) == source
-    assert ids(told.target) == [1, *answer.tokens[:-1]]
-    assert ids(told.predicted) == list(answer.tokens)
-    expected = TorchReference(MODEL).every_attention(tuple(source), tuple(ids(told.target)))
-    assert {matrix.kind for matrix in told.matrices} == {"encoder", "decoder", "cross"}
+    assert (reported.target_text, reported.finish_reason) == (answer.text, answer.finish_reason)
+    assert ids(reported.source) == source
+    assert ids(reported.target) == [1, *answer.tokens[:-1]]
+    assert ids(reported.predicted) == list(answer.tokens)
+    expected = TorchReference(MODEL).every_attention(tuple(source), tuple(ids(reported.target)))
+    assert {matrix.kind for matrix in reported.matrices} == {"encoder", "decoder", "cross"}
     for kind in ("encoder", "decoder", "cross"):
-        assert weights(told, kind) == pytest.approx(expected[f"{kind}_attention"], abs=TOLERANCE)
+        assert weights(reported, kind) == pytest.approx(expected[f"{kind}_attention"], abs=TOLERANCE)
 
 
 def test_every_attention_of_a_generation_is_that_of_pytorch(client):
-    told = client.attend(TEXTS[0], model="en", max_tokens=9)
+    reported = client.attend(TEXTS[0], model="en", max_tokens=9)
     answer = client.generate(TEXTS[0], model="en", max_tokens=9, include_tokens=True)
     reads = [1, *tiny_tokenizer().encode(TEXTS[0]), *answer.tokens[:-1]]
-    assert (ids(told.source), ids(told.target)) == ([], reads)
-    assert ids(told.predicted) == [*reads[1:], answer.tokens[-1]]
+    assert (ids(reported.source), ids(reported.target)) == ([], reads)
+    assert ids(reported.predicted) == [*reads[1:], answer.tokens[-1]]
     expected = TorchReference(GENERATOR).every_attention((), tuple(reads))["decoder_attention"]
-    assert weights(told, "decoder") == pytest.approx(expected, abs=TOLERANCE)
+    assert weights(reported, "decoder") == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_an_encoder_alone_tells_its_attention(client):
-    told = client.attend(TEXTS[0], model="texts")
-    source = tuple(ids(told.source))
-    assert (source[-len(TEXTS[0].split()) - 1 : -1], told.target) == (tuple(tiny_tokenizer().encode(TEXTS[0])), ())
+def test_an_encoder_without_a_decoder_reports_its_attention(client):
+    reported = client.attend(TEXTS[0], model="texts")
+    source = tuple(ids(reported.source))
+    assert (source[-len(TEXTS[0].split()) - 1 : -1], reported.target) == (tuple(tiny_tokenizer().encode(TEXTS[0])), ())
     expected = TorchReference(ENCODER).every_attention(source, ())["encoder_attention"]
-    assert weights(told, "encoder") == pytest.approx(expected, abs=TOLERANCE)
+    assert weights(reported, "encoder") == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_a_text_alone_is_looked_at_without_an_answer(client):
-    told = client.attend(TEXTS[1], model="en", text_only=True)
+def test_a_text_alone_is_analysed_without_an_answer(client):
+    reported = client.attend(TEXTS[1], model="en", text_only=True)
     words = tiny_tokenizer().encode(TEXTS[1])
-    assert (ids(told.target), ids(told.predicted), told.target_text) == ([1, *words], words, "")
-    assert told.generated_tokens == 0
+    assert (ids(reported.target), ids(reported.predicted), reported.target_text) == ([1, *words], words, "")
+    assert reported.generated_tokens == 0
     expected = TorchReference(GENERATOR).every_attention((), (1, *words))["decoder_attention"]
-    assert weights(told, "decoder") == pytest.approx(expected, abs=TOLERANCE)
-    told = client.attend(TEXTS[1], model="en-de", text_only=True)
-    assert {matrix.kind for matrix in told.matrices} == {"encoder"}
-    assert (told.target, told.predicted, told.finish_reason) == ((), (), "")
+    assert weights(reported, "decoder") == pytest.approx(expected, abs=TOLERANCE)
+    reported = client.attend(TEXTS[1], model="en-de", text_only=True)
+    assert {matrix.kind for matrix in reported.matrices} == {"encoder"}
+    assert (reported.target, reported.predicted, reported.finish_reason) == ((), (), "")
 
 
-def test_a_given_answer_is_looked_at_as_text_and_as_tokens(client):
+def test_a_given_answer_is_analysed_as_text_and_as_tokens(client):
     tokens = [*tiny_tokenizer().encode(TEXTS[1]), 2]
     by_text = client.attend(TEXTS[0], model="en-de", target=TEXTS[1])
     by_tokens = client.attend(TEXTS[0], model="en-de", target_tokens=tokens)
@@ -113,10 +113,10 @@ def test_a_given_answer_is_looked_at_as_text_and_as_tokens(client):
     assert [TEXTS[0][slice(*token.span)].strip() for token in by_text.source] == [*TEXTS[0].split(), ""]
 
 
-def test_an_answer_behind_a_prompt_has_its_spans_behind_the_prompt(client):
-    told = client.attend(TEXTS[0], model="en", target=TEXTS[1])
+def test_the_spans_of_an_answer_follow_those_of_its_prompt(client):
+    reported = client.attend(TEXTS[0], model="en", target=TEXTS[1])
     whole = TEXTS[0] + TEXTS[1]
-    words = [whole[slice(*token.span)].strip() for token in told.predicted]
+    words = [whole[slice(*token.span)].strip() for token in reported.predicted]
     assert words == [*TEXTS[0].split(), *TEXTS[1].split(), ""]
 
 
@@ -141,8 +141,8 @@ def test_attention_is_bit_for_bit_the_same_among_other_traffic(server, client):
             others = [busy.translate(text, model="en-de") for text in TEXTS * 4]
             others += [busy.generate(text, model="en") for text in TEXTS * 2]
             mine = [busy.attend(text, model="en-de", max_tokens=20) for text in TEXTS]
-            told, _ = await asyncio.gather(asyncio.gather(*mine), asyncio.gather(*others))
-            return [one.matrices for one in told]
+            reported, _ = await asyncio.gather(asyncio.gather(*mine), asyncio.gather(*others))
+            return [one.matrices for one in reported]
 
     assert asyncio.run(together()) == alone
 
@@ -161,7 +161,7 @@ def test_attention_is_bit_for_bit_the_same_among_other_traffic(server, client):
         ({"model": "en-de", "target_tokens": [9, 99]}, "INVALID_ARGUMENT", r"target_tokens\[1\]: must be a token"),
     ],
 )
-def test_what_cannot_be_told_is_refused(client, options, code, message):
+def test_what_cannot_be_reported_is_rejected(client, options, code, message):
     with pytest.raises(ClientError, match=message) as caught:
         client.attend(TEXTS[0], **options)
     assert caught.value.code == code
@@ -175,7 +175,7 @@ def test_a_deadline_ends_it_and_leaves_no_row(server, client):
     assert server.metric("glossa_kv_cache_usage_ratio") == 0
 
 
-def test_a_model_tells_what_can_be_asked_of_it(client):
+def test_a_model_reports_its_kinds_of_attention(client):
     def kinds(model):
         return [(attention_kind(one.kind), one.layers, one.heads) for one in client.get_model(model).attention]
 
@@ -184,7 +184,7 @@ def test_a_model_tells_what_can_be_asked_of_it(client):
     assert kinds("blind") == []
 
 
-def test_the_graph_is_opened_when_somebody_asks(tiny_attention_bundle):
+def test_the_graph_is_opened_by_the_first_request(tiny_attention_bundle):
     with serving(models={"en-de": str(tiny_attention_bundle)}) as server, Client(server.address) as client:
 
         def held():
@@ -218,9 +218,9 @@ def test_the_command_shows_the_mean_of_what_is_not_chosen(server, client):
 def test_the_command_writes_every_layer_and_head(server, client, tmp_path):
     page, picture = tmp_path / "page.html", tmp_path / "maps.png"
     options = ("--model", "en-de", "--target", TEXTS[1], "--html", page, "--png", picture, "--json")
-    told = json.loads(run(server, TEXTS[0], *options))
+    reported = json.loads(run(server, TEXTS[0], *options))
     (data,) = re.findall(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(told["matrices"]) == len(json.loads(data)["matrices"]) == 3 * 2 * 4
+    assert len(reported["matrices"]) == len(json.loads(data)["matrices"]) == 3 * 2 * 4
     first, seen = json.loads(data)["matrices"][0], client.attend(TEXTS[0], model="en-de", target=TEXTS[1])
     assert first["weights"] == pytest.approx(np.ravel(seen.matrices[0].rows), abs=1e-4)
     assert picture.read_bytes().startswith(b"\x89PNG")

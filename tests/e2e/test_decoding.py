@@ -173,7 +173,7 @@ def test_scores_are_those_of_the_reference(client, text):
     assert len(alone.tokens) == len(expected) + 1
 
 
-def test_an_answer_scores_what_its_log_probability_says(client):
+def test_the_score_of_an_answer_is_its_log_probability(client):
     for options in ({}, {"beam_size": 4}, {"seed": 5}):
         answer = client.translate(TEXTS[0], include_tokens=True, token_logprobs=True, max_tokens=MOST, **options)
         result = client.score(TEXTS[0], target_tokens=answer.tokens, model="en-de")

@@ -98,7 +98,7 @@ def test_labels_are_those_of_pytorch(client):
             assert pieces == ["", *text.split(), ""]
 
 
-async def test_an_answer_does_not_depend_on_who_else_asks(server):
+async def test_an_answer_does_not_depend_on_concurrent_requests(server):
     """Bit for bit: alone, and among a hundred others of all kinds and lengths."""
     rng = random.Random(7)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 60))) for _ in range(40)]

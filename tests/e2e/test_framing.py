@@ -39,7 +39,7 @@ def source_of(text, language=WORDS + 1):
 
 
 @pytest.mark.parametrize("target", [WORDS, WORDS + 2])
-def test_answers_begin_behind_the_language_that_was_asked_for(client, target):
+def test_answers_begin_after_the_requested_language(client, target):
     code = next(code for code, token in LANGUAGES if token == target)
     options = {"source_language": "en_XX", "target_language": code, "max_tokens": MOST}
     for text in TEXTS:
@@ -101,11 +101,11 @@ def test_scores_and_attention_are_those_of_the_answer(client):
     expected = score(TRANSLATOR, [2, WORDS], tokens, source=source_of(text))
     assert [token.logprob for token in result.tokens] == pytest.approx(expected, abs=1e-4)
     weights_LHTS = cross_attention(TRANSLATOR, [2, WORDS, *tokens[:-1]], source=source_of(text))
-    told = np.array(result.alignment.rows)
-    assert told.shape == (len(tokens), len(source_of(text)))
+    reported = np.array(result.alignment.rows)
+    assert reported.shape == (len(tokens), len(source_of(text)))
     layer = client.get_model("many").alignment_layers  # the bundle's own choice may be any of them
     candidates = [weights_LHTS[at].mean(0)[1:].numpy() for at in range(layer)]
-    assert min(np.abs(told - one).max() for one in candidates) < 1e-5
+    assert min(np.abs(reported - one).max() for one in candidates) < 1e-5
     spans = result.alignment.source_spans
     assert (spans[0], spans[-1]) == ((0, 0), (len(text), len(text)))
     assert [text[start:end].strip() for start, end in spans[1:-1]] == text.split()
@@ -136,7 +136,7 @@ def test_languages_must_be_known(client, languages, field, problem):
         assert list(caught.value.field_violations) == [field]
 
 
-def test_a_model_tells_its_languages(client):
+def test_a_model_reports_its_languages(client):
     assert list(client.get_model("many").languages) == ["de_DE", "en_XX", "sw_KE"]
     assert list(client.get_model("bare").languages) == []
     with pytest.raises(ClientError, match="source_language: must be left out"):

@@ -1,4 +1,4 @@
-"""What lectures teach, as it is served: compressed keys and values, experts, every way to tell positions."""
+"""What lectures teach, as it is served: compressed keys and values, experts, every kind of positions."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -103,7 +103,7 @@ SLOW = {
     [*QUICK.items(), *(pytest.param(kind, changes, marks=pytest.mark.slow) for kind, changes in SLOW.items())],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_way_to_tell_positions_trains_exports_and_serves(kind, changes, tmp_path):
+def test_every_kind_of_positions_trains_exports_and_serves(kind, changes, tmp_path):
     preset = find_preset("tiny-copy")
     model = preset.model.replace(**{"positions": kind, **changes})
     settings = preset.train.replace(steps=120, save_every_steps=120, validate_every_steps=120, validation_size=20)

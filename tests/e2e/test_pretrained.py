@@ -91,7 +91,7 @@ def generate(theirs, prompts, max_tokens, **options):
 
 
 async def check(theirs, path, prompts, *, max_tokens, rows, beam_size=1):
-    """Every prompt is asked at once; more than a few answers must differ, or equality would say little."""
+    """All prompts are sent concurrently; more than a few answers must differ, or equality would prove little."""
     beams = {"num_beams": beam_size, "early_stopping": True} if beam_size > 1 else {}
     expected = generate(theirs, prompts, max_tokens, **beams)
     assert len({answer[-3:] for answer in expected}) > len(prompts) // 2, "answers vary"
@@ -123,7 +123,7 @@ async def test_any_of_several_tokens_ends_an_answer(tmp_path, beam_size):
 
 
 def byte_level(path):
-    """A tokenizer such as Llama 3's: bytes, special tokens behind them, and one of those before every text."""
+    """A tokenizer such as Llama 3's: bytes, special tokens after them, and one of those before every text."""
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()

@@ -165,8 +165,8 @@ def test_labels_are_those_of_transformers(client, peers, name):
     for text in texts_for(25):
         with torch.no_grad():
             expected = model(framed(tokenizer, text)).logits[0].softmax(-1).tolist()
-        told = {label.label: label.probability for label in client.classify(text, model=name).labels}
-        assert told == pytest.approx(dict(zip(LABELS.values(), expected, strict=True)), abs=1e-4)
+        result = {label.label: label.probability for label in client.classify(text, model=name).labels}
+        assert result == pytest.approx(dict(zip(LABELS.values(), expected, strict=True)), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SERVED)
@@ -190,8 +190,8 @@ def test_the_pooler_is_that_of_transformers(client, peers):
         assert client.embed(text, model="bert-label", pooling="pooler") == pytest.approx(expected, abs=1e-4)
 
 
-def test_models_say_how_their_masks_are_written(client):
-    told = {model.name: model for model in client.list_models()}
-    assert (told["bert-masked"].mask_token, told["roberta-masked"].mask_token) == ("[MASK]", "<mask>")
-    assert list(told["distilbert-label"].labels) == list(LABELS.values())
-    assert told["roberta-masked"].limits.max_prompt_tokens == 64
+def test_models_report_how_their_masks_are_written(client):
+    result = {model.name: model for model in client.list_models()}
+    assert (result["bert-masked"].mask_token, result["roberta-masked"].mask_token) == ("[MASK]", "<mask>")
+    assert list(result["distilbert-label"].labels) == list(LABELS.values())
+    assert result["roberta-masked"].limits.max_prompt_tokens == 64

@@ -70,14 +70,14 @@ def generate(theirs, sources, max_tokens, together=50, **options):
 
 
 async def check(name, shape, path, *, count, max_tokens, rows):
-    """Every source is asked about at once; more than a few answers must differ, or equality would say little."""
+    """All sources are sent concurrently; more than a few answers must differ, or equality would prove little."""
     theirs = make(name, shape)
     begin = BEGINNINGS.get(name, (theirs.config.decoder_start_token_id,))
     if len(begin) > 1:
         theirs.generation_config.forced_bos_token_id = begin[1]
     sources = sources_for(theirs, count, min(shape.positions, 130) - 1, seed=3)
     expected = generate(theirs, sources, max_tokens)
-    # Random weights of 12 layers with the norm behind each say one word over and over; which one the source decides.
+    # Random weights of 12 layers with the norm after each repeat one word, which the source determines.
     assert len(set(expected)) > count // 5, "answers vary"
     penalty = 1.0 if len(begin) == 1 else 0.0  # the library takes a forced token for a part of the answer
     beams = generate(theirs, sources[:BEAMS], max_tokens, num_beams=4, length_penalty=penalty, early_stopping=True)
