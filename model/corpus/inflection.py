@@ -16,13 +16,12 @@ Number = Literal["m", "f", "n", "pl"]  # what an article agrees with: gender in 
 
 _CASES: tuple[Case, ...] = ("nom", "acc", "dat", "gen")
 _TABLES = read_table("inflection.toml")
-_DEFINITE, _MARKED, _EIN, _WEAK, _MIXED = (
-    _TABLES["endings"][name] for name in ("definite", "marked", "ein", "weak", "mixed")
-)
+_ADJECTIVE_ENDINGS = {"definite": "weak", "marked": "weak", "ein": "mixed", "fixed": "marked"}  # by kind of determiner
 
 
-def _ending(table: dict[str, str], number: Number, case: Case) -> str:
-    return table[number].split()[_CASES.index(case)].replace("-", "")
+def _ending(table: str, number: Number, case: Case) -> str:
+    forms: str = _TABLES["endings"][table][number]
+    return forms.split()[_CASES.index(case)].replace("-", "")
 
 
 class Phrase(NamedTuple):
@@ -47,27 +46,19 @@ class Determiner:
     kind: Literal["definite", "marked", "ein", "fixed"]  # fixed: number words and the empty determiner
 
     def german(self, number: Number, case: Case) -> str:
-        if self.kind == "definite":
-            return _ending(_DEFINITE, number, case)
         if self.kind == "fixed":
             return self.de
-        return self.de + _ending(_MARKED if self.kind == "marked" else _EIN, number, case)
+        return ("" if self.kind == "definite" else self.de) + _ending(self.kind, number, case)
 
     def adjective_ending(self, number: Number, case: Case) -> str:
-        if self.kind == "ein":
-            return _ending(_MIXED, number, case)
-        if self.kind == "fixed" or self.de in ("einig", "viel"):
-            return _ending(_MARKED, number, case)
-        return _ending(_WEAK, number, case)
+        table = "marked" if self.de in ("einig", "viel") else _ADJECTIVE_ENDINGS[self.kind]
+        return _ending(table, number, case)
 
 
 THE, A, NO_ARTICLE = Determiner("the", "d", "definite"), Determiner("a", "ein", "ein"), Determiner("", "", "fixed")
 THIS, EVERY = Determiner("this", "dies", "marked"), Determiner("every", "jed", "marked")
-THESE, SOME, MANY = (
-    Determiner("these", "dies", "marked"),
-    Determiner("some", "einig", "marked"),
-    Determiner("many", "viel", "marked"),
-)
+THESE, SOME = Determiner("these", "dies", "marked"), Determiner("some", "einig", "marked")
+MANY = Determiner("many", "viel", "marked")
 HIS, HER, THEIR = Determiner("his", "sein", "ein"), Determiner("her", "ihr", "ein"), Determiner("their", "ihr", "ein")
 
 

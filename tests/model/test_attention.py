@@ -36,7 +36,7 @@ def draw(*shape, seed=0, dtype=torch.float32):
 
 
 def shape(d_model, num_heads, num_kv_heads, head_dim, *, bias=True):
-    """A configuration of these sizes, for attention layers alone."""
+    """A configuration of these sizes, for attention layers."""
     return EncoderDecoderConfig(
         d_model=d_model, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias, positions="none"
     )
@@ -124,10 +124,10 @@ def test_grouped_queries_are_attention_over_repeated_heads():
     query, key, value = random_heads(heads=6, kv_heads=2)
     mixed, _ = scaled_dot_product_attention(query, key, value)
     for head in range(6):
-        alone, _ = scaled_dot_product_attention(
+        single, _ = scaled_dot_product_attention(
             query[:, head, None], key[:, head // 3, None], value[:, head // 3, None]
         )
-        torch.testing.assert_close(mixed[:, head, None], alone)
+        torch.testing.assert_close(mixed[:, head, None], single)
 
 
 def test_the_lectures_softmax_of_three_words():
@@ -314,7 +314,7 @@ def cached_call(starts, block, capacity=6, seed=0, cache=None):
     return (query, key, value), mixed, cache
 
 
-def test_a_block_is_written_behind_each_rows_earlier_positions():
+def test_a_block_is_written_after_each_rows_earlier_positions():
     (_, key, value), _, cache = cached_call([0, 2, 4], 2)
     for written, new in zip(cache, (key, value), strict=True):
         for row, start in enumerate([0, 2, 4]):
@@ -335,7 +335,7 @@ def test_cached_blocks_are_the_causal_whole(blocks):
     torch.testing.assert_close(torch.cat(parts, dim=1), expected)
 
 
-def test_stale_positions_behind_the_row_change_no_bit():
+def test_stale_positions_after_the_row_change_no_bit():
     _, mixed, _ = cached_call([1, 3], 2)
     stale = torch.zeros(2, 2, 6, 3)
     stale[0, :, 3:] = stale[1, :, 5:] = 1e4

@@ -59,7 +59,7 @@ def test_a_file_that_is_cut_short_changed_or_missing_is_named(name, tmp_path):
         load_checkpoint(path.parent)
 
 
-def test_what_is_no_checkpoint_says_what_it_is(tmp_path):
+def test_what_is_no_checkpoint_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="no such directory; train a model there"):
         load_checkpoint(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match=r"not a checkpoint, digests\.json is missing"):
@@ -133,7 +133,7 @@ def test_a_finished_checkpoint_is_never_overwritten(tmp_path):
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
-def test_a_full_disk_leaves_no_checkpoint_and_says_so(tmp_path):
+def test_a_full_disk_leaves_no_checkpoint_and_is_reported(tmp_path):
     path, model, seen = tmp_path / "checkpoint", tiny_model(tiny_config()), 0
     for error in failures(lambda disk: save(path, model, disk=disk)):
         seen += 1

@@ -1,4 +1,4 @@
-"""Encoders alone: what their heads compute, from definitions written down here."""
+"""Encoders: what their heads compute, from definitions written down here."""
 
 import math
 
@@ -24,17 +24,17 @@ def test_an_encoder_is_built_with_its_head(kind):
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_what_is_said_of_a_text_does_not_depend_on_its_neighbours(kind):
+def test_the_result_of_a_text_does_not_depend_on_its_neighbours(kind):
     model = tiny_encoder(kind)
     with torch.no_grad():
         together = model(SOURCE, LENGTHS)
         for row, length in enumerate(LENGTHS.tolist()):
-            alone = model(SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
-            torch.testing.assert_close(together[row, :length], alone[0], rtol=1e-5, atol=1e-5)
+            single = model(SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
+            torch.testing.assert_close(together[row, :length], single[0], rtol=1e-5, atol=1e-5)
             if kind != "masked":
-                expected = model.classify(alone, LENGTHS[row : row + 1])
-                told = model.classify(together, LENGTHS)
-                torch.testing.assert_close(told.logits_BL[row], expected.logits_BL[0], rtol=1e-5, atol=1e-5)
+                expected = model.classify(single, LENGTHS[row : row + 1])
+                result = model.classify(together, LENGTHS)
+                torch.testing.assert_close(result.logits_BL[row], expected.logits_BL[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_masked_head_ends_in_the_embeddings():
@@ -53,9 +53,9 @@ def test_a_label_is_read_from_the_first_token():
     states = torch.randn(3, 9, 32)
     pooled = torch.tanh(states[:, 0] @ model.pooler.dense.weight.T + model.pooler.dense.bias)
     torch.testing.assert_close(model.pool(states), pooled)
-    told = model.classify(states, LENGTHS)
-    torch.testing.assert_close(told.logits_BL, pooled @ model.label.weight.T + model.label.bias)
-    assert told.token_weights_BS is None
+    result = model.classify(states, LENGTHS)
+    torch.testing.assert_close(result.logits_BL, pooled @ model.label.weight.T + model.label.bias)
+    assert result.token_weights_BS is None
 
 
 def test_without_a_pooler_the_first_state_stands_for_the_text():
@@ -86,7 +86,7 @@ def test_attention_pooling_is_the_loop_over_tokens():
         )
 
 
-def test_what_stands_behind_a_text_is_never_weighed():
+def test_what_follows_a_text_is_never_weighed():
     pooling = AttentionPooling(tiny_config("encoder", head="attention", labels=("a", "b")))
     states = torch.randn(2, 5, 32)
     logits, _ = pooling(states, torch.tensor([5, 2]))

@@ -228,7 +228,7 @@ def test_sinusoids_in_halves_are_the_same_numbers_elsewhere():
     )
 
 
-def test_sinusoids_of_fairseq_begin_behind_padding_and_turn_by_their_own_frequencies():
+def test_sinusoids_of_fairseq_begin_after_padding_and_turn_by_their_own_frequencies():
     table = sinusoidal_table(EncoderDecoderConfig(d_model=8, sinusoids="fairseq", pad_id=1), 3)
     expected = [10000 ** (-i / 3) * 4 for i in range(4)]  # row 2 is position 4
     assert table[2].tolist() == pytest.approx([*map(math.sin, expected), *map(math.cos, expected)], abs=1e-6)

@@ -105,15 +105,15 @@ def test_the_unscaled_form_is_attention_with_scale_one():
     torch.testing.assert_close(split_heads(ours, 4), expected)
 
 
-def test_a_window_hides_what_lies_behind_it():
+def test_a_window_hides_what_lies_before_it():
     query, key, value = torch.randn(3, 1, 6, 16, generator=torch.Generator().manual_seed(3))
     cache = torch.zeros(2, 1, 4, 8, 4)
     for t in range(6):
         attend = CachedAttention(4, cache[0], cache[1], torch.tensor([t]), sliding_window=3)
         step = attend(query[:, t : t + 1], key[:, t : t + 1], value[:, t : t + 1])
         seen = slice(max(0, t - 2), t + 1)
-        alone = FullAttention(4, 4, None)(query[:, t : t + 1], key[:, seen], value[:, seen])
-        torch.testing.assert_close(step, alone)
+        single = FullAttention(4, 4, None)(query[:, t : t + 1], key[:, seen], value[:, seen])
+        torch.testing.assert_close(step, single)
 
 
 def test_linear_scaling_slows_all_turns_and_llama3_only_the_slow_ones():

@@ -1,4 +1,4 @@
-"""Cells and encoders against PyTorch's, scores against loops, a model against itself, alone, padded and in steps."""
+"""Cells and encoders against PyTorch's, scores against loops, a model against itself, unpadded, padded and in steps."""
 
 import itertools
 import json
@@ -180,47 +180,47 @@ def test_fields_of_transformers_are_refused():
 def test_attention_is_concatenated_with_the_state_and_fed_to_the_next_token():
     model = tiny_model(tiny_config("recurrent", cell="gru", num_decoder_layers=1))
     lengths, source = torch.tensor([4]), torch.tensor([SOURCES[0]])
-    told, decoder = model.encode(source, lengths), model.decoder
-    attend, (hidden,) = model.source_attention(told, lengths), told.initial_states
+    encoded, decoder = model.encode(source, lengths), model.decoder
+    attend, (hidden,) = model.source_attention(encoded, lengths), encoded.initial_states
     fed, cell = torch.zeros(1, 1, 32), decoder.cells[0]
     hidden = hidden[:, None]
     vectors = model(source, lengths, torch.tensor([[1, 7, 9]]))
     for t, token in enumerate((1, 7, 9)):
         x = decoder.embedding(torch.tensor([[token]]))
         (hidden,) = cell(cell.input(x) + decoder.feed(fed), (hidden,))
-        both = torch.cat((attend(*decoder.score(hidden, told.keys_BSA)), hidden), dim=-1)
+        both = torch.cat((attend(*decoder.score(hidden, encoded.keys_BSA)), hidden), dim=-1)
         assert both.shape == (1, 1, 48 + 32)
         fed = torch.tanh(both @ decoder.combine.weight.T)
         assert torch.allclose(fed[:, 0], vectors[:, t], atol=1e-6)
 
 
-def test_a_row_is_the_same_alone_and_beside_longer_ones(model):
+def test_a_row_is_the_same_unpadded_and_beside_longer_ones(model):
     source_BS, lengths_B = padded(SOURCES)
     targets_BT = torch.tensor([[1, 4, 5, 6], [1, 9, 8, 7], [1, 3, 3, 3]])
     together = model(source_BS, lengths_B, targets_BT)
     for row, source in enumerate(SOURCES):
-        alone = model(torch.tensor([source]), torch.tensor([len(source)]), targets_BT[row : row + 1])
-        assert torch.allclose(together[row], alone[0], atol=1e-5)
+        single = model(torch.tensor([source]), torch.tensor([len(source)]), targets_BT[row : row + 1])
+        assert torch.allclose(together[row], single[0], atol=1e-5)
 
 
-def test_steps_say_what_the_whole_sequence_does(model):
+def test_steps_compute_what_the_whole_sequence_does(model):
     source_BS, lengths_B = padded(SOURCES)
     targets_BT = torch.tensor([[1, 4, 5, 6, 9], [1, 9, 8, 7, 4], [1, 3, 3, 3, 3]])
     expected = model.decoder.unembedding(model(source_BS, lengths_B, targets_BT))
-    told = model.encode(source_BS, lengths_B)
-    states, said = model.start(told), []
+    encoded = model.encode(source_BS, lengths_B)
+    states, parts = model.start(encoded), []
     for block in (targets_BT[:, :1], targets_BT[:, 1:2], targets_BT[:, 2:]):
-        logits, states = model.decode(block, states, told, lengths_B)
-        said.append(logits)
-    assert torch.allclose(torch.cat(said, dim=1), expected, atol=1e-5)
+        logits, states = model.decode(block, states, encoded, lengths_B)
+        parts.append(logits)
+    assert torch.allclose(torch.cat(parts, dim=1), expected, atol=1e-5)
 
 
 def test_a_bottleneck_hides_all_but_the_last_state():
     model = tiny_model(tiny_config("recurrent", score="none", input_feeding=False))
-    told = model.encode(*padded(SOURCES[:1]))
-    other = told._replace(states_BSN=torch.randn_like(told.states_BSN))
+    encoded = model.encode(*padded(SOURCES[:1]))
+    other = encoded._replace(states_BSN=torch.randn_like(encoded.states_BSN))
     tokens, lengths = torch.tensor([[1, 5]]), torch.tensor([4])
-    one, _ = model.decode(tokens, model.start(told), told, lengths)
+    one, _ = model.decode(tokens, model.start(encoded), encoded, lengths)
     two, _ = model.decode(tokens, model.start(other), other, lengths)
     assert torch.equal(one, two)
 

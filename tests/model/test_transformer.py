@@ -164,8 +164,8 @@ def test_the_amount_of_padding_does_not_matter():
     expected = logits(model, target, source, lengths)
     torch.testing.assert_close(logits(model, target, longer, lengths), expected, rtol=1e-5, atol=1e-5)
     for row, length in enumerate(lengths):
-        alone = logits(model, target[row : row + 1], source[row : row + 1, :length], lengths[row : row + 1])
-        torch.testing.assert_close(alone[0], expected[row], rtol=1e-5, atol=1e-5)
+        single = logits(model, target[row : row + 1], source[row : row + 1, :length], lengths[row : row + 1])
+        torch.testing.assert_close(single[0], expected[row], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -186,7 +186,7 @@ def test_a_rotary_decoder_sees_distances_not_positions():
     block = tokens(1, 5)
 
     def shifted(start):
-        """The block at positions start..start+4, attending to itself alone."""
+        """The block at positions start..start+4, attending only to itself."""
         attend = FullAttention(4, 4, causal_mask(5))
         return model.decoder(block, torch.tensor([start]), [attend] * 2, [None] * 2)
 
@@ -320,7 +320,7 @@ def test_bfloat16_stays_near_float32_cached_or_not(architecture, positions, norm
 
 
 def batch_of_reversals(batch, length, generator):
-    """Sources and their reversals, eos (2) behind each: (B, length + 1) both."""
+    """Sources and their reversals, eos (2) after each: (B, length + 1) both."""
     ids = torch.randint(4, 12, (batch, length), generator=generator)
     eos = torch.full((batch, 1), 2)
     return torch.cat((ids, eos), dim=1), torch.cat((ids.flip(1), eos), dim=1)

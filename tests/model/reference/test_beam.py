@@ -75,7 +75,7 @@ def test_a_length_penalty_prefers_the_longer_answer():
     assert [best.score, second.score] == pytest.approx([math.log(0.7) / 3, math.log(0.3)])
 
 
-def test_a_candidate_behind_the_first_beam_size_does_not_finish():
+def test_a_candidate_after_the_first_beam_size_does_not_finish():
     """0 is the third candidate of the first step."""
     table = Table({(): (0.2, 0.3, 0.5, 0.0), (1,): (0.4, 0.6, 0.0, 0.0), (2,): (0.4, 0.0, 0.6, 0.0)})
     assert (0,) not in tokens_of(search(table, max_tokens=4, beam_size=2, num_hypotheses=9, patience=3.0))

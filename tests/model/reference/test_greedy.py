@@ -95,7 +95,7 @@ def test_a_model_in_training_mode_is_refused():
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
-def test_score_is_the_log_probability_of_each_token_behind_those_before_it(architecture):
+def test_score_is_the_log_probability_of_each_token_after_those_before_it(architecture):
     model = tiny(architecture)
     source = [4, 5, 2] if model.config.has_encoder else []
     target = [6, 3, 2, 7]
@@ -115,7 +115,7 @@ def test_a_target_that_does_not_fit_the_model_is_refused():
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_predictor_says_of_each_hypothesis_what_the_model_says_of_it_alone(architecture, rows):
+def test_a_predictor_computes_for_each_hypothesis_what_the_model_computes_for_it(architecture, rows):
     model = tiny(architecture)
     source = [4, 5, 2] if model.config.has_encoder else []
     predictor = ModelPredictor(model, [1], source=source, max_tokens=8)

@@ -41,7 +41,7 @@ HALF = (0.15, 0.5, 0.05, 0.3)
         ({"min_p": 1.0}, (0, 1, 0, 0)),
     ],
 )
-def test_a_filter_keeps_what_it_says(options, expected):
+def test_a_filter_keeps_what_it_defines(options, expected):
     probabilities_V = sampling_distribution(scores(*HALF), **options)
     assert probabilities_V.dtype == np.float64
     assert probabilities_V == pytest.approx(np.array(expected), abs=1e-6)
@@ -58,7 +58,7 @@ def test_typical_sampling_keeps_the_tokens_whose_surprise_is_nearest_the_entropy
 
 
 def test_filters_come_in_order_and_each_sees_what_is_left_as_a_distribution():
-    """Top-k leaves 0.625 and 0.375: top-p of 0.6 keeps the first of them alone, though it had 0.5 of the whole."""
+    """Top-k leaves 0.625 and 0.375: top-p of 0.6 keeps only the first of them, though it had 0.5 of the whole."""
     assert sampling_distribution(scores(*HALF), top_k=2, top_p=0.6) == pytest.approx(np.array([0, 1.0, 0, 0]))
     # The square makes 0.68 of the 0.5: the temperature comes before top-p.
     assert sampling_distribution(scores(*HALF), temperature=0.5, top_p=0.6) == pytest.approx(np.array([0, 1.0, 0, 0]))
@@ -100,7 +100,7 @@ def tiny(seed=0):
 SOURCE = [4, 5, 2]
 
 
-def test_each_token_is_drawn_from_the_distribution_behind_those_before_it():
+def test_each_token_is_drawn_from_the_distribution_after_those_before_it():
     model, uniforms = tiny(), [0.9, 0.3, 0.7, 0.5, 0.95]
     new = sample(model, [1], source=SOURCE, uniforms=uniforms, temperature=1.5, top_k=6)
     assert 2 not in new[:-1]
@@ -124,7 +124,7 @@ def test_at_temperature_zero_sampling_is_greedy():
     assert new == greedy(model, [1], source=SOURCE, max_tokens=8)
 
 
-def test_the_prefix_is_not_drawn_and_process_and_stop_are_asked():
+def test_the_prefix_is_not_drawn_and_process_and_stop_are_called():
     model = tiny()
 
     def only_seven(logprobs_V, tokens):

@@ -69,7 +69,7 @@ def test_a_share_of_the_tokens_is_chosen_and_at_least_one(tokens, chosen):
     assert len(masked.targets) == chosen
 
 
-def test_shares_come_out_as_the_rule_says():
+def test_shares_are_those_of_the_rule():
     """Of 40,000 chosen tokens, within four standard deviations; every place is as likely as any other."""
     rng, counts, places = random.Random(0), Counter[str](), Counter[int]()
     ids, others = list(range(100, 140)), list(range(200, 300))
@@ -99,11 +99,11 @@ def test_only_ordinary_tokens_are_chosen_and_put_in_their_place():
         batch = batches.load(keys)
         for source, target, length in zip(batch.source_BS, batch.target_BT, batch.lengths_B.tolist(), strict=True):
             assert (int(source[0]), int(source[length - 1])) == (1, 2)
-            asked = target != 0
-            assert asked.any()
-            assert not asked[0]
-            assert not asked[length - 1 :].any()
-            assert (target[asked] > MASK_ID).all()
+            is_masked = target != 0
+            assert is_masked.any()
+            assert not is_masked[0]
+            assert not is_masked[length - 1 :].any()
+            assert (target[is_masked] > MASK_ID).all()
             assert not set(source[1 : length - 1].tolist()) & {0, 1, 2, 3}
         assert batch.tokens == int((batch.target_BT != 0).sum())
 

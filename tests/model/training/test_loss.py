@@ -90,16 +90,16 @@ def test_the_loss_of_a_batch_does_not_depend_on_padding(architecture):
         return Batch(torch.tensor(fill), lengths, torch.tensor(inputs), torch.tensor(targets), 0)
 
     together = batch_loss(model, batch(rows, 6), smoothing=0.1)
-    alone = [batch_loss(model, batch([row], max(map(len, row))), smoothing=0.1) for row in rows]
-    torch.testing.assert_close(together.smoothed, sum(part.smoothed for part in alone))
-    torch.testing.assert_close(together.plain, sum(part.plain for part in alone))
+    single = [batch_loss(model, batch([row], max(map(len, row))), smoothing=0.1) for row in rows]
+    torch.testing.assert_close(together.smoothed, sum(part.smoothed for part in single))
+    torch.testing.assert_close(together.plain, sum(part.plain for part in single))
     logits = model.decoder.unembedding(
         model(torch.tensor([rows[0][0]]), torch.tensor([3]), torch.tensor([[1, 7, 8, 9]]))
         if config.has_encoder
         else model(torch.tensor([[1, 7, 8, 9]]))
     )
     expected = F.cross_entropy(logits[0], torch.tensor(rows[0][1]), reduction="sum")
-    torch.testing.assert_close(alone[0].plain, expected)
+    torch.testing.assert_close(single[0].plain, expected)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,13 @@ def test_bfloat16_is_for_processors_that_have_it(wanted, capabilities, taken, mo
     assert takes_bf16(wanted, torch.device("cpu")) is taken
 
 
-def test_this_torch_tells_what_the_processor_can():
+def test_this_torch_names_the_processors_instructions():
     assert isinstance(torch.cpu.get_capabilities()["architecture"], str)
     if torch.cpu.get_capabilities()["architecture"] == "x86_64":
         assert set(BF16_INSTRUCTIONS[:2]) <= set(torch.cpu.get_capabilities())
 
 
-def test_bfloat16_is_used_when_asked_for():
+def test_bfloat16_is_used_when_requested():
     config = DecoderConfig(vocab_size=20, d_model=16, num_heads=2, d_ff=32, max_target_len=9)
     torch.manual_seed(1)
     model = build(config)

@@ -25,7 +25,7 @@ def test_metrics_leave_empty_what_a_row_lacks():
         metrics_csv([{"surprise": 1.0}])
 
 
-@pytest.mark.parametrize("history", [HISTORY, HISTORY[1:2], []], ids=["all", "validation alone", "nothing"])
+@pytest.mark.parametrize("history", [HISTORY, HISTORY[1:2], []], ids=["all", "only validation", "nothing"])
 def test_curves_are_a_picture_of_800_by_900_pixels(history):
     image = curves_png(history)
     assert image.startswith(b"\x89PNG")

@@ -63,9 +63,9 @@ def undisturbed(tmp_path_factory):
 
 
 def after(steps):
-    """should_stop that says yes after so many steps of its session."""
-    asked = iter([*[False] * (steps - 1), True])
-    return lambda: next(asked)
+    """should_stop that is true after this many steps of a process."""
+    stops = iter([*[False] * (steps - 1), True])
+    return lambda: next(stops)
 
 
 def interrupted(out, steps, *, resume=False, model=MODEL, config=TRAIN, data=DATA):
@@ -141,7 +141,7 @@ def test_a_damaged_state_is_passed_over_loudly(undisturbed, tmp_path):
     assert older.name == "step-00000010"
 
 
-def test_when_every_state_is_damaged_it_says_so(tmp_path):
+def test_when_every_state_is_damaged_the_error_names_them(tmp_path):
     interrupted(tmp_path / "run", 12)
     for state in list_states(tmp_path / "run" / "states"):
         (state / "digests.json").unlink()
@@ -189,7 +189,7 @@ def test_resuming_a_finished_run_changes_nothing(undisturbed):
     assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_saves_the_state_and_names_the_flag_to_resume(tmp_path):
     def press():
         os.kill(os.getpid(), signal.SIGINT)
         return False
@@ -270,7 +270,7 @@ PLURALS = Examples(
 
 
 @pytest.mark.parametrize("head", ["masked", "attention"])
-def test_an_encoder_alone_resumes_to_the_same_bits(tmp_path, head):
+def test_an_encoder_resumes_to_the_same_bits(tmp_path, head):
     model = ENCODER.replace(head=head, dropout=0.2)
     data = DATA if head == "masked" else PLURALS
     whole = train(model, TRAIN, data=data, out=tmp_path / "whole")
@@ -294,7 +294,7 @@ def test_a_classifier_learns_what_can_be_read_off_one_word(tmp_path, head, poole
     assert loaded.tokenizer.unknown_words("labels") == ["labels"]
 
 
-def test_masks_are_learnt_where_the_rest_of_the_text_says_what_they_hide(tmp_path):
+def test_masks_are_learnt_where_the_rest_of_the_text_determines_them(tmp_path):
     texts = Examples([("", f"{word} {word} {word} {word}") for word in "abcdefgh" * 25], "echoes")
     model, config = ENCODER.replace(head="masked"), TRAIN.replace(steps=60, learning_rate=1e-2, label_smoothing=0.0)
     out = train(model, config, data=texts, validation=texts, out=tmp_path / "run")
