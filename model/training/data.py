@@ -220,22 +220,18 @@ class PairBatches:
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
         self._start = model.template.wrap_prompt()
-        self._sources: list[list[int]] = []
-        self._targets: list[list[int]] = []
+        self._pairs: list[tuple[list[int], list[int]]] = []
         targets = tokenizer.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
         for source, target in zip(sources, targets, strict=True):
             framed = model.template.wrap_source(source) if model.has_encoder else []
             room = min(model.max_target_len, train.batch_tokens) - len(self._start)
             if len(framed) <= model.max_source_len and len(target) <= room:
-                self._sources.append(framed)
-                self._targets.append([*target, model.eos_id])
-        self.dropped = len(targets) - len(self._targets)
-        self.tokens = sum(map(len, self._targets))
-        self._lengths = [
-            (len(target), len(source)) for target, source in zip(self._targets, self._sources, strict=True)
-        ]
-        if not self._targets:
+                self._pairs.append((framed, [*target, model.eos_id]))
+        self._lengths = [(len(target), len(source)) for source, target in self._pairs]
+        self.dropped = len(targets) - len(self._pairs)
+        self.tokens = sum(target for target, _ in self._lengths)
+        if not self._pairs:
             raise DataError(
                 f"{examples.name}: no example fits max_source_len {model.max_source_len}, max_target_len "
                 f"{model.max_target_len} and batch_tokens {train.batch_tokens}"
@@ -245,7 +241,7 @@ class PairBatches:
         return bucketed(self._lengths, budget=self._budget, seed=self._seed, epoch=epoch)
 
     def load(self, keys: Sequence[int]) -> Batch:
-        sources, targets = [self._sources[key] for key in keys], [self._targets[key] for key in keys]
+        sources, targets = zip(*(self._pairs[key] for key in keys), strict=True)
         given = [self._pad_id] * (len(self._start) - 1)  # a fixed prefix token is not predicted
         return Batch(
             pad(sources, self._pad_id),
