@@ -10,16 +10,7 @@ from torch import Tensor
 
 from model.architecture_config import DecoderConfig
 from model.config import SpecialTokenTemplate
-from model.pretrained.files import (
-    ACTIVATIONS,
-    Family,
-    Fields,
-    Imported,
-    Names,
-    Weights,
-    in_blocks,
-    read_weights,
-)
+from model.pretrained.files import ACTIVATIONS, Family, Fields, Imported, Names, Weights, in_blocks, read_weights
 
 BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # follow from the configuration
 
