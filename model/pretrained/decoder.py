@@ -267,11 +267,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi": DecoderFamily(
         describe=_phi,
-        names={
-            **LLAMA,
-            **in_blocks("decoder", "model.layers.{}", PHI_BLOCK),
-            "decoder.norm": "model.final_layernorm",
-        },
+        names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI_BLOCK), "decoder.norm": "model.final_layernorm"},
         begins=False,
     ),
     "phi3": DecoderFamily(

@@ -316,7 +316,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "m2m_100": BartFamily(  # Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers
-        settings={"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"},
+        settings={"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
     ),
     "t5": _t5,
     "mt5": functools.partial(_t5, is_mt5=True),

@@ -40,12 +40,7 @@ class Normalizer:
     """
 
     def __init__(
-        self,
-        *,
-        charsmap: bytes,
-        add_dummy_prefix: bool,
-        remove_extra_whitespaces: bool,
-        symbols: Sequence[str] = (),
+        self, *, charsmap: bytes, add_dummy_prefix: bool, remove_extra_whitespaces: bool, symbols: Sequence[str] = ()
     ) -> None:
         self._trie = _Trie(charsmap) if charsmap else None
         self._adds_blank, self._removes = add_dummy_prefix, remove_extra_whitespaces

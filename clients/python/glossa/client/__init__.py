@@ -4,13 +4,4 @@ from glossa.client.client import AsyncClient, Client
 from glossa.client.errors import ClientError
 from glossa.client.requests import AttendOptions, CallOptions, Options, ScoreOptions, closest
 
-__all__ = [
-    "AsyncClient",
-    "AttendOptions",
-    "CallOptions",
-    "Client",
-    "ClientError",
-    "Options",
-    "ScoreOptions",
-    "closest",
-]
+__all__ = ["AsyncClient", "AttendOptions", "CallOptions", "Client", "ClientError", "Options", "ScoreOptions", "closest"]

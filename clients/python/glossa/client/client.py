@@ -80,9 +80,7 @@ def _method(build: Callable[..., Call[Any]], run: str) -> Any:
     return method
 
 
-def unary(
-    build: Callable[Concatenate[Any, P], Call[Reply]],
-) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
+def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
     """A method that returns the result of a call, in an AsyncClient as a coroutine."""
     return cast(_Method[P, Reply, Coroutine[Any, Any, Reply]], _method(build, "_run"))
 

@@ -25,13 +25,10 @@ class CallOptions(TypedDict, total=False):
 
     model: str
     """Name on the server; may be omitted when the server has one model that fits."""
-
     source_language: str
     """Code of the text's language, for models that have languages."""
-
     target_language: str
     """Code of the answer's language, for models that have languages."""
-
     timeout_s: float
     """Deadline of this call, instead of the client's."""
 
@@ -52,28 +49,20 @@ class AttendOptions(CallOptions, total=False):
 
     target: str
     """The answer to analyse; without one the model generates it."""
-
     target_tokens: Sequence[int]
     """The same as token ids."""
-
     text_only: bool
     """Analyse the text without an answer."""
-
     max_tokens: int
-    """Most tokens of an answer that the model generates."""
-
+    """Maximum number of tokens of a generated answer."""
     kinds: Sequence[AttentionKind]
     """Default: all that the model has."""
-
     layers: Sequence[int]
     """Default: all."""
-
     heads: Sequence[int]
     """Default: all."""
-
     mean_layers: bool
     """Return the mean over the layers."""
-
     mean_heads: bool
     """Return the mean over the heads."""
 
