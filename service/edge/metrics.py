@@ -8,13 +8,12 @@ starts: no name, text or address of a client becomes one. Nothing here opens a p
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from export.manifest import Manifest
@@ -177,6 +176,8 @@ class Metrics:
     """
 
     def __init__(self, rpcs: Iterable[Rpc] = (), *, version: str = "", commit: str = "") -> None:
+        # A third of all series. It holds for the process, which has no other metrics.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
         families = _families(_RpcSeries, self.registry, *(f"grpc_{name}" for name in Rpc._fields))
@@ -217,7 +218,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""
-        return generate_latest(_WithoutCreated(self.registry))
+        return generate_latest(self.registry)
 
 
 class ModelMetrics:
@@ -284,15 +285,3 @@ class ModelMetrics:
 
 def _bytes_of(measure: Callable[[], Mapping[str, int]], kind: str) -> float:
     return float(measure()[kind])
-
-
-class _WithoutCreated:
-    """A registry without `_created` series, a third of all. The library can only disable them globally."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
