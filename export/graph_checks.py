@@ -12,30 +12,13 @@ from onnx import ModelProto, TensorProto
 
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
-from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.tracing import versions
 from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
 from export.passes.optimize import makers_of
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
-from model.encoder import Encoder
 from model.recurrent import state_names
-
-
-def check_encoder_graph(graph: ModelProto, model: Encoder) -> None:
-    """Check the graph of an encoder-only model for silent tracing and pass errors. Raises ExportError."""
-    config, is_one_node = model.config, attends_in_one_node(model)
-    can_pack = is_one_node and not config.qk_norm and config.positions not in ("rotary", "shaw")
-    layers, weights = config.num_encoder_layers, int(model.attention is not None)
-    routers = layers if config.num_experts else 0
-    counts = {
-        "GroupQueryAttention": layers if is_one_node else 0,
-        "Softmax": weights + (0 if is_one_node else layers) + routers,
-        "NonZero": routers * config.num_experts,
-        "LogSoftmax": int(model.masked is not None),
-    }
-    _check_counts(graph, "encode", counts, packed=layers if can_pack else 0)
 
 
 def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
@@ -51,8 +34,11 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
             raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
 
 
-def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: bool = False) -> None:
-    """Check a graph for silent tracing and pass errors; is_half: the model is in half precision. Raises ExportError."""
+def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, has_plain_encoder: bool = False) -> None:
+    """Check a graph for silent tracing and pass errors. Raises ExportError.
+
+    has_plain_encoder: `encode` attends in plain operators, not in one node for each layer (`attends_in_one_node`).
+    """
     if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
         return
@@ -75,11 +61,13 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         softmaxes = sum(seen.layers for seen in seen_attention(config))
         own, theirs = int(config.has_decoder) * blocks, int(config.has_encoder) * config.num_encoder_layers
         blocks = own + theirs - 1
-    elif is_half:
-        softmaxes = blocks = config.num_encoder_layers
     else:
-        nodes = blocks = config.num_encoder_layers
-        packable = 0 if is_apart or is_rotary else config.num_encoder_layers
+        blocks = config.num_encoder_layers
+        if has_plain_encoder:
+            softmaxes = blocks
+        else:
+            nodes, packable = blocks, 0 if is_apart or is_rotary else blocks
+        softmaxes += int(config.head == "attention")
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
@@ -87,6 +75,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, is_half: 
         "Softmax": softmaxes + routers,
         "TopK": routers,
         "NonZero": routers * config.num_experts,
+        "LogSoftmax": int(role == "encode" and config.head == "masked"),
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":

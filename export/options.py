@@ -70,15 +70,14 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
     """Reject models that the operators or the service cannot run. Raises ExportError."""
     config = model.config
     if config.is_recurrent:
-        if config.score != "none" and config.source_dim % HEAD_DIM_MULTIPLE:
-            raise ExportError(
-                f"encoder_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's "
-                f"GroupQueryAttention, got {config.source_dim}; train with another encoder_dim or d_model"
-            )
-    elif config.has_decoder and config.attention_head_dim % HEAD_DIM_MULTIPLE:
+        name, size, others = "encoder_dim", config.source_dim, "encoder_dim or d_model"
+    else:
+        name, size, others = "head_dim", config.attention_head_dim, "d_model, num_heads or head_dim"
+    has_attention = config.has_decoder and not (config.is_recurrent and config.score == "none")
+    if has_attention and size % HEAD_DIM_MULTIPLE:
         raise ExportError(
-            f"head_dim: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's "
-            f"GroupQueryAttention, got {config.attention_head_dim}; train with another d_model, num_heads or head_dim"
+            f"{name}: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got {size}; "
+            f"train with another {others}"
         )
     if tokenizer.vocab_size > config.vocab_size:
         raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")

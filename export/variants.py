@@ -17,7 +17,7 @@ import onnx
 from onnx import ModelProto
 
 from export.export_errors import ExportError
-from export.graph_checks import check_encoder_graph, check_graph
+from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.tracing import Signature, trace
@@ -145,10 +145,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
-        if isinstance(model, Encoder) and role == "encode":
-            check_encoder_graph(made[role], model)
-        else:
-            check_graph(made[role], role, model.config, is_half=not attends_in_one_node(model))
+        check_graph(made[role], role, model.config, has_plain_encoder=not attends_in_one_node(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])
     return Traced(made, signatures)
