@@ -6,6 +6,7 @@ without torch and onnx, which serving does not need, and reports them as missing
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
@@ -27,6 +28,7 @@ Status = Literal["ok", "warn", "fail"]
 SERVING = ("onnxruntime", "grpcio", "protobuf", "tokenizers", "numpy", "prometheus-client", "pydantic-settings")
 TRAINING = ("torch", "onnx", "onnxscript", "safetensors", "sacrebleu")
 INSTALL = "pip install glossa, or make setup"
+TRAIN = "to train or export: pip install 'glossa[train]', or make setup"
 ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distributions of one library
 
 # Upper bounds of a starting server's memory: the runtime with its libraries; per byte of a bundle its packed weights,
@@ -48,6 +50,14 @@ class Check:
     fix: str = ""
 
 
+class Finding(NamedTuple):
+    """A check without its name."""
+
+    status: Status
+    value: str
+    fix: str = ""
+
+
 def examine(
     bundles: Sequence[Path] = (),
     *,
@@ -57,57 +67,43 @@ def examine(
 ) -> list[Check]:
     """All checks, in the order of the report. root: directory that contains proc, sys and dev."""
     manifests = {path: _load(path) for path in bundles}
-    loaded = [item for item in manifests.values() if isinstance(item, Manifest)]
-    return [
-        _python(),
-        *(_package(name, required=True) for name in SERVING),
-        *(_package(name, required=False) for name in TRAINING),
-        _providers(root),
-        _processor(root),
-        _cores(root),
-        _huge_pages(root),
-        _memory(root, loaded),
-        *(_port(host, port) for port in ports),
-        *(_bundle(path, item) for path, item in manifests.items()),
-    ]
+    findings = {
+        "python": Finding("ok", f"{platform.python_version()} ({sys.executable})"),
+        **{name: _package(name, "fail", "not installed", INSTALL) for name in SERVING},
+        **{name: _package(name, "warn", "not installed; serving does not need it", TRAIN) for name in TRAINING},
+        "execution providers": _providers(root),
+        "processor": _processor(root),
+        "cores": _cores(root),
+        "huge pages": _huge_pages(root),
+        "memory": _memory(root, [item for item in manifests.values() if isinstance(item, Manifest)]),
+        **{f"port {port}": _port(host, port) for port in ports},
+        **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
+    }
+    return [Check(name=name, **finding._asdict()) for name, finding in findings.items()]
 
 
-def _python() -> Check:
-    return Check(name="python", status="ok", value=f"{platform.python_version()} ({sys.executable})")
-
-
-def _package(name: str, *, required: bool) -> Check:
+def _package(name: str, *missing: Any) -> Finding:
     for distribution in ONE_OF.get(name, (name,)):
-        try:
-            return Check(name=name, status="ok", value=metadata.version(distribution))
-        except metadata.PackageNotFoundError:
-            continue
-    if required:
-        return Check(name=name, status="fail", value="not installed", fix=INSTALL)
-    fix = "to train or export: pip install 'glossa[train]', or make setup"
-    return Check(name=name, status="warn", value="not installed; serving does not need it", fix=fix)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return Finding("ok", metadata.version(distribution))
+    return Finding(*missing)
 
 
-def _providers(root: Path) -> Check:
+def _providers(root: Path) -> Finding:
     try:
         from service.runtime.sessions import available_providers  # imports onnxruntime, which may be missing
 
         providers = available_providers()
     except ImportError as error:
-        fix = INSTALL
-        return Check(name="execution providers", status="fail", value=f"none: {error}", fix=fix)
+        return Finding("fail", f"none: {error}", INSTALL)
     value = ", ".join(providers)
     if "CUDAExecutionProvider" not in providers and (root / "proc/driver/nvidia/version").exists():
-        return Check(
-            name="execution providers",
-            status="warn",
-            value=f"{value}; an NVIDIA driver is installed, but this ONNX Runtime cannot use it",
-            fix="pip uninstall onnxruntime, then pip install -r requirements/gpu.in",
-        )
-    return Check(name="execution providers", status="ok", value=value)
+        value += "; an NVIDIA driver is installed, but this ONNX Runtime cannot use it"
+        return Finding("warn", value, "pip uninstall onnxruntime, then pip install -r requirements/gpu.in")
+    return Finding("ok", value)
 
 
-def _processor(root: Path) -> Check:
+def _processor(root: Path) -> Finding:
     text = _read(root / "proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
@@ -116,19 +112,18 @@ def _processor(root: Path) -> Check:
     value = f"{model[1] if model else platform.machine()}: {' '.join(features) or 'no vector extensions known'}"
     if platform.machine() in ("x86_64", "AMD64") and "avx2" not in known:
         fix = "serve on a processor with AVX2; without it matrix products are several times slower"
-        return Check(name="processor", status="warn", value=value, fix=fix)
+        return Finding("warn", value, fix)
     if platform.machine() in ("x86_64", "AMD64") and not known & FAST_INT8:
         fix = "serve on a processor with VNNI or AMX, where int8 is faster; the results are the same"
-        return Check(name="processor", status="warn", value=f"{value}, no VNNI: int8 is slow", fix=fix)
-    return Check(name="processor", status="ok", value=value)
+        return Finding("warn", f"{value}, no VNNI: int8 is slow", fix)
+    return Finding("ok", value)
 
 
-def _cores(root: Path) -> Check:
+def _cores(root: Path) -> Finding:
     try:
         from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # imports pydantic, which may be missing
     except ImportError as error:
-        fix = INSTALL
-        return Check(name="cores", status="fail", value=f"{os.cpu_count()}; {error}", fix=fix)
+        return Finding("fail", f"{os.cpu_count()}; {error}", INSTALL)
     found = processors(root)
     usable, present = found.usable, os.cpu_count() or 1
     limits = []
@@ -142,31 +137,31 @@ def _cores(root: Path) -> Check:
     value += f", so {usable} engine{'s' if usable > 1 else ''} of one thread per model by default"
     if usable > 1:
         value += f"; a single busy engine uses {min(usable, MAX_SINGLE_ENGINE_THREADS)}"
-    return Check(name="cores", status="ok", value=value)
+    return Finding("ok", value)
 
 
-def _huge_pages(root: Path) -> Check:
+def _huge_pages(root: Path) -> Finding:
     is_enabled = has_huge_pages(os.environ)
     obstacle = obstacle_to_huge_pages({} if is_enabled else os.environ, root)
     if obstacle is None and is_enabled:
-        return Check(name="huge pages", status="ok", value=f"{TUNABLE} is set: packed weights are in huge pages")
+        return Finding("ok", f"{TUNABLE} is set: packed weights are in huge pages")
     if obstacle is None:
-        return Check(name="huge pages", status="ok", value="`glossa serve` restarts itself with huge pages")
+        return Finding("ok", "`glossa serve` restarts itself with huge pages")
     libc = "glibc " + ".".join(map(str, SINCE))
     fix = f"start with {VARIABLE}={TUNABLE}, on {libc} or newer and a kernel with [madvise] in /{SWITCH}"
-    return Check(name="huge pages", status="warn", value=f"none: {obstacle}; steps are 5-10 % slower", fix=fix)
+    return Finding("warn", f"none: {obstacle}; steps are 5-10 % slower", fix)
 
 
-def _memory(root: Path, manifests: Iterable[Manifest]) -> Check:
+def _memory(root: Path, manifests: Iterable[Manifest]) -> Finding:
     available = min(_available_bytes(root), default=None)
     need = RUNTIME_BYTES + int(BYTES_PER_BUNDLE_BYTE * sum(map(_bytes, manifests)))
     if available is None:
-        return Check(name="memory", status="warn", value="unknown", fix=f"make sure that {_mb(need)} are free")
+        return Finding("warn", "unknown", f"make sure that {_mb(need)} are free")
     value = f"{_mb(available)} available, {_mb(need)} needed"
     if available < need:
         fix = "stop other processes, raise the container's memory limit, or serve fewer bundles"
-        return Check(name="memory", status="fail", value=value, fix=fix)
-    return Check(name="memory", status="ok", value=value)
+        return Finding("fail", value, fix)
+    return Finding("ok", value)
 
 
 def _available_bytes(root: Path) -> Iterator[int]:
@@ -183,8 +178,7 @@ def _available_bytes(root: Path) -> Iterator[int]:
         group = group.parent
 
 
-def _port(host: str, port: int) -> Check:
-    name = f"port {port}"
+def _port(host: str, port: int) -> Finding:
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free for a server
@@ -192,9 +186,8 @@ def _port(host: str, port: int) -> Check:
     except OSError as error:
         fix = "stop the process that listens there, or choose another port with --port or --http-port"
         process = process_at(port)
-        value = f"{host}: {error.strerror}" + (f" by {process}" if process else "")
-        return Check(name=name, status="fail", value=value, fix=fix)
-    return Check(name=name, status="ok", value=f"free on {host}")
+        return Finding("fail", f"{host}: {error.strerror}" + (f" by {process}" if process else ""), fix)
+    return Finding("ok", f"free on {host}")
 
 
 def _load(path: Path) -> Manifest | BundleError | OSError:
@@ -204,15 +197,13 @@ def _load(path: Path) -> Manifest | BundleError | OSError:
         return error
 
 
-def _bundle(path: Path, loaded: Manifest | BundleError | OSError) -> Check:
-    name = f"bundle {path}"
+def _bundle(loaded: Manifest | BundleError | OSError) -> Finding:
     if isinstance(loaded, Manifest):
         precisions = "+".join(variant.precision for variant in loaded.variants)
         value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match; "
-        value += f"needs up to {_mb(int(BYTES_PER_BUNDLE_BYTE * _bytes(loaded)))} of memory"
-        return Check(name=name, status="ok", value=value)
+        return Finding("ok", f"{value}needs up to {_mb(int(BYTES_PER_BUNDLE_BYTE * _bytes(loaded)))} of memory")
     fix = loaded.fix if isinstance(loaded, BundleError) else "give the directory that `glossa export` wrote"
-    return Check(name=name, status="fail", value=str(loaded).partition("; fix:")[0], fix=fix)
+    return Finding("fail", str(loaded).partition("; fix:")[0], fix)
 
 
 def _bytes(manifest: Manifest) -> int:
