@@ -3,7 +3,6 @@
 import inspect
 import random
 
-import hypothesis
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -14,11 +13,6 @@ from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, t
 # Every run tries the same examples, and one that takes long under load is no failure.
 settings.register_profile("glossa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("glossa")
-
-
-# How long examples take depends on the machine's load.
-hypothesis.settings.register_profile("any load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("any load")
 
 
 def pytest_addoption(parser):
