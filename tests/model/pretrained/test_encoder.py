@@ -1,7 +1,6 @@
 """Imported encoders against `transformers`."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -9,25 +8,8 @@ import torch
 from model.architectures import build
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
+from tests.pretrained_encoder import DISTIL_SIZES, FAMILIES, saved, theirs_of, transformers
 
-transformers = pytest.importorskip("transformers")
-
-BERT_SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 30,
-}
-DISTIL_SIZES = {
-    "vocab_size": 61,
-    "dim": 24,
-    "n_layers": 2,
-    "n_heads": 3,
-    "hidden_dim": 40,
-    "max_position_embeddings": 30,
-}
 REALISTIC = {
     "vocab_size": 30523,
     "hidden_size": 768,
@@ -36,41 +18,7 @@ REALISTIC = {
     "intermediate_size": 3072,
     "max_position_embeddings": 514,
 }
-IDS = {"pad": 0, "cls": 7, "sep": 8, "mask": 9, "unk": 10}
-FAMILIES = {
-    "bert": ("Bert", BERT_SIZES),
-    "roberta": ("Roberta", BERT_SIZES),
-    "xlm-roberta": ("XLMRoberta", BERT_SIZES),
-    "distilbert": ("DistilBert", DISTIL_SIZES),
-}
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
-
-
-def theirs_of(family, head, sizes=None, **settings):
-    """One of their models with lively random weights, norms and biases included."""
-    name, known = FAMILIES[family]
-    torch.manual_seed(3)
-    if head == "ForSequenceClassification":
-        settings.setdefault("id2label", {0: "calm", 1: "loud", 2: "odd"})
-    model = getattr(transformers, name + head)(
-        getattr(transformers, f"{name}Config")(**{**known, **(sizes or {}), **settings})
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim > 1 else 0.2))
-    return model.eval()
-
-
-def saved(model, path):
-    """With a tokenizer's files, as far as they are read here."""
-    model.save_pretrained(path)
-    (path / "vocab.txt").write_text(
-        "\n".join({at: f"[{name.upper()}]" for name, at in IDS.items()}.get(i, f"w{i}") for i in range(61))
-    )
-    texts: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
-    texts["mask_token"] = {"content": "[MASK]", "lstrip": True}
-    (path / "tokenizer_config.json").write_text(json.dumps(texts))
-    return path
 
 
 def ours_of(path):

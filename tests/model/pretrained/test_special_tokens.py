@@ -7,9 +7,9 @@ from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
 from model.pretrained.special_tokens import with_languages
 from tests.decoders import rewritten
-from tests.model.pretrained.test_encoder import saved as save_encoder
-from tests.model.pretrained.test_encoder import theirs_of as make_encoder
 from tests.model.tokenizers.spm import MODELS, trained
+from tests.pretrained_encoder import saved as save_encoder
+from tests.pretrained_encoder import theirs_of as make_encoder
 from tests.pretrained_seq2seq import TINY, make, transformers
 
 

@@ -1,0 +1,60 @@
+"""Encoders of `transformers` with random weights, and the tokenizer files that an import reads."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+BERT_SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 30,
+}
+DISTIL_SIZES = {
+    "vocab_size": 61,
+    "dim": 24,
+    "n_layers": 2,
+    "n_heads": 3,
+    "hidden_dim": 40,
+    "max_position_embeddings": 30,
+}
+IDS = {"pad": 0, "cls": 7, "sep": 8, "mask": 9, "unk": 10}
+FAMILIES = {
+    "bert": ("Bert", BERT_SIZES),
+    "roberta": ("Roberta", BERT_SIZES),
+    "xlm-roberta": ("XLMRoberta", BERT_SIZES),
+    "distilbert": ("DistilBert", DISTIL_SIZES),
+}
+
+
+def theirs_of(family, head, sizes=None, **settings):
+    """One of their models with lively random weights, norms and biases included."""
+    name, known = FAMILIES[family]
+    torch.manual_seed(3)
+    if head == "ForSequenceClassification":
+        settings.setdefault("id2label", {0: "calm", 1: "loud", 2: "odd"})
+    model = getattr(transformers, name + head)(
+        getattr(transformers, f"{name}Config")(**{**known, **(sizes or {}), **settings})
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim > 1 else 0.2))
+    return model.eval()
+
+
+def saved(model, path):
+    """With a tokenizer's files, as far as they are read here."""
+    model.save_pretrained(path)
+    (path / "vocab.txt").write_text(
+        "\n".join({at: f"[{name.upper()}]" for name, at in IDS.items()}.get(i, f"w{i}") for i in range(61))
+    )
+    texts: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
+    texts["mask_token"] = {"content": "[MASK]", "lstrip": True}
+    (path / "tokenizer_config.json").write_text(json.dumps(texts))
+    return path
