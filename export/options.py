@@ -116,7 +116,7 @@ def int8_cache_problem(config: ModelConfig) -> str:
     Calibration observes keys and values at the output of their product, and some models change them afterwards.
     """
     if config.is_recurrent or not config.has_decoder:
-        kind = "a recurrent model" if config.is_recurrent else "an encoder alone"
+        kind = "a recurrent model" if config.is_recurrent else "an encoder-only model"
         return f"and {kind} has none"
     if config.compression_stride:
         return "and those of a model with compression are made of several tokens"

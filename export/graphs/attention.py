@@ -3,8 +3,8 @@
 The layers are those of `model`, but attention runs in plain operators, which keep their weights: the single attention
 nodes of `encode` and `decode` do not output them. Requests without attention weights pay nothing.
 
-Shapes: B batch, L layers, H heads, K key-value heads, D head_dim, E = H * D, S source, T target positions, X and Y the
-positions of queries and keys.
+Shapes: B batch, L layers, H heads, S source, T target positions, X and Y the positions of queries and keys, M d_model,
+E width of all heads.
 """
 
 from __future__ import annotations

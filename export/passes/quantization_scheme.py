@@ -35,7 +35,7 @@ class QuantizationScheme:
 
     @property
     def is_batch_invariant(self) -> bool:
-        """The nominal property; `verifier.is_batch_invariant` measures it for the kernels of this processor."""
+        """The nominal property; `ort_graphs.is_batch_invariant` measures it for the kernels of this processor."""
         return self.block_size <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
 
     def quantization(self) -> Quantization | None:

@@ -60,7 +60,7 @@ def shortlist_graphs(weight_VM: Array, bias_V: Array | None, *, is_quantized: bo
     They compute in float32, float16 or, from float32 weights, quantized.
     """
     kept = _kept(weight_VM, bias_V, is_quantized=is_quantized)
-    return {"project_shortlist": _words(kept), "shortlist_logprobs": _rank_words(kept)}
+    return {"project_shortlist": _projection_graph(kept), "shortlist_logprobs": _logprobs_graph(kept)}
 
 
 def shortlist_states(weight_VM: Array, bias_V: Array | None, *, is_quantized: bool) -> tuple[StateSpec, ...]:
@@ -91,7 +91,7 @@ def _axes(table: Array) -> tuple[int | str, ...]:
     return ("batch", table.shape[1], "words") if table.ndim == 2 else ("batch", "words")
 
 
-def _words(kept: Mapping[str, Array]) -> ModelProto:
+def _projection_graph(kept: Mapping[str, Array]) -> ModelProto:
     """The graph `project_shortlist`: token ids → the tensors kept for them.
 
     ids int64 (B, W); word_ids: a copy, kept too. word_weight (B, M, W), others (B, W): see `_kept`.
@@ -108,12 +108,12 @@ def _words(kept: Mapping[str, Array]) -> ModelProto:
     return _model("project_shortlist", nodes, [_value("ids", np.int64, ("batch", "words"))], outputs, tables)
 
 
-def _rank_words(kept: Mapping[str, Array]) -> ModelProto:
+def _logprobs_graph(kept: Mapping[str, Array]) -> ModelProto:
     """The graph `shortlist_logprobs`: row state and shortlist → log-probabilities over it, and the best tokens.
 
     It corresponds to `logprobs`, which starts from logits. Inputs: states float32 (B, M); word_counts int32 (B,): the
     length of each row's shortlist; the entries between it and W do not matter, and an empty shortlist gives NaN;
-    word_places int32 (W,): 0, 1, 2, …; the others: see `_words`.
+    word_places int32 (W,): 0, 1, 2, …; the others: see `_projection_graph`.
 
     Outputs: logprobs float32 (B, W), -inf after the end of a row's shortlist; normaliser float32 (B,). top_ids int64
     (B, N): of equal tokens the first in the shortlist, and arbitrary ids after the shortlist is exhausted; top_logprobs

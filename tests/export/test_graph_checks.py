@@ -22,7 +22,7 @@ def test_a_graph_without_its_fusions_is_refused():
 
 
 def test_logits_in_half_precision_are_refused():
-    """Verification could not tell: on a CPU the runtime computes it in float32 all the same."""
+    """Verification cannot see it: on a CPU the runtime computes it in float32 all the same."""
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1)).half()
     graph = optimize(trace(encoder_decoder.signatures(model)["decode"]))
     check_graph(graph, "decode", model.config)

@@ -15,7 +15,7 @@ EOS = 2
 
 
 class FakeClock:
-    """Time passes only when a double says so."""
+    """Time passes only when a double advances it."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -116,11 +116,11 @@ def test_a_faster_form_that_loses_too_much_is_not_taken():
 def test_when_every_form_loses_too_much_each_is_named_with_its_figures():
     with pytest.raises(SchemeSelectionError) as refusal:
         chosen({"w8a8-dynamic": {"wrong": [WORD]}, "w8a8-static": {"wrong": range(4, 30)}}, TRANSLATED)
-    told = str(refusal.value)
-    assert re.search(r"no scheme is within 0\.3 BLEU of fp32 \(BLEU 100\.00, .* on dev\.tsv", told)
-    assert re.search(r"w8a8-dynamic loses \d.* \(BLEU \d+\.\d\d, 75\.0% of 4 answers equal", told)
-    assert re.search(r"static loses \d.*, 0\.0% of 4 answers equal", told)
-    assert "fix: " in told
+    message = str(refusal.value)
+    assert re.search(r"no scheme is within 0\.3 BLEU of fp32 \(BLEU 100\.00, .* on dev\.tsv", message)
+    assert re.search(r"w8a8-dynamic loses \d.* \(BLEU \d+\.\d\d, 75\.0% of 4 answers equal", message)
+    assert re.search(r"static loses \d.*, 0\.0% of 4 answers equal", message)
+    assert "fix: " in message
 
 
 def test_without_references_answers_that_differ_are_counted():

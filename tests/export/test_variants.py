@@ -93,9 +93,9 @@ def test_long_texts_are_cut_for_calibration():
     assert max(len(target) for _, target in samples) == model.config.max_target_len
 
 
-@pytest.mark.parametrize(("apart", "told"), [(True, True), (False, False)])
-def test_a_bundle_promises_no_more_than_this_processor_keeps(apart, told, tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "is_batch_invariant", lambda scheme: apart)
+@pytest.mark.parametrize(("invariant", "promised"), [(True, True), (False, False)])
+def test_a_bundle_promises_no_more_than_this_processor_keeps(invariant, promised, tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "is_batch_invariant", lambda scheme: invariant)
     variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, SCHEMES["w4-block32"])
     assert variant.quantization is not None
-    assert (variant.quantization.scheme, variant.quantization.batch_invariant) == ("w4-block32", told)
+    assert (variant.quantization.scheme, variant.quantization.batch_invariant) == ("w4-block32", promised)

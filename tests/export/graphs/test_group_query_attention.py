@@ -20,7 +20,7 @@ from tests.tiny import tiny_config, tiny_model
 from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
 # B batch, T positions, M d_model, D head_dim
-HEAD_DIM = 8  # the operator takes multiples of it: vectors of three numbers have five zeros behind them
+HEAD_DIM = 8  # the operator takes multiples of it: vectors of three numbers are followed by five zeros
 
 
 class CausalLayer(nn.Module):
@@ -184,7 +184,7 @@ def test_a_token_changes_no_bit_of_what_is_said_before_it():
     session, length = session_of("decoder", "decode", "sinusoidal"), 16
     tokens = np.random.default_rng(4).integers(4, 27, (1, length))
 
-    def said(tokens):
+    def logits_of(tokens):
         feeds = {
             "tokens": tokens,
             "starts": np.zeros(1, np.int64),
@@ -197,10 +197,10 @@ def test_a_token_changes_no_bit_of_what_is_said_before_it():
         (logits,) = session.run(["logits"], feeds)
         return logits
 
-    before = said(tokens)
+    before = logits_of(tokens)
     for place in range(1, length):
         changed = tokens.copy()
         changed[0, place] = 4 + (changed[0, place] - 3) % 23
-        after = said(changed)
+        after = logits_of(changed)
         assert np.array_equal(after[:place], before[:place])
         assert np.abs(after[place] - before[place]).max() > 1e-3

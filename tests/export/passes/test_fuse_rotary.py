@@ -42,7 +42,7 @@ def copied(graph):
 
 
 def run(graph, tokens, starts, lengths, total):
-    """Logits (B, V) and the caches behind them, over caches of random numbers."""
+    """Logits (B, V) and the caches after them, over caches of random numbers."""
     session = ort.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {
         "tokens": np.array(tokens),
@@ -75,7 +75,7 @@ def test_attention_turns_queries_and_keys_and_takes_them_packed(graph):
     [
         ([[7], [8], [9]], [0, 5, 31], [1, 6, 32], CAPACITY),  # a step of rows of several lengths
         ([[5, 6, 7, 0], [5, 6, 7, 8]], [0, 0], [3, 4], 4),  # prompts, one of them padded
-        ([[5, 6, 7, 8]], [10], [14], 14),  # a block behind what is cached
+        ([[5, 6, 7, 8]], [10], [14], 14),  # a block after cached positions
     ],
 )
 def test_answers_and_caches_stay(graph, tokens, starts, lengths, total):

@@ -82,7 +82,7 @@ def test_split_before_attention_is_packed_into_it():
         {"axis": 1},
         {"kv": 4},  # sizes of another number of heads
         {"sizes": (32, 16, 8)},
-        {"more": " z = Neg(k)"},  # the parts are needed elsewhere; here by nobody, but the pass cannot know
+        {"more": " z = Neg(k)"},  # the parts are needed elsewhere; here by nothing, but the pass cannot know
         {"split": "qq, k, v = Split<axis=2>(x, sizes) q = Neg(qq) "},  # rotary positions stand between
         {"split": "q, k, v = Split<axis=2, num_outputs=3>(x) "},  # equal parts, which queries and keys need not have
     ],
@@ -111,8 +111,8 @@ def test_a_residual_sum_is_computed_by_the_norm_behind_it():
     assert helper.get_node_attr_value(model.graph.node[1], "epsilon") == 0.5
     assert len(model.graph.node[1].attribute) == 1
     model = optimize.sum_in_norms(a_model(RESIDUAL.replace("epsilon=0.5, ", "")))
-    told = helper.get_node_attr_value(model.graph.node[1], "epsilon")
-    assert told == pytest.approx(1e-5), "the default of one operator is not that of the other"
+    epsilon = helper.get_node_attr_value(model.graph.node[1], "epsilon")
+    assert epsilon == pytest.approx(1e-5), "the default of one operator is not that of the other"
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_logits_are_near_those_of_fp32(architecture, scheme, tmp_path):
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder", "decoder rms"])
 @pytest.mark.parametrize("scheme", [name for name in QUANTIZED if SCHEMES[name].is_batch_invariant])
 def test_a_row_is_the_same_alone_and_among_others(architecture, scheme, tmp_path):
-    """On every processor, but in 4 bits on those whose kernels say otherwise of a single product, too."""
+    """On every processor, but in 4 bits where kernels differ for a single product as well."""
     graphs = served(architecture, scheme, tmp_path)
     together = logits(graphs, range(4))
     same = [np.array_equal(logits(graphs, [row])[0], together[row]) for row in range(4)]

@@ -43,8 +43,8 @@ class Ranked:
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
             found[state.name] = np.full(shape, dirt, state.dtype)
         for place, row in enumerate(rows):
-            told = self.words.run(None, {"ids": self.own[row][None]})
-            for output, array in zip(self.words.get_outputs(), told, strict=True):
+            outputs = self.words.run(None, {"ids": self.own[row][None]})
+            for output, array in zip(self.words.get_outputs(), outputs, strict=True):
                 found[output.name][place, ..., : len(self.own[row])] = array[0]
         return found
 
@@ -72,17 +72,17 @@ class Ranked:
 )
 def test_logits_of_a_rows_own_words_are_those_of_the_whole_product(kind, tolerance, has_bias):
     ranked = Ranked(**(kind or {"is_quantized": False, "dtype": np.float16}), has_bias=has_bias)
-    told = ranked.rank(range(ROWS), 192)
+    outputs = ranked.rank(range(ROWS), 192)
     for row, own in enumerate(ranked.own):
         logits, count = ranked.logits(row), len(own)
-        error = np.sqrt(np.mean((told["logprobs"][row, :count] + told["normaliser"][row] - logits) ** 2))
+        error = np.sqrt(np.mean((outputs["logprobs"][row, :count] + outputs["normaliser"][row] - logits) ** 2))
         assert error < tolerance * 7, "their deviation is 7, the root of the width"
-        assert np.exp(told["logprobs"][row, :count]).sum() == pytest.approx(1, abs=1e-5)
-        assert np.isneginf(told["logprobs"][row, count:]).all()
-        best = np.argsort(-told["logprobs"][row, :count], kind="stable")[:2]
-        assert told["top_ids"][row, : len(best)].tolist() == own[best].tolist()
-        assert told["top_logprobs"][row, : len(best)].tolist() == told["logprobs"][row, best].tolist()
-    assert np.isneginf(told["top_logprobs"][0, 1]), "there is no second one"
+        assert np.exp(outputs["logprobs"][row, :count]).sum() == pytest.approx(1, abs=1e-5)
+        assert np.isneginf(outputs["logprobs"][row, count:]).all()
+        best = np.argsort(-outputs["logprobs"][row, :count], kind="stable")[:2]
+        assert outputs["top_ids"][row, : len(best)].tolist() == own[best].tolist()
+        assert outputs["top_logprobs"][row, : len(best)].tolist() == outputs["logprobs"][row, best].tolist()
+    assert np.isneginf(outputs["top_logprobs"][0, 1]), "there is no second one"
 
 
 @pytest.mark.parametrize("is_quantized", [True, False])
@@ -107,9 +107,9 @@ def test_integers_are_exact_where_two_products_could_overflow():
     graphs = shortlist_graphs(ranked.weight_VM, None, is_quantized=True)
     ranked.words, ranked.ranking = session(graphs["project_shortlist"]), session(graphs["shortlist_logprobs"])
     ranked.states_RM[:] = 3.0
-    told = ranked.rank(range(ROWS), 192)
+    outputs = ranked.rank(range(ROWS), 192)
     for row, own in enumerate(ranked.own):
-        logits = told["logprobs"][row, : len(own)] + told["normaliser"][row]
+        logits = outputs["logprobs"][row, : len(own)] + outputs["normaliser"][row]
         assert logits == pytest.approx(3.0 * WIDTH * sign[own], rel=1e-5)
 
 
@@ -126,10 +126,10 @@ def test_what_is_kept_is_what_the_graphs_write_and_read():
 
 def test_a_row_of_zeros_says_the_bias():
     ranked = Ranked(is_quantized=False)
-    told = ranked.rank(range(ROWS), 192, states=np.zeros((ROWS, WIDTH), np.float32))
+    outputs = ranked.rank(range(ROWS), 192, states=np.zeros((ROWS, WIDTH), np.float32))
     own = ranked.own[5]
     assert ranked.bias_V is not None
-    assert told["logprobs"][5, : len(own)] + told["normaliser"][5] == pytest.approx(ranked.bias_V[own], abs=1e-5)
+    assert outputs["logprobs"][5, : len(own)] + outputs["normaliser"][5] == pytest.approx(ranked.bias_V[own], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tiny_attention_bundle"])

@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from export.passes.unpad_encoder import unpad_encoder
 
 SOURCES = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])
-WIDTH = 8  # of the batch: three places behind the longest source
+WIDTH = 8  # of the batch: three positions after the longest source
 BODY = """
     shape = Shape<start = 1>(source)
     width = Squeeze(shape)
