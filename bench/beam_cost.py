@@ -13,13 +13,12 @@ import json
 import random
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.case import Flag, case
-from bench.engine_overhead import SOURCE_TOKENS, export_random
+from bench.case import case
+from bench.engine_overhead import RANDOM_BUNDLE, SOURCE_TOKENS, random_bundle
 from bench.measure import machine
 from export.bundle import load_bundle
 from service.decoding.search import advance, search_for
@@ -115,16 +114,10 @@ def _columns(rounds: list[list[tuple[float, float, float]]]) -> list[list[list[f
     beam=4,
     tokens=30,
     rounds=5,
-    layers=6,
-    width=512,
-    words=32000,
-    bundle=Flag(Path, help="a directory to keep the exported model in"),
+    **RANDOM_BUNDLE,
 )
 def beam_cost(options: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        path = options.bundle or Path(scratch, "bundle")
-        if not path.exists():
-            export_random(path, layers=options.layers, width=options.width, words=options.words)
+    with random_bundle(options) as path:
         figures = measure(path, options.requests, options.beam, options.tokens, options.rounds)
     print(json.dumps(figures) if options.json else "\n".join(f"{name:14}{value}" for name, value in figures.items()))
     ratio = figures["ratio"]

@@ -20,8 +20,8 @@ import random
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -186,22 +186,26 @@ def compare_genai(options: argparse.Namespace) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     shape, schemes = Shape(), options.schemes.split(",")
     prepare(options.directory, shape, schemes)
-    asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
-    contestants: list[Contestant] = []
-    try:
+
+    def contestants() -> Iterator[Contestant]:
         for scheme in schemes:
             path = options.directory / BUNDLE.format(scheme=scheme)
-            contestants.append(Ours(scheme, path, len(asks)))
+            yield Ours(scheme, path, 1 if options.case == "alone" else ROWS)
             if options.grpc:
-                contestants.append(OursServed(scheme, path))
+                yield OursServed(scheme, path)
         for build, threads in (text.split(":") for text in options.builds.split(",")):
             path = build_peer(options.peer_python, options.directory, build)
-            contestants.append(Theirs("genai", f"genai {build}", options.peer_python, path, int(threads)))
-        rates = measure(contestants, asks, options.repeats)
-    finally:
-        for contestant in contestants:
-            contestant.close()
-    print_rates(rates, options, len(asks))
+            yield Theirs("genai", f"genai {build}", options.peer_python, path, int(threads))
+
+    contest(contestants(), options, shape)
+
+
+def contest(contestants: Iterable[Contestant], options: argparse.Namespace, shape: Shape) -> None:
+    """Opens the contestants, measures them in turn, prints their rates and closes them."""
+    asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(contestant)) for contestant in contestants]
+        print_rates(measure(opened, asks, options.repeats), options, len(asks))
 
 
 def print_rates(rates: dict[str, float], options: argparse.Namespace, requests: int) -> None:

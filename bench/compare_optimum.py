@@ -8,10 +8,11 @@ cases are those of `compare_genai`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.case import Flag, case
-from bench.compare_genai import Contestant, Ours, Theirs, asks_of, measure, print_rates
+from bench.compare_genai import ROWS, Contestant, Ours, Theirs, contest
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 
 
@@ -27,16 +28,12 @@ from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 def compare_optimum(options: argparse.Namespace) -> None:
     shape, schemes = Shape(), options.schemes.split(",")
     prepare(options.directory, shape, schemes)
-    asks = asks_of(options.case, options.prompt, options.tokens, shape.words)
-    contestants: list[Contestant] = []
-    try:
+
+    def contestants() -> Iterator[Contestant]:
         for scheme in schemes:
-            contestants.append(Ours(scheme, options.directory / BUNDLE.format(scheme=scheme), len(asks)))
+            path = options.directory / BUNDLE.format(scheme=scheme)
+            yield Ours(scheme, path, 1 if options.case == "alone" else ROWS)
         for threads in (1, 2):
-            peer = options.directory / PEER
-            contestants.append(Theirs("optimum", "optimum", options.peer_python, peer, threads))
-        rates = measure(contestants, asks, options.repeats)
-    finally:
-        for contestant in contestants:
-            contestant.close()
-    print_rates(rates, options, len(asks))
+            yield Theirs("optimum", "optimum", options.peer_python, options.directory / PEER, threads)
+
+    contest(contestants(), options, shape)

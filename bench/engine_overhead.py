@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,17 @@ SOURCE_TOKENS = 20
 ROUNDS = 2
 
 
-def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
+RANDOM_BUNDLE = {
+    "layers": 6,
+    "width": 512,
+    "words": 32000,
+    "bundle": Flag(Path, help="a directory to keep the exported model in"),
+}
+"""The flags that `random_bundle` reads."""
+
+
+@contextlib.contextmanager
+def random_bundle(options: argparse.Namespace) -> Iterator[Path]:
     """A bundle of a translation model with random weights; its graphs are not compared with PyTorch."""
     import torch
 
@@ -54,16 +66,20 @@ def export_random(path: Path, *, layers: int, width: int, words: int) -> None:
     from model.architecture_config import EncoderDecoderConfig
     from model.architectures import build
 
-    torch.manual_seed(1)
-    config = EncoderDecoderConfig(
-        vocab_size=words,
-        d_model=width,
-        num_heads=width // 64,
-        d_ff=4 * width,
-        num_encoder_layers=layers,
-        num_decoder_layers=layers,
-    )
-    save_unverified(path, build(config).eval(), random_tokenizer(words), source=(5, 6, 7, 2))
+    with tempfile.TemporaryDirectory() as scratch:
+        path = options.bundle or Path(scratch, "bundle")
+        if not path.exists():
+            torch.manual_seed(1)
+            config = EncoderDecoderConfig(
+                vocab_size=options.words,
+                d_model=options.width,
+                num_heads=options.width // 64,
+                d_ff=4 * options.width,
+                num_encoder_layers=options.layers,
+                num_decoder_layers=options.layers,
+            )
+            save_unverified(path, build(config).eval(), random_tokenizer(options.words), source=(5, 6, 7, 2))
+        yield path
 
 
 class TimedSession:
@@ -198,10 +214,7 @@ def measure(path: Path, rows: int, tokens: int) -> dict[str, Any]:
 @case(
     rows=32,
     tokens=150,
-    layers=6,
-    width=512,
-    words=32000,
-    bundle=Flag(Path, help="a directory to keep the exported model in"),
+    **RANDOM_BUNDLE,
     client=Flag(help=argparse.SUPPRESS),
     unary=Flag(False, help=argparse.SUPPRESS),
 )
@@ -209,10 +222,7 @@ def engine_overhead(options: argparse.Namespace) -> None:
     if options.client:
         asyncio.run(ask(options.client, options.rows, options.tokens, is_streamed=not options.unary))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        path = options.bundle or Path(scratch, "bundle")
-        if not path.exists():
-            export_random(path, layers=options.layers, width=options.width, words=options.words)
+    with random_bundle(options) as path:
         figures = measure(path, options.rows, options.tokens)
     if options.json:
         print(json.dumps(figures))
