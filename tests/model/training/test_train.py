@@ -47,7 +47,7 @@ TRAIN = TrainConfig(
 DATA = copy_examples(300, seed=1)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -58,7 +58,6 @@ def one_thread():
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run from start to end without interruption."""
-    torch.set_num_threads(1)
     return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
 
 
