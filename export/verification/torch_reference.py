@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,58 +115,50 @@ class TorchReference:
     @torch.inference_mode()
     def every_attention(self, source: Ids, target: Ids) -> Arrays:
         """Attention weights of every layer and head, (L, H, queries, keys), by the names of the outputs of `attend`: a
-        separate softmax in float64 over the recorded projections of an ordinary forward pass."""
-        model, config, seen = self.model, self.model.config, dict[nn.Module, Tensor]()
+        separate softmax in float64 over the queries and keys of an ordinary forward pass."""
+        model, config, recorded = self.model, self.model.config, dict[nn.Module, tuple[Any, ...]]()
 
-        def keep(module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            seen[module] = output
+        def record(attention: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            x_BTM, attend, *others = inputs
 
-        kinds = (SelfAttention, CrossAttention)
-        parts = [part for module in model.modules() if isinstance(module, kinds) for part in module.children()]
-        hooks = [part.register_forward_hook(keep) for part in parts]
-        try:
-            reads = self._encoder_inputs(source) if config.has_encoder else ()
-            model(*reads, torch.tensor([target])) if config.has_decoder else model(*reads)
-        finally:
-            for hook in hooks:
-                hook.remove()
+            def recording(*arguments: Any) -> Tensor:
+                recorded[attention] = arguments
+                mixed_BTE: Tensor = attend(*arguments)
+                return mixed_BTE
+
+            return x_BTM, recording, *others
+
+        attentions = [module for module in model.modules() if isinstance(module, SelfAttention | CrossAttention)]
+        self._forward(source, target, attentions, record)
         arrays: Arrays = {}
         if config.has_decoder:
-            arrays["decoder_attention"] = self._self_attention(model.decoder, seen, target, is_causal=True)
+            arrays["decoder_attention"] = self._self_attention(model.decoder, recorded, is_causal=True)
         if config.has_encoder:
-            arrays["encoder_attention"] = self._self_attention(model.encoder, seen, source, is_causal=False)
+            arrays["encoder_attention"] = self._self_attention(model.encoder, recorded, is_causal=False)
         if config.has_encoder and config.has_decoder:
-            arrays["cross_attention"] = self._cross_attention(self.source(source), seen)
+            keys, layers = self.source(source), []
+            for i, block in enumerate(model.decoder.blocks):
+                query_BHTD = split_heads(recorded[block.cross_attention][0], config.num_heads)
+                layers.append(self._softmax(_scores(query_BHTD, keys[f"cross_key.{i}"], config.softmax_scale)))
+            arrays["cross_attention"] = np.stack(layers)
         return arrays
 
     def _self_attention(
-        self, stack: EncoderStack | DecoderStack, seen: Mapping[nn.Module, Tensor], tokens: Ids, *, is_causal: bool
+        self, stack: EncoderStack | DecoderStack, recorded: Mapping[nn.Module, tuple[Any, ...]], *, is_causal: bool
     ) -> Array:
         """(L, H, T, T), from every pair of a query and a key; masked pairs have -inf added."""
-        config, count = stack.config, len(tokens)
-        positions = stack.position_encoding(torch.tensor([tokens]))
-        places = torch.arange(count)
-        distances_TT = places.numpy()[:, None] - places.numpy()
-        hidden_TT = is_causal & (
-            (distances_TT < 0) | (bool(config.sliding_window) & (distances_TT >= config.sliding_window))
-        )
-        layers = []
+        config, layers = stack.config, []
         for block in stack.blocks:
             assert isinstance(block, Block)
-            attention = block.self_attention
-            query_TE, key_TE, _ = torch.split(seen[attention.query_key_value][0], attention.sizes, dim=-1)
-            sides = []
-            for side_TE, norm in ((query_TE, attention.query_norm), (key_TE, attention.key_norm)):
-                side_THD = torch.unflatten(side_TE, -1, (-1, config.attention_head_dim))
-                side_THD = side_THD if norm is None else norm(side_THD)
-                sides.append(side_THD if positions.rotation is None else _turned(side_THD, *positions.rotation))
-            query_THD, key_THD = sides
-            scores_HTT = _scores(query_THD.numpy(), key_THD.numpy(), config.softmax_scale)
-            bias = block.shaw or positions.bias
+            query_BTE, key_BSE, _, bias = recorded[block.self_attention]
+            query_BHTD, places = split_heads(query_BTE, config.num_heads), torch.arange(query_BTE.shape[1])
+            key_KTD = split_heads(key_BSE, config.attention_kv_heads)[0].numpy()
+            scores_HTT = _scores(query_BHTD, key_KTD, config.softmax_scale)
             if bias is not None:
-                query_BHTD = query_THD.transpose(0, 1)[None] * config.softmax_scale
-                scores_HTT = scores_HTT + bias(query_BHTD, places[None], places)[0].numpy()
-            layers.append(self._softmax(np.where(hidden_TT, -np.inf, scores_HTT)))
+                scores_HTT = scores_HTT + bias(query_BHTD * config.softmax_scale, places[None], places)[0].numpy()
+            distances_TT = places.numpy()[:, None] - places.numpy()
+            is_far_TT = bool(config.sliding_window) & (distances_TT >= config.sliding_window)
+            layers.append(self._softmax(np.where(is_causal & ((distances_TT < 0) | is_far_TT), -np.inf, scores_HTT)))
         return np.stack(layers)
 
     def _recurrent_attention(self, model: Recurrent, source: Ids, target: Ids) -> Array:
@@ -174,11 +166,7 @@ class TorchReference:
         the source."""
         score, seen = model.decoder.score, list[Tensor]()
         assert score is not None, "there is no attention without a score"
-        handle = score.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][0]))
-        try:
-            model(*self._encoder_inputs(source), torch.tensor([target]))
-        finally:
-            handle.remove()
+        self._forward(source, target, [score], lambda _, inputs: seen.append(inputs[0][0]))
         encoded = self.source(source)
         states_SN = encoded["cross_value.0"][0].astype(np.float64)
         rows = []
@@ -194,23 +182,21 @@ class TorchReference:
             rows.append(powers_S / powers_S.sum())
         return np.stack(rows)[None, None]
 
-    def _cross_attention(self, keys: Arrays, seen: Mapping[nn.Module, Tensor]) -> Array:
-        """(L, H, T, S)."""
-        layers = []
-        for i, block in enumerate(self.model.decoder.blocks):
-            assert isinstance(block, Block)
-            assert block.cross_attention is not None
-            query_TE = seen[block.cross_attention.query][0]
-            query_THD = torch.unflatten(query_TE, -1, (self.model.config.num_heads, -1)).numpy()
-            key_SKD = keys[f"cross_key.{i}"].transpose(1, 0, 2)
-            layers.append(self._softmax(_scores(query_THD, key_SKD, self.model.config.softmax_scale)))
-        return np.stack(layers)
-
     def _softmax(self, scores_HTS: Array) -> Array:
         self.largest_score = max(self.largest_score, float(np.abs(scores_HTS[np.isfinite(scores_HTS)]).max()))
         powers_HTS = np.exp(scores_HTS - scores_HTS.max(-1, keepdims=True))
         weights_HTS: Array = powers_HTS / powers_HTS.sum(-1, keepdims=True)
         return weights_HTS
+
+    def _forward(self, source: Ids, target: Ids, modules: Sequence[nn.Module], hook: Callable[..., Any]) -> None:
+        """An ordinary forward pass with a hook before some modules."""
+        config, handles = self.model.config, [module.register_forward_pre_hook(hook) for module in modules]
+        inputs = self._encoder_inputs(source) if config.has_encoder else ()
+        try:
+            self.model(*inputs, torch.tensor([target])) if config.has_decoder else self.model(*inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _encoder_inputs(self, source: Ids) -> tuple[Tensor, Tensor]:
         return torch.tensor([source]), torch.tensor([len(source)])
@@ -251,20 +237,12 @@ class Expectations:
         return self._both(lambda reference: {"": compute(reference)})[""]
 
 
-def _scores(query_THD: Array, key_SKD: Array, factor: float) -> Array:
+def _scores(query_BHTD: Tensor, key_KSD: Array, scale: float) -> Array:
     """(H, T, S) in float64: products of queries and keys times a factor."""
-    query_THD, key_SKD = query_THD.astype(np.float64), key_SKD.astype(np.float64)
-    key_SHD = np.repeat(key_SKD, query_THD.shape[1] // key_SKD.shape[1], axis=1)
-    scores_HTS: Array = np.einsum("thd,shd->hts", query_THD, key_SHD) * factor
+    query_HTD = query_BHTD[0].numpy().astype(np.float64)
+    key_HSD = np.repeat(key_KSD.astype(np.float64), len(query_HTD) // len(key_KSD), axis=0)
+    scores_HTS: Array = query_HTD @ key_HSD.transpose(0, 2, 1) * scale
     return scores_HTS
-
-
-def _turned(x_THD: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
-    """Rotary positions by definition: dimensions i and i + R/2 form a complex number, which is rotated."""
-    half = cos_BTR.shape[-1] // 2
-    turn_TR = torch.complex(cos_BTR[0, :, :half], sin_BTR[0, :, :half])
-    numbers_THR = torch.complex(x_THD[..., :half], x_THD[..., half : 2 * half]) * turn_TR[:, None]
-    return torch.cat((numbers_THR.real, numbers_THR.imag, x_THD[..., 2 * half :]), dim=-1)
 
 
 def _compressed(compression: KeyValueCompression, cache: LayerCache, layer: int) -> Arrays:
