@@ -13,7 +13,7 @@ from typing import Any
 from export.manifest import PAD_MULTIPLE
 from export.verification.golden import encode_for_decode
 from export.verification.inputs import Ids
-from export.verification.ort_graphs import Arrays, OrtGraphs, round_up
+from export.verification.ort_graphs import OrtGraphs, round_up
 from model.config import ModelConfig
 
 ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
@@ -51,9 +51,7 @@ def _decode_rates(
     place = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
     runs = dict[str, Callable[[], None]]()
     for name, scheme in graphs.items():
-        cross: Arrays = {}
-        if config.has_encoder:
-            cross = encode_for_decode(scheme, sources)
+        cross = encode_for_decode(scheme, sources) if config.has_encoder else {}
         buffers = scheme.buffers(rows, round_up(place + 1, PAD_MULTIPLE))
         runs[name], _ = scheme.step([[config.eos_id]] * rows, [place] * rows, buffers, cross, top_k=0)
         runs[name]()

@@ -31,10 +31,8 @@ class Answer:
 
 
 def encode_for_decode(graphs: OrtGraphs, sources: Sequence[Ids]) -> Arrays:
-    """The inputs of `decode` that depend on sources: keys, values and lengths."""
-    cross = {**graphs.encode(sources), "source_lengths": lengths(sources)}
-    cross.pop("encoder_states")
-    return cross
+    """The inputs of `decode` that depend on sources: keys, values and lengths, and the encoder states."""
+    return {**graphs.encode(sources), "source_lengths": lengths(sources)}
 
 
 def answer_greedily(
@@ -44,9 +42,7 @@ def answer_greedily(
 
     prompts: all of one length if there are sources, because they are then fed token by token.
     """
-    cross: Arrays = {}
-    if sources:
-        cross = encode_for_decode(graphs, sources)
+    cross = encode_for_decode(graphs, sources) if sources else {}
     buffers = graphs.buffers(len(prompts), round_up(max(map(len, prompts)) + max_tokens, PAD_MULTIPLE))
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
     if sources:

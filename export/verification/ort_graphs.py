@@ -92,7 +92,8 @@ class OrtGraphs:
             for name in names
             if name not in known
         )
-        arrays = dict(zip(names, open_session(model.SerializeToString()).run(names, dict(feeds)), strict=True))
+        session = open_session(model.SerializeToString())
+        arrays = dict(zip(names, session.run(names, self._inputs_of(role, feeds)), strict=True))
         return [
             RecordedProduct(weight, *(arrays[name].reshape(-1, arrays[name].shape[-1]) for name in (given, result)))
             for weight, given, result in values
@@ -102,21 +103,20 @@ class OrtGraphs:
         """All outputs of `encode` for a ragged batch, by name; arguments of `encoder_feeds`."""
         return self._run("encode", self.encoder_feeds(sources, places))
 
-    def _run(self, role: Role, feeds: Arrays) -> Arrays:
+    def _run(self, role: Role, feeds: Mapping[str, Array]) -> Arrays:
         """All outputs of a graph, by name."""
         names = self.variant.graphs[role].outputs
-        return dict(zip(names, self.sessions[role].run(list(names), feeds), strict=True))
+        return dict(zip(names, self.sessions[role].run(list(names), self._inputs_of(role, feeds)), strict=True))
 
-    def _inputs_of(self, role: Role, feeds: Arrays) -> Arrays:
+    def _inputs_of(self, role: Role, feeds: Mapping[str, Array]) -> Arrays:
         """The feeds that a graph takes."""
-        return {name: feeds[name] for name in self.variant.graphs[role].inputs if name in feeds}
+        return {name: feeds[name] for name in self.variant.graphs[role].inputs}
 
     def encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
         """The inputs of `encode`. places: positions of each source to predict, if the graph has a masked head."""
         tokens = padded(sources)
         flat = [row * tokens.shape[1] + place for row, own in enumerate(places) for place in own]
-        feeds = {"source": tokens, "source_lengths": lengths(sources), "places": np.array(flat or [0], np.int64)}
-        return self._inputs_of("encode", feeds)
+        return {"source": tokens, "source_lengths": lengths(sources), "places": np.array(flat or [0], np.int64)}
 
     def buffers(self, rows: int, capacity: int) -> Arrays:
         """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states; in recurrent
@@ -148,8 +148,9 @@ class OrtGraphs:
         is_prefill = not any(starts) and self.limits.max_block != 1
         tokens = padded(blocks, PAD_MULTIPLE if is_prefill else 1)
         capacity = next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
-        requested = last_positions(blocks) if requested is None else requested
-        feeds: Arrays = {
+        if requested is None:
+            requested = [(row, len(block) - 1) for row, block in enumerate(blocks)]
+        return {
             "tokens": tokens,
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + lengths(blocks),
@@ -160,7 +161,6 @@ class OrtGraphs:
             **{f"past.{name}": array for name, array in buffers.items()},
             **cross,
         }
-        return self._inputs_of("decode", feeds)
 
     def decode(
         self,
@@ -237,7 +237,7 @@ class OrtGraphs:
         """Predictions after one token of each row over the row's shortlist, in shortlist buffers of capacity `width`
         that are full of garbage; no logits of `decode` are requested."""
         feeds = self.decoder_feeds([[token] for token in tokens], starts, buffers, cross, ())
-        states: Array = self.sessions["decode"].run(["states"], feeds)[0]
+        states: Array = self.sessions["decode"].run(["states"], self._inputs_of("decode", feeds))[0]
         feeds = self._states(len(words), width, "shortlist")
         for row, own in enumerate(words):
             for name, array in self._run("project_shortlist", {"ids": np.array([own], np.int64)}).items():
@@ -256,8 +256,7 @@ class OrtGraphs:
 
         targets: as fed to the decoder, bos first. cross: as for `decode`.
         """
-        feeds = self._inputs_of("align", {"tokens": padded(targets), **cross})
-        return self._run("align", feeds)["cross_attention"]
+        return self._run("align", {"tokens": padded(targets), **cross})["cross_attention"]
 
     def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
         """Every attention of a pass over a ragged batch, by output name: float32 (L, B, H, Q, K), padded.
@@ -270,18 +269,13 @@ class OrtGraphs:
             "tokens": padded(targets),
             "lengths": lengths(targets),
         }
-        return self._run("attend", self._inputs_of("attend", feeds))
+        return self._run("attend", feeds)
 
 
 def padded(rows: Sequence[Sequence[int]], multiple: int = PAD_MULTIPLE) -> Array:
     """Right-padded with id 0 to a multiple of some length, int64 (rows, length)."""
     length = round_up(max(map(len, rows)), multiple)
     return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)
-
-
-def last_positions(blocks: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The last token of each row's block, as (row, position in the block)."""
-    return [(row, len(block) - 1) for row, block in enumerate(blocks)]
 
 
 def lengths(rows: Sequence[Sequence[int]]) -> Array:

@@ -11,7 +11,7 @@ from export.bundle import load_bundle
 from export.manifest import SESSION_CONFIG, GraphSpec, Limits, Variant
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
-from export.verification.ort_graphs import GARBAGE, OrtGraphs, garbage, last_positions, lengths, padded, round_up
+from export.verification.ort_graphs import GARBAGE, OrtGraphs, garbage, lengths, padded, round_up
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ def test_rows_are_padded_to_a_multiple():
     assert padded(rows).shape == (2, 16)
     assert padded(rows).dtype == np.int64
     assert lengths(rows).tolist() == [3, 1]
-    assert last_positions(rows) == [(0, 2), (1, 0)]
     assert [round_up(length, 16) for length in (0, 1, 16, 17)] == [0, 16, 16, 32]
 
 
