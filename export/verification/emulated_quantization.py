@@ -169,12 +169,11 @@ class RecordedProduct:
 
 def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
     """For every quantized product: the names of its weight, its float32 input and its float32 output."""
-    found = []
-    makers = makers_of(model.graph)
-    users: dict[str, list[NodeProto]] = {}
-    for node in model.graph.node:
-        for name in node.input:
-            users.setdefault(name, []).append(node)
+    found, makers = [], makers_of(model.graph)
+
+    def users(name: str) -> Iterator[NodeProto]:
+        return (node for node in model.graph.node if name in node.input)
+
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
             found.append((_weight_name(node.input[1]), node.input[0], node.output[0]))
@@ -182,9 +181,9 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
             source, result = makers[node.input[0]].input[0], node.output[0]
             divide = makers.get(source)
             if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
-                source, result = divide.input[0], users[result][0].output[0]
+                source, result = divide.input[0], next(users(result)).output[0]
                 bias = f"{node.input[1].removesuffix('.weight')}.bias"
-                result = next((use.output[0] for use in users.get(result, ()) if bias in use.input), result)
+                result = next((use.output[0] for use in users(result) if bias in use.input), result)
             found.append((_weight_name(node.input[1]), source, result))
     return found
 

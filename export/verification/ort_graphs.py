@@ -226,7 +226,7 @@ class OrtGraphs:
 
     def shortlist_logprobs(
         self,
-        words: Sequence[Ids],
+        shortlists: Sequence[Ids],
         tokens: Sequence[int],
         starts: Sequence[int],
         buffers: Arrays,
@@ -238,13 +238,13 @@ class OrtGraphs:
         that are full of garbage; no logits of `decode` are requested."""
         feeds = self.decoder_feeds([[token] for token in tokens], starts, buffers, cross, ())
         states: Array = self.sessions["decode"].run(["states"], self._inputs_of("decode", feeds))[0]
-        feeds = self._states(len(words), width, "shortlist")
-        for row, own in enumerate(words):
+        feeds = self._states(len(shortlists), width, "shortlist")
+        for row, own in enumerate(shortlists):
             for name, array in self._run("project_shortlist", {"ids": np.array([own], np.int64)}).items():
                 feeds[name][row, ..., : len(own)] = array[0]
         feeds |= {
             "states": states,
-            "word_counts": lengths(words),
+            "word_counts": lengths(shortlists),
             "word_places": np.arange(width, dtype=np.int32),
             "top_k": np.array([2], np.int64),
         }

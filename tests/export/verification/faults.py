@@ -115,10 +115,10 @@ def reversed_rows(graph, upright, reversed_):
     """Nodes that output the rows of `upright` in reverse order."""
     shape = helper.make_node("Shape", [upright], ["shape"])
     rows = helper.make_node("Gather", ["shape", constant(graph, "nought", np.int64(0))], ["rows"], axis=0)
-    words = helper.make_node("Gather", ["shape", constant(graph, "unit", np.array([1]))], ["words"], axis=0)
-    count = helper.make_node("Expand", ["rows", "words"], ["count"])
+    width = helper.make_node("Gather", ["shape", constant(graph, "unit", np.array([1]))], ["width"], axis=0)
+    count = helper.make_node("Expand", ["rows", "width"], ["count"])
     turn = helper.make_node("ReverseSequence", [upright, "count"], [reversed_], batch_axis=1, time_axis=0)
-    return shape, rows, words, count, turn
+    return shape, rows, width, count, turn
 
 
 def state_choices(graph):
@@ -147,8 +147,8 @@ def value_of(graph, name):
 
 def encode_without_padding_mask(graph):
     first, *_ = attentions = nodes(graph, "GroupQueryAttention")
-    insert(graph, first, helper.make_node("Max", [first.input[5], first.input[6]], ["behind"]))
-    insert(graph, first, helper.make_node("Sub", ["behind", constant(graph, "one", np.int32(1))], ["last"]))
+    insert(graph, first, helper.make_node("Max", [first.input[5], first.input[6]], ["longest"]))
+    insert(graph, first, helper.make_node("Sub", ["longest", constant(graph, "one", np.int32(1))], ["last"]))
     for node in attentions:
         node.input[5] = "last"
 

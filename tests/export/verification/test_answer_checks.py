@@ -17,7 +17,7 @@ from tests.tiny import tiny_config, tiny_model
 
 
 @pytest.mark.parametrize(("distance", "is_tie"), [(1e-7, True), (0.05, False)])
-def test_where_two_words_are_as_good_as_equal_either_is_right(distance, is_tie, monkeypatch):
+def test_either_of_two_nearly_equal_tokens_is_right(distance, is_tie, monkeypatch):
     """Two rows of the output matrix are nearly the same; the answers below take the other one at their last step."""
     model = tiny_model(tiny_config("decoder", tie_embeddings=False))
     prompt = (1, 5, 9)

@@ -24,12 +24,12 @@ def test_the_golden_answer_is_one_that_all_variants_give():
     assert golden == Golden(source=(5, 2), prompt=(1,), output=(8, 9, 2))
 
 
-def test_where_variants_part_everywhere_the_golden_answer_ends_before_they_do():
+def test_the_golden_answer_ends_where_variants_begin_to_differ():
     golden = common_golden([answered((5, 6, 7, 2), (8, 9, 2)), answered((5, 6, 8, 2), (9, 2))])
     assert golden == Golden(source=(4, 2), prompt=(1,), output=(5, 6))
 
 
-def test_what_one_variant_answered_wrongly_is_not_golden():
+def test_a_wrong_answer_of_one_variant_is_not_golden():
     assert common_golden([answered((5, 6, 7, 2), ()), answered((), (8, 9, 2))]) is None
 
 

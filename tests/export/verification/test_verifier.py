@@ -41,7 +41,7 @@ def test_a_finished_bundle_repeats_its_golden_answer(kind, request):
     assert report["passed"] is True
 
 
-def test_a_shortlist_of_ids_that_no_word_has_is_noticed(tiny_attention_bundle, tmp_path):
+def test_a_shortlist_with_ids_outside_the_vocabulary_is_refused(tiny_attention_bundle, tmp_path):
     names = [check["name"] for check in verify_bundle(tiny_attention_bundle)["checks"]]
     assert names == ["files", "shortlist", "golden answer"]
     bundle = editable(tiny_attention_bundle, tmp_path)
@@ -54,7 +54,7 @@ def test_a_shortlist_of_ids_that_no_word_has_is_noticed(tiny_attention_bundle, t
         verify_bundle(bundle)
 
 
-def test_another_golden_answer_is_noticed(tiny_generation_bundle, tmp_path):
+def test_a_wrong_golden_answer_fails(tiny_generation_bundle, tmp_path):
     bundle = editable(tiny_generation_bundle, tmp_path)
     manifest = json.loads((bundle / "manifest.json").read_text())
     manifest["golden"]["output"][-1] ^= 1
@@ -71,7 +71,7 @@ def test_a_damaged_bundle_is_not_run(tiny_generation_bundle, tmp_path):
         verify_bundle(bundle)
 
 
-def test_with_its_checkpoint_everything_is_compared_and_with_another_refused(tiny_generation_bundle, tmp_path):
+def test_a_bundle_passes_all_checks_of_its_checkpoint_only(tiny_generation_bundle, tmp_path):
     save(tiny_model(tiny_config("decoder")), tmp_path / "checkpoint")
     bundle = editable(tiny_generation_bundle, tmp_path)
     manifest = json.loads((bundle / "manifest.json").read_text())
