@@ -178,8 +178,7 @@ class DecodingOptions:
     @property
     def grammars(self) -> list[tuple[GrammarKind, str]]:
         """The given grammars; checked options have at most one."""
-        texts: dict[GrammarKind, str] = {"regex": self.regex, "json_schema": self.json_schema, "lark": self.lark}
-        return [(kind, text) for kind, text in texts.items() if text]
+        return [(kind, text) for kind in MAX_GRAMMAR_BYTES if (text := getattr(self, kind))]
 
 
 DEFAULTS = DecodingOptions()

@@ -80,6 +80,7 @@ def _prefix(kind: Any) -> str:
 # ---- to messages
 
 
+@functools.cache
 def enum_number(kind: Any, name: str) -> Any:
     """EARLY_STOPPING_NEVER for "never". kind: the enum, such as pb.EarlyStopping."""
     return kind.Value(_prefix(kind.DESCRIPTOR) + name.upper())
