@@ -9,8 +9,8 @@ once. Exactly one event loop runs gRPC; engines are threads. No decision about a
 from __future__ import annotations
 
 import asyncio
-import gc
 import faulthandler
+import gc
 import os
 import platform
 import signal
