@@ -79,6 +79,10 @@ def _metric(kind: type[Any], name: str, text: str, *labels: str, **options: Any)
     return _Definition(kind, name, text, labels, options)
 
 
+def _histogram(name: str, text: str, *, buckets: Sequence[float] = LATENCY_BUCKETS) -> Any:
+    return _metric(_Histogram, name, text, buckets=buckets)
+
+
 _Series = TypeVar("_Series", "_ServerSeries", "_RpcSeries", "_ModelSeries")
 
 
@@ -121,8 +125,8 @@ class _RpcSeries:
     handled: Callable[..., Counter] = _metric(
         Counter, "grpc_server_handled", "RPCs completed on the server, by status code.", "grpc_code"
     )
-    handling: _Histogram = _metric(
-        _Histogram, "grpc_server_handling_seconds", "Time from an RPC's start to its end on the server."
+    handling: _Histogram = _histogram(
+        "grpc_server_handling_seconds", "Time from an RPC's start to its end on the server."
     )
     received: Counter = _metric(Counter, "grpc_server_msg_received", "Messages received from clients.")
     sent: Counter = _metric(Counter, "grpc_server_msg_sent", "Messages sent to clients.")
@@ -137,16 +141,12 @@ class _ModelSeries:
     memory: Callable[..., Gauge] = _metric(
         Gauge, "glossa_memory_bytes", "Bytes allocated for a model, by kind.", "kind"
     )
-    queue: _Histogram = _metric(_Histogram, "glossa_queue_seconds", "Queue time of a request.")
-    first_token: _Histogram = _metric(
-        _Histogram, "glossa_time_to_first_token_seconds", "Time to the first token of a request."
-    )
-    inter_token: _Histogram = _metric(
-        _Histogram, "glossa_inter_token_latency_seconds", "Time between two tokens of a request."
-    )
-    prefill: _Histogram = _metric(_Histogram, "glossa_prefill_seconds", "Encoder and prefill time of an engine turn.")
-    step: _Histogram = _metric(_Histogram, "glossa_decode_step_seconds", "Time of one decode step of an engine.")
-    rows: _Histogram = _metric(_Histogram, "glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
+    queue: _Histogram = _histogram("glossa_queue_seconds", "Queue time of a request.")
+    first_token: _Histogram = _histogram("glossa_time_to_first_token_seconds", "Time to the first token of a request.")
+    inter_token: _Histogram = _histogram("glossa_inter_token_latency_seconds", "Time between two tokens of a request.")
+    prefill: _Histogram = _histogram("glossa_prefill_seconds", "Encoder and prefill time of an engine turn.")
+    step: _Histogram = _histogram("glossa_decode_step_seconds", "Time of one decode step of an engine.")
+    rows: _Histogram = _histogram("glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
     prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Tokens of admitted sources and prompts.")
     prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
     prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")

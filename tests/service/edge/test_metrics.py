@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.edge.metrics import (
     CODES,
     END_REASONS,
-    LATENCY_BUCKETS,
     MEMORY_KINDS,
     REJECT_REASONS,
     Metrics,
@@ -95,10 +95,30 @@ def test_docs_describe_exactly_the_metrics_there_are(metrics, report):
     assert {name: (kind, set(labels), text) for name, (kind, labels, text) in documented.items()} == actual
 
 
-def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute():
-    assert (LATENCY_BUCKETS[0], LATENCY_BUCKETS[-1]) == (0.0001, 60.0)
-    assert list(LATENCY_BUCKETS) == sorted(set(LATENCY_BUCKETS))
-    assert all(high / low <= 3.001 for low, high in itertools.pairwise(LATENCY_BUCKETS))
+def rendered_buckets(metrics):
+    """The upper bounds of each histogram, from the exposition."""
+    return {
+        name: sorted({float(sample.labels["le"]) for sample in family.samples if "le" in sample.labels})
+        for name, family in families(metrics).items()
+        if family.type == "histogram"
+    }
+
+
+def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute(metrics, report):
+    latencies = [bounds for name, bounds in rendered_buckets(metrics).items() if name.endswith("_seconds")]
+    assert len(latencies) == 6
+    for *bounds, last in latencies:
+        assert (bounds[0], bounds[-1], last) == (0.0001, 60.0, float("inf"))
+        assert all(high / low <= 3.001 for low, high in itertools.pairwise(bounds))
+
+
+def test_docs_list_exactly_the_buckets_of_every_histogram(metrics, report):
+    documented = re.findall(r"^- `(\S+)`: ([\d., ]+)\.$", DOCS.read_text(), re.MULTILINE)
+    listed = {name: [*map(float, bounds.split(",")), float("inf")] for name, bounds in documented}
+    rendered = rendered_buckets(metrics)
+    for name, bounds in rendered.items():
+        assert [listed[pattern] for pattern in listed if fnmatchcase(name, pattern)] == [bounds], name
+    assert all(any(fnmatchcase(name, pattern) for name in rendered) for pattern in listed)
 
 
 def test_every_combination_of_an_rpc_exists_before_the_first_call(metrics):
