@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,24 +52,18 @@ def import_(
     show(imported_figures(imported), as_json)
 
 
-@contextlib.contextmanager
-def replacing(checkpoint: Path) -> Iterator[Path]:
+def replacing(checkpoint: Path) -> AbstractContextManager[Path]:
     """A directory to write; it takes the place of an existing checkpoint when the block ends without an error.
 
     Raises UsageError if the path is taken by something that is no checkpoint.
     """
-    from model.atomic_write import DIGESTS
+    from model.atomic_write import DIGESTS, new_directory
 
     if not checkpoint.exists():
-        yield checkpoint
-        return
+        return contextlib.nullcontext(checkpoint)
     if not (checkpoint / DIGESTS).is_file():
         raise UsageError(f"{checkpoint}: is not a checkpoint, so --replace leaves it alone; choose another directory")
-    with tempfile.TemporaryDirectory(dir=checkpoint.parent, prefix=f".{checkpoint.name}-") as directory:
-        new, old = Path(directory) / "new", Path(directory) / "old"
-        yield new
-        checkpoint.rename(old)
-        new.rename(checkpoint)
+    return new_directory(checkpoint, replace=True)
 
 
 def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:

@@ -5,8 +5,8 @@ last and then renames the directory into place, so a directory without a manifes
 before its bytes reach another library: only regular files (no symbolic or hard links, pipes or devices), no path
 outside the directory, no file missing from the manifest, and the size and SHA-256 of the opened file itself.
 
-This module uses the standard library only, because servers import it without torch, onnx or numpy installed. It never
-opens a graph.
+This module needs the standard library only (`model.atomic_write` does too), because servers import it without torch,
+onnx or numpy installed. It never opens a graph.
 
     BundleError               base class; the message names file, expected and actual value, and the fix
     ├── NotABundleError       no manifest.json
@@ -27,8 +27,6 @@ import difflib
 import hashlib
 import io
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +35,7 @@ from typing import Any
 from export.manifest import FORMAT_VERSION, MANIFEST, FileDigest, Manifest, Shortlist
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import SchemaError, parse_json, parse_manifest, parse_shortlist
+from model.atomic_write import digest_of_file, new_directory
 
 EXPORT_AGAIN = "export the bundle again, or copy it again from where it is whole"
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
@@ -47,13 +46,13 @@ class BundleError(Exception):
     """A bundle cannot be read or written."""
 
     def __init__(
-        self, file: str | Path, problem: str, *, fix: str, expected: object = None, actual: object = None
+        self, file: str | Path, problem: str, *, expected: object = None, actual: object = None, fix: str = EXPORT_AGAIN
     ) -> None:
         parts = [f"{file}: {problem}"]
         if expected is not None:
             parts.append(f"expected {expected}, found {actual}")
         super().__init__("; ".join([*parts, f"fix: {fix}"]))
-        self.file, self.problem, self.expected, self.actual, self.fix = str(file), problem, expected, actual, fix
+        self.fix = fix
 
 
 class NotABundleError(BundleError): ...
@@ -78,9 +77,6 @@ class DamagedFileError(BundleError): ...
 
 
 class BundleExistsError(BundleError): ...
-
-
-# ---- reading
 
 
 def load_bundle(path: Path) -> Manifest:
@@ -109,7 +105,7 @@ def load_manifest(path: Path) -> Manifest:
             path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
         ) from None
     except SchemaError as error:
-        raise ManifestError(file, str(error), fix=EXPORT_AGAIN) from None
+        raise ManifestError(file, str(error)) from None
     _check_parity(manifest, file)
     return manifest
 
@@ -130,20 +126,13 @@ def verify_files(path: Path, manifest: Manifest) -> None:
                 with _open_regular(root, name, path) as stream:
                     size = os.fstat(stream.fileno()).st_size
                     if size != digest.bytes:
-                        raise DamagedFileError(
-                            path / name,
-                            "has the wrong size",
-                            expected=f"{digest.bytes} bytes",
-                            actual=size,
-                            fix=EXPORT_AGAIN,
-                        )
+                        expected = f"{digest.bytes} bytes"
+                        raise DamagedFileError(path / name, "has the wrong size", expected=expected, actual=size)
                     actual = hashlib.file_digest(stream, "sha256").hexdigest()
             except FileNotFoundError:
-                raise DamagedFileError(path / name, "is missing", fix=EXPORT_AGAIN) from None
+                raise DamagedFileError(path / name, "is missing") from None
             if actual != digest.sha256:
-                raise DamagedFileError(
-                    path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual, fix=EXPORT_AGAIN
-                )
+                raise DamagedFileError(path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual)
 
 
 def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
@@ -155,9 +144,9 @@ def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
     try:
         return parse_shortlist(_read_json(file, MAX_SHORTLIST_BYTES, ShortlistError), vocab_size)
     except FileNotFoundError:
-        raise DamagedFileError(file, "is missing", fix=EXPORT_AGAIN) from None
+        raise DamagedFileError(file, "is missing") from None
     except SchemaError as error:
-        raise ShortlistError(file, str(error), fix=EXPORT_AGAIN) from None
+        raise ShortlistError(file, str(error)) from None
 
 
 def _read_json(file: Path, limit: int, too_large: type[BundleError]) -> dict[str, Any]:
@@ -165,7 +154,7 @@ def _read_json(file: Path, limit: int, too_large: type[BundleError]) -> dict[str
     with _directory(file.parent) as root, _open_regular(root, file.name, file.parent) as stream:
         text = stream.read(limit + 1)
     if len(text) > limit:
-        raise too_large(file, "is too large", expected=f"at most {limit} bytes", actual="more", fix=EXPORT_AGAIN)
+        raise too_large(file, "is too large", expected=f"at most {limit} bytes", actual="more")
     return parse_json(text)
 
 
@@ -232,9 +221,6 @@ def _check_parity(manifest: Manifest, file: Path) -> None:
         raise NotVerifiedError(file, f"verification failed: {names}", fix=fix)
 
 
-# ---- writing
-
-
 def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool = False) -> Manifest:
     """Let `build` fill a hidden directory beside `path`, then add the manifest and rename the directory into place.
 
@@ -249,42 +235,12 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
         raise BundleExistsError(
             path, "exists already" if (path / MANIFEST).is_file() else "exists and is not a bundle", fix=fix
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    partial.mkdir()
-    try:
+    with new_directory(path, replace=taken) as partial:
         manifest = build(partial)
         names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())
-        manifest = dataclasses.replace(manifest, files={name: _digest(partial / name) for name in names})
-        (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        manifest = load_bundle(partial)
-        _sync(partial)
-        old = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
-        if taken:
-            path.rename(old)
-        partial.rename(path)
-        _sync_one(path.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return manifest
-
-
-def _digest(file: Path) -> FileDigest:
-    with file.open("rb") as stream:
-        return FileDigest(sha256=hashlib.file_digest(stream, "sha256").hexdigest(), bytes=file.stat().st_size)
-
-
-def _sync(path: Path) -> None:
-    """Sync files first, then the directories that name them, so that a power failure leaves either all or none."""
-    for file in sorted(path.rglob("*"), key=lambda file: -len(file.parts)):
-        _sync_one(file)
-    _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        digests = {
+            name: FileDigest(sha256=digest_of_file(partial / name), bytes=(partial / name).stat().st_size)
+            for name in names
+        }
+        (partial / MANIFEST).write_text(dataclasses.replace(manifest, files=digests).to_json(), encoding="utf-8")
+        return load_bundle(partial)

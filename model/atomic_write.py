@@ -1,6 +1,6 @@
 """Atomic writes: a crash or a full disk never leaves a partial file. Temporary name, fsync, rename.
 
-A directory written here carries `digests.json` with the size and SHA-256 of each of its files; readers check
+A directory from `write_directory` carries `digests.json` with the size and SHA-256 of each of its files; readers check
 them first. Standard library only; the meaning of the files belongs to the caller.
 
     DamagedError    a file is missing, cut short or changed
@@ -8,9 +8,11 @@ them first. Standard library only; the meaning of the files belongs to the calle
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,6 +96,33 @@ def write_directory(path: Path, files: Mapping[str, Content], disk: Disk | None 
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, disk: Disk | None = None, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a hidden, empty directory beside `path`, which gets that name when the block ends without an error.
+
+    With `replace`, an earlier directory at `path` is moved aside first and deleted last; otherwise one with content
+    raises OSError. After any error, an interrupt included, `path` is the earlier directory or the whole new one.
+    """
+    disk, token = disk or Disk(), secrets.token_hex(4)
+    partial, old = (path.with_name(f".{path.name}.{token}.{kind}") for kind in ("partial", "old"))
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        # Files before the directories that name them, so that a power failure leaves either all or none.
+        for entry in sorted(partial.rglob("*"), key=lambda entry: -len(entry.parts)):
+            disk.sync(entry)
+        disk.sync(partial)
+        if replace and path.exists():
+            disk.rename(path, old)
+        disk.rename(partial, path)
+        disk.sync(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            disk.rename(old, path)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def digests_of(files: Mapping[str, Content]) -> bytes:

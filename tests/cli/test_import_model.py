@@ -1,7 +1,12 @@
 """A model in the format of Hugging Face becomes a checkpoint."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from cli.import_model import replacing
+from model.atomic_write import DIGESTS
 from tests.cli.command import run
 
 
@@ -25,3 +30,37 @@ def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
     assert (tmp_path / "ours" / "config.json").read_bytes() != first
     assert (tmp_path / "ours" / "digests.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
+
+
+def test_a_failed_import_leaves_the_old_checkpoint(tmp_path):
+    checkpoint = tmp_path / "ours"
+    checkpoint.mkdir()
+    (checkpoint / DIGESTS).write_text("{}")
+    with pytest.raises(OSError, match="No space left"), replacing(checkpoint):
+        raise OSError(28, "No space left on device")
+    assert (checkpoint / DIGESTS).read_text() == "{}"
+    assert list(tmp_path.iterdir()) == [checkpoint]
+
+
+def test_a_new_checkpoint_that_cannot_take_its_name_leaves_the_old_one(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "ours"
+    checkpoint.mkdir()
+    (checkpoint / DIGESTS).write_text("{}")
+    rename = Path.rename
+
+    def fails(source, target):
+        if (source / "new").exists():
+            raise OSError(5, "Input/output error")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+
+    def write():
+        with replacing(checkpoint) as directory:
+            directory.mkdir(exist_ok=True)
+            (directory / "new").write_text("")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        write()
+    assert (checkpoint / DIGESTS).read_text() == "{}"
+    assert list(tmp_path.iterdir()) == [checkpoint]

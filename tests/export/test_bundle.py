@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -252,6 +253,21 @@ def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(written):
 
     with pytest.raises(OSError, match="No space left"):
         write_bundle(written, fails, replace=True)
+    assert load_bundle(written).created == a_manifest().created
+    assert [p.name for p in written.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_that_cannot_take_its_name_leaves_the_old_one(written, monkeypatch):
+    rename = Path.rename
+
+    def fails(source, target):
+        if source.suffix == ".partial":
+            raise OSError(5, "Input/output error")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_bundle(written, lambda d: dataclasses.replace(fill(d), created="later"), replace=True)
     assert load_bundle(written).created == a_manifest().created
     assert [p.name for p in written.parent.iterdir()] == ["bundle"]
 

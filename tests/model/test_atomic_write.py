@@ -1,6 +1,6 @@
 import pytest
 
-from model.atomic_write import DamagedError, verify, write_directory, write_file
+from model.atomic_write import DamagedError, Disk, new_directory, verify, write_directory, write_file
 from tests.full_disk import failures
 
 
@@ -30,3 +30,61 @@ def test_a_directory_is_created_whole_or_not_at_all(tmp_path):
     (path / "a").write_bytes(b"2")
     with pytest.raises(DamagedError, match="a: SHA-256 must be"):
         verify(path, ["b"])
+
+
+def fill_directory(path, disk=None, *, replace=False):
+    with new_directory(path, disk, replace=replace) as directory:
+        (directory / "inner").mkdir()
+        (directory / "inner/file").write_bytes(b"new")
+
+
+def test_a_directory_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "directory"
+    path.mkdir()
+    (path / "file").write_bytes(b"old")
+    old, new = {"file": b"old"}, {"inner/file": b"new"}
+
+    def content():
+        return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    seen = []
+    for error in failures(lambda disk: fill_directory(path, disk, replace=True)):
+        assert isinstance(error, OSError)
+        assert list(tmp_path.iterdir()) == [path]
+        seen.append(content())
+    assert seen == [old] * 5 + [new]  # the renames are operations 4 and 5
+    assert content() == new
+
+
+def test_a_directory_with_content_is_replaced_only_when_asked(tmp_path):
+    path = tmp_path / "directory"
+    path.mkdir()
+    (path / "file").write_bytes(b"old")
+    with pytest.raises(OSError, match="not empty"):
+        fill_directory(path)
+    assert sorted(tmp_path.rglob("*")) == [path, path / "file"]
+
+
+def test_an_interrupted_replacement_leaves_the_old_directory(tmp_path):
+    path = tmp_path / "directory"
+    path.mkdir()
+
+    class Interrupted(Disk):
+        def rename(self, source, target):
+            if source.suffix == ".partial":
+                raise KeyboardInterrupt
+            super().rename(source, target)
+
+    with pytest.raises(KeyboardInterrupt):
+        fill_directory(path, Interrupted(), replace=True)
+    assert list(tmp_path.rglob("*")) == [path]
+
+
+def test_a_new_directory_appears_with_its_parents(tmp_path):
+    fill_directory(tmp_path / "far/away")
+    assert [str(file.relative_to(tmp_path)) for file in sorted(tmp_path.rglob("*"))] == [
+        "far",
+        "far/away",
+        "far/away/inner",
+        "far/away/inner/file",
+    ]
