@@ -244,6 +244,7 @@ async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncI
     submit = partial(model.pool.submit, request, asyncio.get_running_loop(), events)
     is_slow = any(getattr(request.options, name) for name in SLOW_OPTIONS)
     submission = await _submitted_in_thread(submit) if is_slow else submit()
+    call.is_accepted = True
     try:
         yield events
     finally:

@@ -4,7 +4,7 @@ from typing import Any
 import grpc
 import pytest
 
-from service.errors import DeadlineExceeded, InternalFailure, Overloaded
+from service.errors import DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import TextDelta
 from tests.edge import failure, method, running
 
@@ -55,6 +55,21 @@ async def test_a_full_queue_returns_a_retry_delay(edge, channel):
     assert details["RetryInfo"].retry_delay.ToMilliseconds() == 250
     assert "at most 3" in details["QuotaFailure"].violations[0].description
     assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "250"
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_a_shutdown_rejects_what_no_engine_has_accepted(edge, channel, name):
+    def rejected(times):
+        rejections = f'glossa_requests_rejected_total{{reason="shutting_down"}} {times:.1f}'
+        return rejections in edge.server.exposition()[0].decode()
+
+    edge.pool.answer = (ShuttingDown(),)
+    error, _ = await failure(method(channel, name)(text=TEXT))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+    assert rejected(0)  # the engine counts the request among the finished ones
+    edge.pool.refuse = ShuttingDown()
+    await failure(method(channel, name)(text=TEXT))
+    assert rejected(1)
 
 
 async def test_a_full_server_rejects_requests_but_answers_health_and_reflection():
