@@ -1,4 +1,4 @@
-"""Flags that several verbs share: the connection to a server, a model's languages, and the options of decoding.
+"""Flags that several verbs share: a model's name, its languages, and the options of decoding.
 
 `with_flags` adds a group of flags to a verb and passes it one value made of them. Every decoding option has a flag,
 taken from a list that `make options` generates, and can be given as `--option NAME=VALUE` with the name and type of its

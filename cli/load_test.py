@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import selectors
+import zlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -119,9 +120,15 @@ def task_of(model: pb.Model) -> Literal["translation", "generation"]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The lines of a file that are not blank, of TSV the first column; a name in .gz is decompressed."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        return [text for line in lines if (text := line.rstrip("\r\n").partition("\t")[0]).strip()]
+    """The lines of a file that are not blank, of TSV the first column; a name in .gz is decompressed.
+
+    Raises UsageError, OSError.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            return [text for line in lines if (text := line.rstrip("\r\n").partition("\t")[0]).strip()]
+    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
 def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options: Mapping[str, Any]) -> Send:

@@ -255,6 +255,24 @@ def test_texts_are_lines_or_the_first_column(tmp_path):
     assert read_texts(tmp_path / "pairs.tsv.gz") == ["ein Haus", "zwei"]
 
 
+WHOLE = gzip.compress(b"ein Haus\ta house\n", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("truncated.gz", WHOLE[:-12]),
+        ("damaged.gz", WHOLE[:10] + b"\xff" + WHOLE[11:]),
+        ("plain.gz", b"ein Haus\n"),
+        ("latin-1.txt", "Häuser\n".encode("latin-1")),
+    ],
+)
+def test_a_file_of_texts_that_cannot_be_read_is_named(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=f"{name}: cannot be read: .+"):
+        read_texts(tmp_path / name)
+
+
 def test_the_generator_measures_any_service():
     """What another server is measured by: only a `send` of its own."""
     window = Window(warm_up_s=0, duration_s=1.05)
