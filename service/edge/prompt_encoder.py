@@ -94,7 +94,7 @@ class PromptEncoder:
         if has_masks:
             tokenizer, plain = self._model.mask_tokenizer, text.replace(self._model.mask_token, " ")
         # encode_batch releases the GIL; for a short text that costs 10 microseconds more.
-        tokens = tokenizer.encode(text) if len(text) <= INLINE_BYTES else tokenizer.encode_batch([text])[0]
+        tokens = tokenizer.encode(text) if len(text.encode()) <= INLINE_BYTES else tokenizer.encode_batch([text])[0]
         if self._model.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(plain)):
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens

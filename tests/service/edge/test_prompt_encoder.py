@@ -4,7 +4,7 @@ import pytest
 
 from export.manifest import SpecialTokenTemplate
 from model.tokenizer import Tokenizer
-from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair
+from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair, PromptEncoder
 from service.edge.request_builder import RequestBuilder
 from service.errors import InvalidRequest
 from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
@@ -97,6 +97,24 @@ def test_prompt_and_answer_share_the_positions_but_the_last_token_takes_none():
 def test_long_text_gives_the_same_request_from_a_thread():
     text = "cat" + " " * INLINE_BYTES
     assert decoding_request(TRANSLATION, text).source == decoding_request(TRANSLATION, "cat").source
+
+
+class WatchedTokenizer:
+    """Says how it was called instead of segmenting."""
+
+    def encode(self, text):
+        return ["alone"]
+
+    def encode_batch(self, texts):
+        return [["in a batch"] for _ in texts]
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "家", "🏠"])
+def test_text_above_the_inline_size_is_tokenized_without_the_gil(letter):
+    encoder = PromptEncoder(dataclasses.replace(GENERATION, tokenizer=WatchedTokenizer()))
+    fits = INLINE_BYTES // len(letter.encode())
+    assert encoder.encode(letter * fits, "text") == ["alone"]
+    assert encoder.encode(letter * (fits + 1), "text") == ["in a batch"]
 
 
 def test_unknown_words_are_named_once_each_and_shortened():
