@@ -63,15 +63,9 @@ class AttentionChoice:
                 why = " with text_only" if text_only else ""
                 raise InvalidRequest(f"kinds[{index}]", f"must be one of {', '.join(available)}{why}, got {kind}")
         kinds = tuple(kind for kind in available if kind in self.kinds or not self.kinds)
-        for name in ("layers", "heads"):
-            numbers: tuple[int, ...] = getattr(self, name)
-            for index, number in enumerate(numbers):
-                for kind in kinds:
-                    most = getattr(available[kind], name)
-                    if not 1 <= number <= most:
-                        raise InvalidRequest(f"{name}[{index}]", f"must be 1..{most} for {kind}, got {number}")
-                if number in numbers[:index]:
-                    raise InvalidRequest(f"{name}[{index}]", f"must not repeat a number, got {number} again")
+        for kind in kinds:
+            check_numbers("layers", self.layers, available[kind].layers, f" for {kind}")
+            check_numbers("heads", self.heads, available[kind].heads, f" for {kind}")
         return dataclasses.replace(self, kinds=kinds)
 
     def matrices(self, weights: Mapping[AttentionKind, np.ndarray]) -> Iterator[Matrix]:
@@ -100,6 +94,15 @@ class AttentionChoice:
                 heads = 1 if self.mean_heads else len(self.heads) or one.heads
                 size += layers * heads * _bytes(one.kind, lengths)
         return size
+
+
+def check_numbers(field: str, numbers: Sequence[int], most: int, where: str = "") -> None:
+    """Rejects layers or heads outside 1..most, and repeated ones."""
+    for index, number in enumerate(numbers):
+        if not 1 <= number <= most:
+            raise InvalidRequest(f"{field}[{index}]", f"must be 1..{most}{where}, got {number}")
+        if number in numbers[:index]:
+            raise InvalidRequest(f"{field}[{index}]", f"must not repeat a number, got {number} again")
 
 
 def computed_bytes(maps: Sequence[AttentionMaps], lengths: Lengths) -> int:

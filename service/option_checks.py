@@ -35,7 +35,6 @@ def check(options: DecodingOptions) -> None:
     _check_sampling(options, changed)
     _check_alternatives(options)
     _check_constraints(options)
-    _check_alignment(options)
 
 
 def check_scoring(options: DecodingOptions) -> None:
@@ -46,7 +45,6 @@ def check_scoring(options: DecodingOptions) -> None:
             raise _refused(name, "must be left out: a target that is given is not searched for")
     _check_values(options, changed)
     _check_needs(options, changed, {*changed, "beam_size"})  # a score is that of a beam
-    _check_alignment(options)
 
 
 def _refused(name: str, problem: str) -> InvalidRequest:
@@ -172,13 +170,3 @@ def _check_constraints(options: DecodingOptions) -> None:
             for excluded in getattr(options, name):
                 if excluded in text:
                     raise _refused(field, f"must not contain {excluded!r}, which {name} excludes")
-
-
-def _check_alignment(options: DecodingOptions) -> None:
-    seen = set[int]()
-    for place, head in enumerate(options.alignment_heads):
-        if head < 1:
-            raise _refused(f"alignment_heads[{place}]", f"must be at least 1, got {head}")
-        if head in seen:
-            raise _refused(f"alignment_heads[{place}]", f"must differ from the heads before it, got {head} again")
-        seen.add(head)

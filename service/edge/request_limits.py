@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from export.manifest import AttentionMaps, Manifest
-from service.attention_request import AttentionChoice, Lengths, computed_bytes
+from service.attention_request import AttentionChoice, Lengths, check_numbers, computed_bytes
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest, Unsupported
 from service.options import DecodingOptions
@@ -104,11 +104,7 @@ def _check_alignment(model: ServedModel, options: DecodingOptions) -> None:
         raise Unsupported(f"model {model.name!r} has no cross-attention output, which {requested[0]} needs; {fix}")
     if options.alignment_layer > attention.layers:
         raise InvalidRequest("options.alignment_layer", f"must be 0..{attention.layers}, got {options.alignment_layer}")
-    if (count := len(options.alignment_heads)) > attention.heads:
-        raise InvalidRequest("options.alignment_heads", f"must be at most {attention.heads} heads, got {count}")
-    for index, head in enumerate(options.alignment_heads):
-        if head > attention.heads:
-            raise InvalidRequest(f"options.alignment_heads[{index}]", f"must be 1..{attention.heads}, got {head}")
+    check_numbers("options.alignment_heads", options.alignment_heads, attention.heads)
 
 
 def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int, source_len: int) -> ResponseSize:

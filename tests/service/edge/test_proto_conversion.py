@@ -5,9 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import AlignmentSpec
+from export.manifest import AlignmentSpec, AttentionMaps
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.proto_conversion import decoding_options, details, perplexity, score_response, token_texts
+from service.edge.proto_conversion import (
+    attention_choice,
+    decoding_options,
+    details,
+    perplexity,
+    score_response,
+    token_texts,
+)
+from service.errors import InvalidRequest
 from service.option_checks import CHOICES
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, Request
@@ -160,3 +168,10 @@ def test_the_perplexity_of_an_impossible_target_is_infinite():
     assert perplexity((-0.5, -1.5)) == pytest.approx(math.e)
     assert perplexity((0.0,)) == 1.0
     assert perplexity((-1000.0,)) == perplexity((-math.inf, 0.0)) == math.inf
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "unspecified"), (7, "7")])
+def test_a_kind_of_attention_that_the_enum_lacks_is_rejected_as_one_that_the_model_lacks(number, name):
+    choice = attention_choice(pb.AttendRequest(kinds=[pb.ATTENTION_KIND_DECODER, number]))
+    with pytest.raises(InvalidRequest, match=rf"kinds\[1\]: must be one of decoder, got {name}"):
+        choice.checked([AttentionMaps(kind="decoder", layers=2, heads=4)], text_only=False)
