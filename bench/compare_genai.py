@@ -57,7 +57,6 @@ class Contestant(Protocol):
 
     def answer(self, asks: Sequence[Ask]) -> tuple[float, int]:
         """Seconds, and how many tokens were made of those that were asked for."""
-        ...
 
     def close(self) -> None: ...
 

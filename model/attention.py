@@ -32,7 +32,6 @@ class PositionBias(Protocol):
 
     def __call__(self, query_BHTD: Tensor, query_positions_BT: Tensor, key_positions_S: Tensor) -> Tensor:
         """Scaled queries and int64 positions (B may be 1) → (B or 1, H, T, S)."""
-        ...
 
 
 class Attend(Protocol):
@@ -42,7 +41,6 @@ class Attend(Protocol):
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
         """query (B, T, H*D), key and value (B, S, K*D) → (B, T, H*D), all of one floating dtype."""
-        ...
 
 
 class AttendSource(Protocol):
@@ -50,7 +48,6 @@ class AttendSource(Protocol):
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
         """query (B, T, H*D) → (B, T, H*D)."""
-        ...
 
 
 def split_heads(x_BTE: Tensor, heads: int) -> Tensor:

@@ -46,7 +46,6 @@ class AttendSource(Protocol):
 
     def __call__(self, query_BTN: Tensor | None, scores_BTS: Tensor | None) -> Tensor:
         """Exactly one of query (B, T, N) and scores (B, T, S) → a (B, T, N), the states weighted by alpha."""
-        ...
 
 
 class SourceAttention:
@@ -151,7 +150,6 @@ class RunLayer(Protocol):
 
     def __call__(self, layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, S, P) → states (B, S, N), and the last ones of both directions side by side, (B, N)."""
-        ...
 
 
 def run_packed(layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:

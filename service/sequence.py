@@ -61,14 +61,12 @@ class Search(Protocol):
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
-        ...
 
     def advance(self, sequence: Sequence, output: StepOutput) -> None:
         """Replaces the sequence's hypotheses by their continuations, and ends it when none is left.
 
         Raises Unsatisfiable when the request's constraints leave no possible token.
         """
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -229,21 +229,18 @@ class DeferredOutputs(Protocol):
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
         """See StepOutput.logprobs: of a row, in a line of the turn."""
-        ...
 
     def logsumexp(self, row: int, line: int) -> float: ...
 
     def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """Cross-attention weights over the source of a row for the decoder inputs `tokens`, start token first: float32
         (layers, heads, len(tokens), source positions)."""
-        ...
 
     def attention(
         self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[AttentionKind]
     ) -> dict[AttentionKind, np.ndarray]:
         """Attention weights of a separate pass over `source` and the decoder inputs `tokens`: float32 (layers, heads,
         queries, keys) by kind."""
-        ...
 
 
 class Runner(Protocol):
@@ -258,19 +255,15 @@ class Runner(Protocol):
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end an answer."""
-        ...
 
     @property
     def max_rows(self) -> int: ...
 
     def run(self, plan: StepPlan) -> StepOutput:
         """Executes one turn. A run that raises leaves the rows undefined until `reset`."""
-        ...
 
     def reset(self) -> None:
         """Drops all rows, also after a run that raised."""
-        ...
 
     def mark_idle(self) -> None:
         """Reports that no row is live and none is waiting: other engines may use the cores."""
-        ...

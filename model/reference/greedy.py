@@ -34,11 +34,9 @@ class Predictor(Protocol):
 
     def logprobs(self, hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         """Log-probabilities float32 (R, V) of the token after each of R lists of new tokens, all of one length."""
-        ...
 
     def coverage(self, tokens: Sequence[int]) -> np.ndarray:
         """float64 (S,): the attention that each source position received while `tokens` were generated."""
-        ...
 
 
 def greedy(model: GenerativeModel, prompt: Sequence[int], *, source: Sequence[int] = (), max_tokens: int) -> list[int]:

@@ -176,7 +176,6 @@ class Batches(Protocol):
 
     def plan(self, epoch: int) -> list[list[int]]:
         """The batches of one epoch, in order: keys for `load`. Depends only on the seed and the epoch."""
-        ...
 
     def load(self, keys: Sequence[int]) -> Batch: ...
 

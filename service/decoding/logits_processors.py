@@ -29,22 +29,18 @@ class LogitsProcessor(Protocol):
 
     def initial_state(self) -> Any:
         """The state before the first new token."""
-        ...
 
     def next_state(self, state: Any, token: int) -> Any:
         """The state when `token` has been appended. `state` itself does not change."""
-        ...
 
     def applies(self, state: Any, tokens: Sequence[int]) -> bool:
         """Whether `apply` would change anything after `tokens`; a row to which nothing applies costs nothing."""
-        ...
 
     def apply(self, scores_V: np.ndarray, state: Any, tokens: Sequence[int]) -> None:
         """Changes scores float32 (V,) in place. `tokens`: the new tokens so far, without the prompt.
 
         Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
         """
-        ...
 
 
 class _Stateless:
