@@ -158,13 +158,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a bundle: digests, golden answer and, with its checkpoint, every output."""
-    from export.bundle import BundleError, load_bundle
+    from export.bundle import BundleError, load_manifest
     from export.verification.verifier import verify_bundle
     from model.checkpoint import CheckpointError
 
     with report_errors(BundleError, CheckpointError):
         report = verify_bundle(bundle, checkpoint)
-        manifest = load_bundle(bundle)
+        manifest = load_manifest(bundle)
     show_parity(report, manifest, bundle, as_json)
     if not report["passed"]:
         raise typer.Exit(1)

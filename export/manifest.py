@@ -98,7 +98,7 @@ class SchemeMeasurement:
 
     scheme: str
     evaluation_samples: int  # texts with a generated answer, or texts scored
-    exact_match: float | None = None  # share of greedy answers equal to those of fp32
+    exact_match: float | None = None  # share of greedy answers, or of readings by an encoder, equal to those of fp32
     bleu: float | None = None  # against references
     bleu_loss: float | None = None  # fp32 minus this scheme
     nats_per_token: float | None = None  # of given texts, for decoder-only models

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import write_bundle
-from export.export_errors import ExportError, ParityError
+from export.export_errors import ExportError, NoGoldenError, ParityError
 from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
@@ -123,8 +123,10 @@ def export_model(
         samples = sample_inputs(config, tokenizer, texts)
         checks, golden = verify_variants(directory, variants, model, samples)
         report = make_report(checks)
-        if not report["passed"] or golden is None:
+        if not report["passed"]:
             raise ParityError(report)
+        if golden is None:
+            raise NoGoldenError(precisions)
         return Manifest(
             **entries_of(config, attention=attention),
             variants=variants,

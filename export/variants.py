@@ -30,12 +30,12 @@ from export.passes.optimize import name_weights, optimize, round_up_tables
 from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
 from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
-from export.select_scheme import SchemeSelectionError, select_scheme
+from export.select_scheme import Development, SchemeSelectionError, select_scheme
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import limits_of
-from model.architectures import Model
-from model.config import DEFAULT_LANGUAGES
+from model.architectures import GenerativeModel, Model
+from model.config import LanguagePair
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
@@ -99,19 +99,31 @@ def calibration_ids(
     model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions
 ) -> list[tuple[list[int], list[int]]]:
     """Return token ids of the calibration text, or else of the development text; the model generates targets for
-    sources without a reference."""
-    config, development = model.config, quantization.development
-    pairs = list(quantization.calibration[:MAX_CALIBRATION])
-    if isinstance(model, Encoder):
-        given = [source or target for source, target in pairs] or list(development.texts if development else ())
-        return [(list(source), []) for source in framed_texts(given[:MAX_CALIBRATION], tokenizer, config)]
-    if not pairs and development is not None:
-        texts = development.texts[:MAX_CALIBRATION]
+    sources without a reference. Raises ExportError if the model can read none of it."""
+    config, development = model.config, quantization.development or Development(())
+    pairs, name = list(quantization.calibration[:MAX_CALIBRATION]), "the calibration text"
+    if not pairs:
+        texts, name = development.texts[:MAX_CALIBRATION], development.name
         references = development.references or ("",) * len(texts)
         pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
+    if isinstance(model, Encoder):
+        given = [source or target for source, target in pairs]
+        samples = [(list(source), []) for source in framed_texts(given, tokenizer, config)]
+    else:
+        samples = _decoder_samples(model, tokenizer, pairs, development.languages)
+    if not samples:
+        raise ExportError(
+            f"calibration: this model can read no text of {name}; fix: give text of the kind that it is for"
+        )
+    return samples
+
+
+def _decoder_samples(
+    model: GenerativeModel, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], languages: LanguagePair
+) -> list[tuple[list[int], list[int]]]:
+    config, template = model.config, model.config.template
     sources = tokenizer.encode_batch([source for source, _ in pairs])
     targets = tokenizer.target.encode_batch([target for _, target in pairs])
-    template, languages = config.template, development.languages if development is not None else DEFAULT_LANGUAGES
     start = template.wrap_prompt((), languages)
     most = config.max_target_len - len(start)
     if not config.has_encoder:
@@ -119,7 +131,7 @@ def calibration_ids(
         return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
     longest = config.max_source_len - template.num_source_special
     framed = [template.wrap_source(source[:longest], languages) for source in sources]
-    if not any(targets):
+    if framed and not any(targets):
         enough = min(most + 1, 2 * max(map(len, framed)) + 16)
         answers = greedy_batch(model, [start] * len(framed), sources=framed, max_tokens=enough)
         targets = [[token for token in answer if token not in config.eos_ids] for answer in answers]

@@ -40,7 +40,7 @@ class GraphRewriter:
         return name
 
     def scalar(self, value: Any) -> str:
-        """Return the name of a constant without axes, of the type of a NumPy scalar."""
+        """Return the name of a constant of one value, shape (1,), of the type of a NumPy scalar."""
         return self.constant(f"{value.dtype.name}.{value!s}", np.asarray(value))
 
     def add(self, op: str, inputs: list[str], *outputs: str, domain: str = "", **attributes: Any) -> str:

@@ -1,7 +1,7 @@
 """Passes over a traced graph: functions ModelProto → ModelProto that modify their argument and return it.
 
 The passes cover only what the runtime's own optimizer cannot infer or would repeat at every start. A pass that does not
-recognize its pattern changes nothing, so `to_onnx` counts the required nodes.
+recognize its pattern changes nothing, so `export.graph_checks` counts the required nodes.
 """
 
 from __future__ import annotations

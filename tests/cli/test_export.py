@@ -1,7 +1,9 @@
 """What `glossa export` prints and refuses."""
 
 import json
+from unittest import mock
 
+from export import bundle
 from tests.cli.command import run
 
 
@@ -31,6 +33,14 @@ def test_a_quantized_bundle_reports_the_measured_loss_of_its_scheme(trained, tmp
     assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "tokenizer.json"]
     shown = run("verify", out)
     assert "int8: w8a8-dynamic, 8-bit weights" in " ".join(shown.split())
+
+
+def test_verify_hashes_each_file_once(tiny_generation_bundle, monkeypatch):
+    checked = mock.Mock(wraps=bundle.verify_files)
+    monkeypatch.setattr(bundle, "verify_files", checked)
+    monkeypatch.setattr("cli.export.measure_serving", lambda *_: {})
+    assert json.loads(run("verify", tiny_generation_bundle, "--json"))["passed"]
+    assert checked.call_count == 1
 
 
 def test_invalid_precisions_and_schemes_are_rejected(trained, tmp_path):

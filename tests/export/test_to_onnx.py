@@ -5,12 +5,13 @@ from unittest import mock
 import pytest
 import safetensors.torch
 
-from export import variants
+from export import to_onnx, variants
 from export.bundle import BundleExistsError, load_bundle, load_shortlist
-from export.export_errors import ExportError, ParityError
+from export.export_errors import ExportError, NoGoldenError, ParityError
 from export.options import QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model
+from export.verification.checks import Check
 from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
@@ -93,6 +94,29 @@ def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, t
     ) as refusal:
         export_model(tiny_model(tiny_config("decoder"), seed=2), tiny_tokenizer(), tmp_path / "out")
     assert refusal.value.report["passed"] is False
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("precisions", "fix"),
+    [(("fp32", "fp16"), "export each precision to a bundle of its own"), (("fp32",), "train the model further")],
+)
+def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, monkeypatch):
+    report = {
+        "name": "a",
+        "precision": "",
+        "inputs": "",
+        "max_error": 0.0,
+        "tolerance": 0.0,
+        "passed": True,
+        "note": "",
+    }
+    monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: ())
+    monkeypatch.setattr(to_onnx, "verify_variants", lambda *_: ([Check(**report)], None))
+    with pytest.raises(
+        NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"
+    ):
+        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", precisions=precisions)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -93,6 +93,17 @@ def test_long_texts_are_cut_for_calibration():
     assert max(len(target) for _, target in samples) == model.config.max_target_len
 
 
+@pytest.mark.parametrize(
+    ("architecture", "texts"), [("decoder", ["", " "]), ("encoder", [" "]), ("encoder_decoder", [])]
+)
+def test_text_without_a_token_cannot_calibrate(architecture, texts):
+    development = Development(texts, (), "an empty file")
+    with pytest.raises(ExportError, match=r"calibration: this model can read no text of an empty file; fix: give text"):
+        calibration_ids(
+            tiny_model(tiny_config(architecture)), tiny_tokenizer(), QuantizationOptions(development=development)
+        )
+
+
 @pytest.mark.parametrize(("invariant", "promised"), [(True, True), (False, False)])
 def test_a_bundle_promises_no_more_than_this_processor_keeps(invariant, promised, tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "is_batch_invariant", lambda scheme: invariant)

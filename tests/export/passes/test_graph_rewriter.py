@@ -39,6 +39,7 @@ def test_a_constant_is_added_once_for_each_of_its_values():
     assert other != "c"
     assert [tensor.name for tensor in rewriting.graph.initializer] == ["w", "c", other]
     np.testing.assert_array_equal(rewriting.array(other), twos)
+    assert rewriting.array(rewriting.scalar(np.float32(3))).shape == (1,)
     assert rewriting.scalar(np.int8(0)) != rewriting.scalar(np.uint8(0)), "of another type"
 
 
