@@ -41,6 +41,7 @@ from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
 from model.training.evaluate import greedy_batch
 
+SampleIds = tuple[list[int], list[int]]  # of source and target
 INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copied, and a message ends at 2 GiB
 
 
@@ -95,9 +96,7 @@ def save_variants(
     return tuple(variants[precision] for precision in precisions)
 
 
-def calibration_ids(
-    model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions
-) -> list[tuple[list[int], list[int]]]:
+def calibration_ids(model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions) -> list[SampleIds]:
     """Return token ids of the calibration text, or else of the development text; the model generates targets for
     sources without a reference. Raises ExportError if the model can read none of it."""
     config, development = model.config, quantization.development or Development(())
@@ -108,7 +107,7 @@ def calibration_ids(
         pairs = list(zip(texts, references, strict=False)) if config.has_encoder else [("", text) for text in texts]
     if isinstance(model, Encoder):
         given = [source or target for source, target in pairs]
-        samples = [(list(source), []) for source in framed_texts(given, tokenizer, config)]
+        samples: list[SampleIds] = [(list(source), []) for source in framed_texts(given, tokenizer, config)]
     else:
         samples = _decoder_samples(model, tokenizer, pairs, development.languages)
     if not samples:
@@ -120,7 +119,7 @@ def calibration_ids(
 
 def _decoder_samples(
     model: GenerativeModel, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], languages: LanguagePair
-) -> list[tuple[list[int], list[int]]]:
+) -> list[SampleIds]:
     config, template = model.config, model.config.template
     sources = tokenizer.encode_batch([source for source, _ in pairs])
     targets = tokenizer.target.encode_batch([target for _, target in pairs])

@@ -102,17 +102,9 @@ def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, t
     [(("fp32", "fp16"), "export each precision to a bundle of its own"), (("fp32",), "train the model further")],
 )
 def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, monkeypatch):
-    report = {
-        "name": "a",
-        "precision": "",
-        "inputs": "",
-        "max_error": 0.0,
-        "tolerance": 0.0,
-        "passed": True,
-        "note": "",
-    }
+    check = Check(name="a", precision="", inputs="", max_error=0.0, tolerance=0.0, passed=True, note="")
     monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: ())
-    monkeypatch.setattr(to_onnx, "verify_variants", lambda *_: ([Check(**report)], None))
+    monkeypatch.setattr(to_onnx, "verify_variants", lambda *_: ([check], None))
     with pytest.raises(
         NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"
     ):
