@@ -63,12 +63,12 @@ def run_training(model: ModelConfig, config: TrainConfig, advice: str, **argumen
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
     from model.tokenizer import TokenizerError
-    from model.training.progress import display_for
+    from model.training.progress import Display
     from model.training.train import Interrupted, TrainError, train
 
     with report_errors(ConfigError, TokenizerError, TrainError, CheckpointError):
         try:
-            train(model, config, display=display_for(), **arguments)
+            train(model, config, display=Display(), **arguments)
         except Interrupted as stopped:
             raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from rich.console import Console
 
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig, TrainConfig
@@ -115,7 +116,7 @@ def _train(training: Training, path: Path) -> None:
             validation=training.validation,
             out=path,
             resume=True,
-            display=_Silent(),
+            display=Display(Console(quiet=True)),  # concurrent trainings share one terminal
         )
     except TrainError as error:
         if "the loss is" not in str(error):
@@ -130,9 +131,3 @@ def _read(path: Path) -> Trained:
         with (path / "metrics.csv").open(encoding="utf-8") as file:
             history = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
     return Trained(checkpoint=checkpoint, history=history)
-
-
-class _Silent(Display):
-    """A display that shows nothing, because concurrent trainings share one terminal."""
-
-    def message(self, text: str) -> None: ...

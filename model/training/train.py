@@ -32,7 +32,7 @@ from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser
-from model.training.progress import Display, StepMetrics, clock
+from model.training.progress import Display, clock
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
 
@@ -62,8 +62,9 @@ def train(
     validation: held out of `data` by default. resume: continue from the newest state in `out`, or start if there is
     none; both configurations and the data must be those of the first start. An interrupted run of `steps` ends in
     weights that are bit-identical to those of an uninterrupted run. should_stop: called after every step. Ctrl-C and
-    SIGTERM also end the run after the current step, with Interrupted.
-    Raises TrainError, DataError, TokenizerError, ConfigError before training and CheckpointError if saving fails.
+    SIGTERM also end the run after the current step, with Interrupted. display: by default one on stderr.
+    Raises DataError, TokenizerError, ConfigError before training, TrainError also when the loss is no longer finite,
+    and CheckpointError if saving fails.
     """
     started = time.monotonic()
     display = display or Display()
@@ -257,7 +258,11 @@ class _Run:
         self.logged_tokens, self.logged_s = progress.tokens, progress.elapsed_s
         share = self.share()
         remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
-        self.display.update(StepMetrics(progress.step, share, loss, rate, tokens_per_s, remaining_s))
+        self.display.update(
+            share,
+            f"step {progress.step}  {share:.0%}  loss {loss:.3f}  lr {rate:.1e}  "
+            f"{tokens_per_s:,.0f} tokens/s  {clock(remaining_s)} left",
+        )
 
     def _validate(self) -> None:
         loss, progress = loss_per_token(self.model, self.validation), self.progress

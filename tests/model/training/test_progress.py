@@ -1,29 +1,39 @@
 import io
 
+import pytest
 from rich.console import Console
 
-from model.training.progress import BarDisplay, StepMetrics, clock, display_for
-
-FIGURES = StepMetrics(step=7, share=0.25, loss=2.5, learning_rate=1e-3, tokens_per_s=7654.3, remaining_s=75)
+from model.training.progress import Display, clock
 
 
 def test_plain_lines_without_a_terminal():
     stream = io.StringIO()
-    display = display_for(stream)
-    display.message("hello")
-    display.update(FIGURES)
+    display = Display(Console(file=stream))
+    display.message("hello " * 30)
+    display.update(0.25, "step 7  25%  loss 2.500")
     display.close()
-    assert stream.getvalue() == "hello\nstep 7  25%  loss 2.500  lr 1.0e-03  7,654 tokens/s  1:15 left\n"
+    assert stream.getvalue() == f"{'hello ' * 30}\nstep 7  25%  loss 2.500\n"
 
 
 def test_a_bar_on_a_terminal():
     stream = io.StringIO()
-    display = BarDisplay(Console(file=stream, force_terminal=True, width=120))
+    display = Display(Console(file=stream, force_terminal=True, width=120))
     display.message("epoch [1]")
-    display.update(FIGURES)
+    display.update(0.25, "loss 2.500")
+    display.close()
     display.close()
     assert "epoch [1]" in stream.getvalue()
     assert "loss 2.500" in stream.getvalue()
+    assert "━" in stream.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_message_is_shown_as_it_is(is_terminal):
+    stream = io.StringIO()
+    display = Display(Console(file=stream, force_terminal=is_terminal))
+    display.message("[bold]a :fire: in data/:smile:.tsv[/bold] 123")
+    display.close()
+    assert "[bold]a :fire: in data/:smile:.tsv[/bold] 123\n" in stream.getvalue()
 
 
 def test_clock_times():

@@ -2,10 +2,12 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 
 import pytest
 import torch
+from rich.console import Console
 
 from bench import kill_resume
 from model.architecture_config import EncoderConfig, EncoderDecoderConfig
@@ -204,12 +206,27 @@ def test_training_learns_the_copy_task(tmp_path):
     preset = PRESETS["tiny-copy"]
     model = preset.model.replace(d_model=64, d_ff=128)
     config = preset.train.replace(steps=240, warmup_steps=40, learning_rate=4e-3)
-    out = train(model, config, data=embedded_examples("copy"), out=tmp_path / "run", display=Display(io.StringIO()))
+    out = train(
+        model,
+        config,
+        data=embedded_examples("copy"),
+        out=tmp_path / "run",
+        display=Display(Console(file=io.StringIO())),
+    )
     checkpoint = load_checkpoint(out)
     texts = [text for text, _ in copy_examples(100, seed=99).pairs]
     copies = translate(checkpoint.model, checkpoint.tokenizer, texts)
     assert sum(copy == text for copy, text in zip(copies, texts, strict=True)) > 80
     assert checkpoint.metrics["bleu"] > 80
+
+
+def test_a_log_step_is_one_line_of_figures(tmp_path):
+    stream = io.StringIO()
+    train(
+        MODEL, TRAIN.replace(log_every_steps=1), data=DATA, out=tmp_path / "run", display=Display(Console(file=stream))
+    )
+    line = r"^step 1  \d+%  loss \d\.\d{3}  lr \d\.\de-\d\d  [\d,]+ tokens/s  \d+:\d\d left$"
+    assert re.search(line, stream.getvalue(), re.MULTILINE), stream.getvalue()
 
 
 def test_a_minutes_run_ends_by_the_clock(tmp_path):
