@@ -45,12 +45,18 @@ def takes_bf16(wanted: bool | Literal["auto"], device: torch.device) -> bool:
     return any(capabilities.get(name) for name in BF16_INSTRUCTIONS)
 
 
-def projected_cross_entropy(hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, *, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of logits = hidden @ weight.T against targets (1 - smoothing) * one-hot + smoothing / V.
+def projected_cross_entropy(
+    hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, *, bias_V: Tensor | None = None, smoothing: float = 0.0
+) -> Loss:
+    """Cross-entropy of logits = hidden @ weight.T + bias against targets (1 - smoothing) * one-hot + smoothing / V.
 
-    hidden (N, M) float32 or, for half-precision products, bfloat16; weight (V, M) float32; targets (N,) int64 without
-    padding: drop it before (`drop_padding`). Szegedy et al. 2016, section 7, as `F.cross_entropy` defines it.
+    hidden (N, M) float32 or, for half-precision products, bfloat16; weight (V, M) and bias (V,) float32; targets (N,)
+    int64 without padding: drop it before (`drop_padding`). Szegedy et al. 2016, section 7, as `F.cross_entropy`
+    defines it.
     """
+    if bias_V is not None:  # the weights of one more dimension, which is 1 in every hidden state
+        hidden_NM = torch.cat((hidden_NM, hidden_NM.new_ones(len(hidden_NM), 1)), dim=1)
+        weight_VM = torch.cat((weight_VM, bias_V[:, None]), dim=1)
     smoothed, plain = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
     return Loss(smoothed, plain)
 
@@ -81,7 +87,8 @@ def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf1
             states_BTM = model(batch.input_BT)
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
-    loss = projected_cross_entropy(hidden_NM, model.decoder.unembedding.weight, targets_N, smoothing=smoothing)
+    output = model.decoder.unembedding
+    loss = projected_cross_entropy(hidden_NM, output.weight, targets_N, bias_V=output.bias, smoothing=smoothing)
     return loss, len(targets_N)
 
 

@@ -35,6 +35,22 @@ def test_values_and_gradients_are_those_of_cross_entropy(positions, smoothing, m
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_values_and_gradients_with_a_bias_are_those_of_cross_entropy(smoothing, monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, targets = example(50)
+    bias = torch.linspace(-3, 3, len(weight)).requires_grad_()
+    got = projected_cross_entropy(hidden, weight, targets, bias_V=bias, smoothing=smoothing)
+    exact = [part.detach().double().requires_grad_() for part in (hidden, weight, bias)]
+    logits = exact[0] @ exact[1].T + exact[2]
+    expected = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+    torch.testing.assert_close(got.smoothed.double(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(got.plain.double(), F.cross_entropy(logits, targets, reduction="sum"), rtol=1e-6, atol=0)
+    gradients = torch.autograd.grad(got.smoothed, (hidden, weight, bias)), torch.autograd.grad(expected, exact)
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_bfloat16_products_stay_close_to_float32():
     hidden, weight, targets = example(2000, vocabulary=500, width=64, dtype=torch.bfloat16)
     got = projected_cross_entropy(hidden, weight / 8, targets, smoothing=0.1)
@@ -71,6 +87,24 @@ def test_padding_is_dropped():
     kept, targets = drop_padding(hidden, torch.tensor([[5, 6, 0], [7, 0, 0]]), pad_id=0)
     assert kept.tolist() == [[0, 1], [2, 3], [6, 7]]
     assert targets.tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "recurrent"])
+def test_the_bias_of_the_logits_is_part_of_the_loss_and_trained(architecture):
+    model = build(tiny_config(architecture, vocab_size=20, max_target_len=9, dropout=0.0, output_bias=True))
+    output = model.decoder.unembedding
+    target = torch.tensor([[7, 8, 9, 2]])
+    batch = Batch(torch.tensor([[5, 6, 2]]), torch.tensor([3]), torch.tensor([[1, 7, 8, 9]]), target, 4)
+    with torch.no_grad():
+        output.bias.copy_(torch.linspace(-2, 2, 20))
+    states = (
+        model(batch.source_BS, batch.lengths_B, batch.input_BT) if model.config.has_encoder else model(batch.input_BT)
+    )
+    expected = F.cross_entropy(output(states)[0], target[0], reduction="sum")
+    got = batch_loss(model, batch)
+    torch.testing.assert_close(got.plain, expected.detach())
+    mine, theirs = (torch.autograd.grad(value, output.bias, retain_graph=True)[0] for value in (got.smoothed, expected))
+    torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
