@@ -280,6 +280,6 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     """The configuration of these JSON values, whose `architecture` is encoder_decoder unless given. Raises ConfigError
     for a field that the architecture does not use."""
     architecture = values.get("architecture", "encoder_decoder")
-    if architecture not in CLASSES:
+    if architecture not in get_args(Architecture):
         raise ConfigError("architecture", f"must be one of {', '.join(get_args(Architecture))}, got {architecture!r}")
     return CLASSES[architecture].from_json(values)

@@ -4,8 +4,7 @@ A configuration is frozen, keyword-only and validated on construction; it turns 
 fields an architecture adds is in `model.architecture_config`, complete configurations under a name in `model.presets`.
 Nothing here imports torch, so that a configuration can be read, checked and printed anywhere.
 
-    ConfigError
-    └── (one class: the field, the value and the values allowed are in the message)
+    ConfigError    the field, the value and the values allowed are in the message
 """
 
 from __future__ import annotations
@@ -151,6 +150,8 @@ class SpecialTokenTemplate(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        are_pairs = isinstance(self.languages, tuple) and all(_is_language(pair) for pair in self.languages)
+        check(are_pairs, "languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
         object.__setattr__(self, "languages", tuple((code, token) for code, token in self.languages))
         languages = f"{SOURCE_LANGUAGE} and {TARGET_LANGUAGE}"
         for name in ("source_prefix", "source_suffix", "target_prefix"):
@@ -159,8 +160,6 @@ class SpecialTokenTemplate(Config):
             check(are_ids, name, f"must be a list of token ids, or {languages}, got {ids!r}")
             has_language = any(token < 0 for token in ids)
             check(bool(self.languages) or not has_language, name, f"names a language, and there are none, got {ids!r}")
-        are_pairs = all(type(token) is int and token >= 0 and isinstance(code, str) for code, token in self.languages)
-        check(are_pairs, "languages", f"must be pairs of a code and a token id, got {self.languages!r:.80}")
 
     @property
     def num_source_special(self) -> int:
@@ -190,6 +189,11 @@ class SpecialTokenTemplate(Config):
         """All ids that appear in the template."""
         ids = (*self.source_prefix, *self.source_suffix, *self.target_prefix, *(token for _, token in self.languages))
         return frozenset(token for token in ids if token >= 0)
+
+
+def _is_language(pair: Any) -> bool:
+    """Whether this is a code and a token id; a pair from JSON is a list."""
+    return isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, int] and pair[1] >= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +268,8 @@ class ModelConfig(Config):
             token = getattr(self, name)
             check(token < limit, name, f"must be below vocab_size {limit}, got {token}")
         known = f" below vocab_size {limit}" if self.vocab_size else ""
+        is_list = isinstance(self.extra_eos_ids, tuple)
+        check(is_list, "extra_eos_ids", f"must be a list of token ids, got {self.extra_eos_ids!r}")
         for token in self.extra_eos_ids:
             is_token = type(token) is int and 0 <= token < limit
             check(is_token, "extra_eos_ids", f"must be token ids{known}, got {token!r}")

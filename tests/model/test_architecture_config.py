@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import math
@@ -54,6 +55,7 @@ WRONG = [
     ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
     ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
     ("extra_eos_ids", (5, -1), "must be token ids, got -1"),
+    ("extra_eos_ids", 5, "must be a list of token ids, got 5"),
     ("labels", ("a", "b"), "go with head classify or attention, got head none"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("mask_id", -1, "must be a token or left out, got -1"),
@@ -144,6 +146,19 @@ def test_a_field_of_another_architecture_is_refused(architecture, field, fix):
     with pytest.raises(ConfigError) as caught:
         model_config({"architecture": architecture, field: 1})
     assert str(caught.value) == f"{field}: architecture {architecture} does not use it; {fix}"
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+@pytest.mark.parametrize(
+    "value", [5, 1.5, True, None, "de", [], [5], ["de"], [[5]], [["de"]], [["de", 5, 6]], {}, {"a": 5}]
+)
+def test_a_value_of_another_type_raises_nothing_but_a_config_error(architecture, value):
+    values = [{name: value} for name in ("architecture", *field_types(CLASSES[architecture]))]
+    for part in field_types(SpecialTokenTemplate):
+        values.append({"special_token_template": {part: value}})
+    for fields in values:
+        with contextlib.suppress(ConfigError):
+            model_config({"architecture": architecture, **fields})
 
 
 def test_the_architecture_of_a_configuration_cannot_be_replaced():

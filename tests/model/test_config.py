@@ -53,6 +53,9 @@ def test_a_special_token_template_survives_json_and_defaults_to_bos_and_eos():
         ({"target_prefix": (-3,)}, "target_prefix: must be a list of token ids"),
         ({"source_suffix": (TARGET_LANGUAGE,)}, "source_suffix: names a language, and there are none"),
         ({"languages": (("de", -1),)}, "languages: must be pairs of a code and a token id"),
+        ({"languages": (5,)}, "languages: must be pairs of a code and a token id, got (5,)"),
+        ({"languages": 5}, "languages: must be pairs of a code and a token id, got 5"),
+        ({"languages": ("de",)}, "languages: must be pairs of a code and a token id, got ('de',)"),
     ],
 )
 def test_an_invalid_special_token_template_is_refused(changes, message):
