@@ -211,12 +211,15 @@ def table(title: str, values: Mapping[str, Any]) -> str:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout that contains this code; None if it was installed without one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """The commit of Glossa's checkout that contains this code; None if it was installed without one."""
+    code = Path(__file__).resolve()
+    command = ["git", "-C", str(code.parent), "rev-parse", "--show-toplevel", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
+    root, commit = printed.splitlines()
+    return commit if Path(root) == code.parents[2] else None  # another root: a project that Glossa is installed in
 
 
 def processor_name() -> str:

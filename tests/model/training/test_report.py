@@ -1,10 +1,12 @@
 import csv
 import io
 import struct
+import subprocess
 
 import pytest
 
 from model.config import TrainConfig
+from model.training import report
 from model.training.data import Examples
 from model.training.encoder_data import encoder_batches
 from model.training.report import curves_png, encoder_scores, final_scores, metrics_csv, model_card, table
@@ -23,6 +25,24 @@ def test_metrics_leave_empty_what_a_row_lacks():
     assert [row["learning_rate"] for row in rows] == ["0.1", "", "0.2"]
     with pytest.raises(ValueError, match="surprise"):
         metrics_csv([{"surprise": 1.0}])
+
+
+def git(directory, *words):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    command = ["git", "-C", str(directory), *identity, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(("root", "has_commit"), [("", True), (".venv/site-packages", False)])
+def test_the_lineage_names_the_commit_of_glossa_and_of_no_other_project(root, has_commit, tmp_path, monkeypatch):
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "first")
+    module = tmp_path / root / "model" / "training" / "report.py"
+    module.parent.mkdir(parents=True)
+    monkeypatch.setattr(report, "__file__", str(module))
+    examples = Examples([("a", "b")], "pairs")
+    commit = report.lineage_of(TrainConfig(steps=1), examples, examples)["git_commit"]
+    assert commit == (git(tmp_path, "rev-parse", "HEAD") if has_commit else None)
 
 
 @pytest.mark.parametrize("history", [HISTORY, HISTORY[1:2], []], ids=["all", "only validation", "nothing"])
