@@ -86,7 +86,7 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
                     f"{marker.parent.parent}: was started with other {part}: SHA-256 {known[part]}, got "
                     f"{identity[part]}; resume with the same files or train into another directory"
                 )
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
 
 

@@ -102,3 +102,11 @@ def test_a_directory_belongs_to_one_run(tmp_path):
     with pytest.raises(TrainError, match=r"was started with d_ff=32 in its model configuration, got 64"):
         claim(tmp_path / "run", {**IDENTITY, "model": {"d_ff": 64}}, resume=True)
     assert json.loads((tmp_path / "run" / "states" / "run.json").read_text()) == IDENTITY
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", '{"model": []}', '{"model": {}, "train": 5}', "{}"])
+def test_a_damaged_description_of_the_run_is_named(tmp_path, text):
+    claim(tmp_path / "run", IDENTITY, resume=False)
+    (tmp_path / "run" / "states" / "run.json").write_text(text)
+    with pytest.raises(TrainError):
+        claim(tmp_path / "run", IDENTITY, resume=True)
