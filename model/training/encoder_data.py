@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from model.config import ConfigError, ModelConfig, TrainConfig
+from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import Batch, Batches, DataError, Examples, bucketed, pad
 
@@ -57,7 +57,9 @@ class _TextBatches:
     """Batches of texts of similar length, each at most `batch_tokens` tokens with padding. Keys are numbered across
     epochs, so that a key identifies its epoch."""
 
-    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
+    def __init__(
+        self, name: str, texts: Sequence[str], tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig
+    ) -> None:
         before, after = model.template.source_prefix, model.template.source_suffix
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
         self._inside = slice(len(before), -len(after) or None)
@@ -69,8 +71,8 @@ class _TextBatches:
         self.dropped = len(texts) - len(self._kept)
         if not self._sources:
             raise DataError(
-                f"no text fits max_source_len {model.max_source_len} and batch_tokens {train.batch_tokens} with the "
-                f"{least - 1} tokens around it"
+                f"{name}: no text fits max_source_len {model.max_source_len} and batch_tokens {train.batch_tokens} "
+                f"with the {least - 1} tokens around it"
             )
 
     def plan(self, epoch: int) -> list[list[int]]:
@@ -88,9 +90,9 @@ class MaskedBatches(_TextBatches):
     """source (B, S) with masked tokens; target (B, S), padding elsewhere. tokens: the number of predicted tokens."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        super().__init__([source or target for source, target in examples.pairs], tokenizer, model, train)
-        if model.mask_id is None:
-            raise ConfigError("mask_id", "must be set to mask tokens, got none")
+        texts = [source or target for source, target in examples.pairs]
+        super().__init__(examples.name, texts, tokenizer, model, train)
+        assert model.mask_id is not None
         self._mask_id, self._share = model.mask_id, train.mask_share
         special = {model.pad_id, model.bos_id, model.eos_id, model.unk_id, model.mask_id, *model.template.token_ids}
         self._others = [token for token in range(model.vocab_size) if token not in special]
@@ -117,7 +119,7 @@ class LabelBatches(_TextBatches):
     """source (B, S), target (B, 1): the index of the label. tokens: one per text."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        super().__init__([source for source, _ in examples.pairs], tokenizer, model, train)
+        super().__init__(examples.name, [source for source, _ in examples.pairs], tokenizer, model, train)
         numbers = {label: number for number, label in enumerate(model.labels)}
         labels = [examples.pairs[place][1] for place in self._kept]
         if unknown := sorted({label for label in labels if label not in numbers}):

@@ -157,7 +157,7 @@ def test_a_label_that_training_has_not_seen_is_named():
 def test_texts_that_are_too_long_are_left_out_and_counted():
     batches = masked_batches(texts=[*TEXTS, " ".join("a" * 20)])
     assert batches.dropped == 1
-    with pytest.raises(DataError, match="no text fits max_source_len 16"):
+    with pytest.raises(DataError, match=r"^texts: no text fits max_source_len 16"):
         masked_batches(texts=[" ".join("a" * 20)])
 
 
