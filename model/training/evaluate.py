@@ -77,9 +77,11 @@ def _evaluated(model: Model, batches: Batches) -> Iterator[Batch]:
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    for keys in batches.plan(0):
-        yield batches.load(keys).to(device)
-    model.train(was_training)
+    try:
+        for keys in batches.plan(0):
+            yield batches.load(keys).to(device)
+    finally:
+        model.train(was_training)
 
 
 def translate(

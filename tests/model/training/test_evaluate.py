@@ -101,6 +101,25 @@ def test_loss_per_token_is_the_mean_over_tokens():
     assert loss == pytest.approx(total / tokens, rel=1e-5)
 
 
+@pytest.mark.parametrize("was_training", [True, False])
+def test_a_batch_that_fails_leaves_the_model_in_its_mode(was_training):
+    model = tiny_model(tiny_config("decoder")).train(was_training)
+    beyond = torch.full((1, 2), model.config.vocab_size)
+
+    class Wrong:
+        dropped, tokens = 0, 2
+
+        def plan(self, epoch):
+            return [[0]]
+
+        def load(self, keys):
+            return Batch(torch.zeros(1, 0), torch.zeros(1), beyond, beyond, 2)
+
+    with pytest.raises(IndexError):
+        loss_per_token(model, Wrong())
+    assert model.training is was_training
+
+
 def test_an_untrained_vocabulary_costs_its_logarithm():
     model = tiny_model(tiny_config("decoder"))
     with torch.no_grad():
