@@ -205,8 +205,7 @@ class Server:
             },
         )
 
-    # ---- the probes of the ops port, called from its threads
-
+    # The threads of the ops port call the four methods that follow.
     def problems(self) -> list[str]:
         now_s, limit_s = time.monotonic(), self.settings.heartbeat_timeout_s
         found = []

@@ -54,9 +54,6 @@ def convert_tokenizer(path: Path) -> Tokenizer:
     raise PretrainedError(f"{path}: has no tokenizer that is covered; covered: {known}")
 
 
-# ---- SentencePiece model and piece ids → tokenizer.json
-
-
 def _converted(
     model: SentencePieceModel,
     ids: Mapping[str, int],
@@ -169,9 +166,6 @@ def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> d
         "vocab": {names[token]: token for token in range(len(names))},
         "merges": merges,
     }
-
-
-# ---- families
 
 
 def _plain(name: str, path: Path) -> dict[str, Any]:
@@ -303,9 +297,6 @@ FILES: dict[tuple[str, ...], Callable[[Path], dict[str, Any]]] = {
     ("vocab.txt",): _wordpiece,
 }
 """The files of a tokenizer → the function that converts them."""
-
-
-# ---- files of a checkpoint directory
 
 
 def _languages(kind: str) -> list[str]:

@@ -25,9 +25,6 @@ from service.request import AttentionResult, Finished, HypothesisResult, Request
 DEFAULT_CANDIDATES = 5  # tokens returned per mask
 
 
-# ---- from messages
-
-
 def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     """The options of a request. Unset fields and an enum's zero are the default; nothing is checked."""
     given: dict[str, Any] = {}
@@ -71,9 +68,6 @@ def _enum_name(kind: Any, number: int) -> str:
 def _prefix(kind: Any) -> str:
     """EARLY_STOPPING_ of an enum whose first value is EARLY_STOPPING_UNSPECIFIED."""
     return str(kind.values[0].name).removesuffix("UNSPECIFIED")
-
-
-# ---- to messages
 
 
 @functools.cache
