@@ -247,9 +247,6 @@ def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[s
     return ids
 
 
-# ---- the backend
-
-
 def _backend(values: Mapping[str, Any], ids: Mapping[str, int], unmatched: set[int]) -> Backend:
     """The library's tokenizer, for segmentation only: without special tokens, templates and decoding, and, for a file
     converted from SentencePiece, without normalization. Its ids are those of the file.
@@ -296,10 +293,13 @@ def _hidden(name: str) -> str:
 
 def _whole(spans: Sequence[Span], text: str) -> list[Span]:
     """Spans that omit only blanks and never decrease. (-1, -1): an unknown span."""
+    limits, limit = list[int](), len(text)  # from the last span on: where the next known one starts
+    for start, _ in reversed(spans):
+        limits.append(limit)
+        limit = start if start >= 0 else limit
     whole: list[Span] = []
-    for place, (start, end) in enumerate(spans):
+    for (start, end), limit in zip(spans, reversed(limits), strict=True):
         before = whole[-1] if whole else (0, 0)
-        limit = next((later for later, _ in spans[place + 1 :] if later >= 0), len(text))
         start, end = max(start, before[0]), max(end, before[1])
         while end < limit and not text[end].isspace():  # merged with the character before it, or removed
             end += 1
@@ -307,9 +307,6 @@ def _whole(spans: Sequence[Span], text: str) -> list[Span]:
             start -= 1
         whole.append((min(start, end), end))
     return whole
-
-
-# ---- training
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
