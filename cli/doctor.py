@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +17,14 @@ def doctor(
     """Check this machine: what it has, what is missing, how to fix it. Exit code 1 if serving would fail."""
     from cli.machine_checks import examine
 
-    checks = examine(bundles or [])
+    findings = examine(bundles or [])
     if as_json:
-        print_json([dataclasses.asdict(check) for check in checks])
+        print_json([{"name": name, **finding._asdict()} for name, finding in findings.items()])
     else:
-        width = max(len(check.name) for check in checks) + 2
-        for check in checks:
-            typer.echo(f"{check.status:6}{check.name:{width}}{check.value}")
-            if check.fix:
-                typer.echo(f"{'':{6 + width}}fix: {check.fix}")
-    if any(check.status == "fail" for check in checks):
+        width = max(map(len, findings)) + 2
+        for name, finding in findings.items():
+            typer.echo(f"{finding.status:6}{name:{width}}{finding.value}")
+            if finding.fix:
+                typer.echo(f"{'':{6 + width}}fix: {finding.fix}")
+    if any(finding.status == "fail" for finding in findings.values()):
         raise typer.Exit(1)

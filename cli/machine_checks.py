@@ -13,7 +13,6 @@ import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,18 +39,8 @@ FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # features with 
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The result of one check. warn: slower or incomplete; fail: serving does not work. Both set `fix`."""
-
-    name: str
-    status: Status
-    value: str
-    fix: str = ""
-
-
 class Finding(NamedTuple):
-    """A check without its name."""
+    """The result of one check. warn: slower or incomplete; fail: serving does not work. Both set `fix`."""
 
     status: Status
     value: str
@@ -64,10 +53,13 @@ def examine(
     host: str = "127.0.0.1",
     ports: Sequence[int] = (50051, 9464),
     root: Path = Path("/"),
-) -> list[Check]:
-    """All checks, in the order of the report. root: directory that contains proc, sys and dev."""
+) -> dict[str, Finding]:
+    """All findings by the names of their checks, in the order of the report.
+
+    root: directory that contains proc, sys and dev.
+    """
     manifests = {path: _load(path) for path in bundles}
-    findings = {
+    return {
         "python": Finding("ok", f"{platform.python_version()} ({sys.executable})"),
         **{name: _package(name, "fail", "not installed", INSTALL) for name in SERVING},
         **{name: _package(name, "warn", "not installed; serving does not need it", TRAIN) for name in TRAINING},
@@ -79,7 +71,6 @@ def examine(
         **{f"port {port}": _port(host, port) for port in ports},
         **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
     }
-    return [Check(name=name, **finding._asdict()) for name, finding in findings.items()]
 
 
 def _package(name: str, *missing: Any) -> Finding:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli import machine_checks
-from cli.machine_checks import Check, examine
+from cli.machine_checks import Finding, examine
 from export.bundle import BundleError
 from export.manifest import FileDigest, Golden, Limits, Manifest, SpecialTokenTemplate, Tokens, Variant
 from service.runtime import huge_pages, sessions
@@ -36,25 +36,19 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def find(checks: list[Check], name: str) -> Check:
-    (found,) = [check for check in checks if check.name == name]
-    return found
-
-
-def look(root: Path, name: str, **more: object) -> Check:
-    return find(examine(root=root, **{"ports": (), **more}), name)  # type: ignore[arg-type]
+def look(root: Path, name: str, **more: object) -> Finding:
+    return examine(root=root, **{"ports": (), **more})[name]  # type: ignore[arg-type]
 
 
 def test_a_good_machine_has_nothing_to_fix(machine):
-    checks = examine(ports=(), root=machine)
-    assert [check for check in checks if check.status != "ok"] == []
-    assert [check for check in checks if check.fix] == []
+    findings = examine(ports=(), root=machine)
+    assert {name: found for name, found in findings.items() if found.status != "ok" or found.fix} == {}
 
 
 def test_every_finding_on_an_empty_machine_names_its_fix(tmp_path):
-    checks = examine([tmp_path / "missing"], ports=(), root=tmp_path)
-    assert {check.status for check in checks} >= {"warn", "fail"}
-    assert all(check.fix for check in checks if check.status != "ok")
+    findings = examine([tmp_path / "missing"], ports=(), root=tmp_path).values()
+    assert {found.status for found in findings} >= {"warn", "fail"}
+    assert all(found.fix for found in findings if found.status != "ok")
 
 
 @pytest.mark.parametrize(("name", "status"), [("onnxruntime", "fail"), ("grpcio", "fail"), ("torch", "warn")])
@@ -184,9 +178,7 @@ def test_a_bundle_error_gives_its_own_fix(machine, monkeypatch):
 
     monkeypatch.setattr(machine_checks, "load_bundle", load)
     check = look(machine, "bundle b", bundles=[Path("b")])
-    assert check == Check(
-        name="bundle b", status="fail", value="decode.onnx: wrong digest; expected aa, found bb", fix="export again"
-    )
+    assert check == Finding("fail", "decode.onnx: wrong digest; expected aa, found bb", "export again")
 
 
 def test_a_good_bundle_is_described_and_its_size_counts_as_needed_memory(machine, monkeypatch):
