@@ -17,7 +17,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -168,9 +168,7 @@ async def run_load(
         for at_s, text in plan:
             if (delay_s := at_s - running.now()) > 0:
                 await asyncio.sleep(delay_s)
-            if running.is_cut_short:
-                break
-            running.start(running.ask(text, at_s))
+            running.group.create_task(running.ask(text, at_s))
     return running.result()
 
 
@@ -186,22 +184,19 @@ async def run_closed_loop(send: Send, texts: Iterator[str], *, concurrency: int,
 
     async with running.requests():
         for _ in range(concurrency):
-            running.start(client())
+            running.group.create_task(client())
     return running.result()
 
 
 class _Running:
-    """A running load."""
-
     def __init__(self, send: Send, window: Window, wait_s: float, patience: Patience | None = None) -> None:
         self._send, self._window, self._wait_s, self._patience = send, window, wait_s, patience
         self._missed = 0
         self._loop = asyncio.get_running_loop()
         self._began_s, self._began_cpu_s = self._loop.time(), time.process_time()
         self._outcomes: list[Outcome] = []
-        self._tasks: set[asyncio.Task[object]] = set()
         self._outstanding = self._most_outstanding = 0
-        self._group = asyncio.TaskGroup()
+        self.group, self._limit = asyncio.TaskGroup(), asyncio.timeout(None)
         self.is_cut_short = False
 
     def now(self) -> float:
@@ -209,21 +204,16 @@ class _Running:
 
     @contextlib.asynccontextmanager
     async def requests(self) -> AsyncGenerator[None, None]:
-        """On exit, wait for the requests and cancel those that remain."""
+        """On exit, wait for the requests and cancel those that remain; when patience is over, at once."""
         try:
-            async with self._group:
+            async with self._limit, self.group:
                 yield
-                if self._tasks:
-                    limit_s = max(0.0, self._window.ends_s + self._wait_s - self.now())
-                    await asyncio.wait(self._tasks, timeout=limit_s)
-                self._cancel()
+                if not self.is_cut_short:
+                    self._limit.reschedule(self._began_s + self._window.ends_s + self._wait_s)
+        except TimeoutError:
+            pass
         except BaseExceptionGroup as defects:
             raise defects.exceptions[0] from None
-
-    def start(self, work: Coroutine[object, object, object]) -> None:
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def ask(self, text: str, intended_s: float) -> Outcome:
         outcome = Outcome(intended_s=intended_s, sent_s=self.now())
@@ -257,11 +247,8 @@ class _Running:
         self._missed += 1
         if self._missed == self._patience.misses:
             self.is_cut_short = True
-            self._cancel()
-
-    def _cancel(self) -> None:
-        for task in self._tasks - {asyncio.current_task()}:
-            task.cancel()
+            with contextlib.suppress(RuntimeError):  # the load has ended
+                self._limit.reschedule(self._loop.time())
 
     def result(self) -> Load:
         return Load(
