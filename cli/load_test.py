@@ -133,25 +133,22 @@ def read_texts(path: Path) -> list[str]:
 
 def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options: Mapping[str, Any]) -> Send:
     """Sends to a Glossa server. task: translation or generation."""
-    arguments: Any = {**options, "include_tokens": True}
+    verb = "translate" if task == "translation" else "generate"
+    call: Callable[..., Any] = getattr(client, f"stream_{verb}" if is_streamed else verb)
 
-    async def stream(text: str) -> AsyncGenerator[int, None]:
-        pieces = (client.stream_translate if task == "translation" else client.stream_generate)(text, **arguments)
+    async def send(text: str) -> AsyncGenerator[int, None]:
+        answer = call(text, **options, include_tokens=True)
         try:
-            async with contextlib.aclosing(pieces):
-                async for piece in pieces:
-                    yield len(piece.tokens)
+            if is_streamed:
+                async with contextlib.aclosing(answer):
+                    async for piece in answer:
+                        yield len(piece.tokens)
+            else:
+                yield len((await answer).tokens)
         except ClientError as error:
             raise SendFailed(error.code, error.message) from None
 
-    async def whole(text: str) -> AsyncGenerator[int, None]:
-        try:
-            answer = await (client.translate if task == "translation" else client.generate)(text, **arguments)
-        except ClientError as error:
-            raise SendFailed(error.code, error.message) from None
-        yield len(answer.tokens)
-
-    return stream if is_streamed else whole
+    return send
 
 
 def next_rate(tried: Sequence[tuple[float, bool]], start: float, precision: float) -> float | None:
