@@ -40,15 +40,6 @@ class EventStream:
             return event.text, event.tokens, event if isinstance(event, Finished) else None
         return self._merged(events)
 
-    async def whole(self) -> tuple[str, list[int], Finished]:
-        """The whole answer: its text, its token ids, and its end. Raises the RequestError that ended the request."""
-        text, tokens, finished = "", list[int](), None
-        while finished is None:
-            new_text, new_tokens, finished = await self.piece()
-            text += new_text
-            tokens += new_tokens
-        return text, tokens, finished
-
     def _merged(self, events: list[Event]) -> tuple[str, tuple[int, ...], Finished | None]:
         texts: list[str] = []
         tokens: list[int] = []

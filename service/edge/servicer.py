@@ -168,7 +168,8 @@ class Servicer:
         """The fields of a unary response."""
         model, request = await self._build(task, message, call, is_streamed=False)
         async with _submitted(model, request, call) as events:
-            text, tokens, call.finished = await events.whole()
+            text, tokens, call.finished = await events.piece()
+        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
         if self._log_text:
             call.texts["answer"] = text
         prompt = message.text if request.options.echo else ""
@@ -201,7 +202,8 @@ class Servicer:
     async def _finished(model: ServedModel, request: Request, call: Call) -> Finished:
         """The end of a request, without its text."""
         async with _submitted(model, request, call) as events:
-            _, _, call.finished = await events.whole()
+            _, _, call.finished = await events.piece()
+        assert call.finished is not None
         return call.finished
 
 
