@@ -41,7 +41,7 @@ class Catalog:
             return self._only(tasks, can)
         model = self._models.get(name)
         if model is None:
-            raise ModelNotFound(shorten(name, 64), self._names())
+            raise ModelNotFound(shorten(name, 64), list(self._models))
         if tasks and model.manifest.task not in tasks:
             raise Unsupported(
                 f"model {name!r} serves {model.manifest.task}, not {' or '.join(tasks)}; "
@@ -52,12 +52,9 @@ class Catalog:
     def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool]) -> ServedModel:
         fitting = [model for model in self._models.values() if not tasks or model.manifest.task in tasks]
         if not fitting:
-            raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {', '.join(self._names())}")
+            raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {', '.join(self._models)}")
         fitting = [model for model in fitting if can(model)] or fitting
         if len(fitting) > 1:
             names = ", ".join(model.name for model in fitting)
             raise InvalidRequest("model", f"must be named when several fit; one of: {names}")
         return fitting[0]
-
-    def _names(self) -> list[str]:
-        return list(self._models)
