@@ -107,8 +107,6 @@ def _bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series
 
 
 class _ServerSeries:
-    """The series of a server."""
-
     in_flight: Gauge = _metric(Gauge, "glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
     rejected: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_rejected", "Requests rejected before any work, by reason.", "reason"
@@ -119,8 +117,6 @@ class _ServerSeries:
 
 
 class _RpcSeries:
-    """The series of one RPC."""
-
     started: Counter = _metric(Counter, "grpc_server_started", "RPCs started on the server.")
     handled: Callable[..., Counter] = _metric(
         Counter, "grpc_server_handled", "RPCs completed on the server, by status code.", "grpc_code"
@@ -133,8 +129,6 @@ class _RpcSeries:
 
 
 class _ModelSeries:
-    """The series of one model."""
-
     queued: Gauge = _metric(Gauge, "glossa_requests_queued", "Requests waiting for free rows.")
     running: Gauge = _metric(Gauge, "glossa_requests_running", "Requests being decoded.")
     kv_cache: Gauge = _metric(Gauge, "glossa_kv_cache_usage_ratio", "Share of the KV cache reserved, 0..1.")
