@@ -157,7 +157,7 @@ def test_pieces_are_what_tokens_write(kind, request):
 
 
 def whole_by_definition(spans, text):
-    whole = []
+    whole = list[tuple[int, int]]()
     for place, (start, end) in enumerate(spans):
         first, last = whole[-1] if whole else (0, 0)
         limit = next((later for later, _ in spans[place + 1 :] if later >= 0), len(text))
@@ -178,7 +178,7 @@ def test_whole_spans_are_those_of_the_definition(text, data):
     assert _whole(spans, text) == whole_by_definition(spans, text)
 
 
-class CountedList(list):
+class CountedList(list[tuple[int, int]]):
     """Counts the items that are read by place."""
 
     read = 0
