@@ -6,6 +6,7 @@ the source, `shortlist` with the row's shortlist; what has no growing axis has a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -16,19 +17,16 @@ import numpy as np
 
 from export.manifest import WORD_MULTIPLE, StateSpec
 
-CAPACITIES = (8, 16, 24, 32, 48, 64)
 
-
+@functools.cache  # read several times a step
 def capacity_for(length: int) -> int:
     """The capacity that holds `length` positions: 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, …
 
     Attention over a roomy cache costs up to four times as much in every step, growing copies once: hence small steps.
     """
-    for capacity in CAPACITIES:
-        if length <= capacity:
-            return capacity
-    power = 1 << (length - 1).bit_length()
-    return power * 3 // 4 if length <= power * 3 // 4 else power
+    eights = max(8, -(-length // 8) * 8)
+    power = 1 << (eights - 1).bit_length()
+    return power * 3 // 4 if eights <= power * 3 // 4 else power
 
 
 def shortlist_capacity_for(length: int) -> int:
