@@ -34,7 +34,7 @@ from bench.pipe import Pipe
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import SPECIAL, Tokenizer
-from service.config import effective_cpus
+from service.config import processors
 from service.request import Request
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel
@@ -65,7 +65,7 @@ class Ours:
     """Engines in this process, one per processor; one that is alone takes all of them."""
 
     def __init__(self, scheme: str, path: Path, rows: int) -> None:
-        self.name, count = f"glossa {scheme}", effective_cpus()
+        self.name, count = f"glossa {scheme}", processors().usable
         model = OnnxModel.open(
             path,
             load_bundle(path),

@@ -75,7 +75,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     from export.bundle import load_bundle
     from export.manifest import TOKENIZER
     from model.tokenizer import Tokenizer
-    from service.config import effective_cpus
+    from service.config import processors
     from service.options import DecodingOptions
     from service.request import Request
     from service.runtime.runner import OnnxModel
@@ -100,7 +100,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     def do(order: Order, work: Workload) -> Lengths:
         engines = engines_of(
             order.get("rows", 64),
-            order.get("engines", 0) or effective_cpus(),
+            order.get("engines", 0) or processors().usable,
             order.get("single_engine_threads", 1),
             order.get("max_prefill_tokens", 1 << 11),
             order.get("max_idle_prefill_tokens", 1 << 14),

@@ -269,10 +269,6 @@ def processors(root: Path = Path("/")) -> Processors:
     return Processors(len(allowed), len(cores), min(_cpu_quotas(root), default=None))
 
 
-def effective_cpus(root: Path = Path("/")) -> int:
-    return processors(root).usable
-
-
 def _read_siblings(root: Path, number: int) -> str:
     """The processors that are threads of the same core as this one; empty when the system does not report them."""
     topology = root / f"sys/devices/system/cpu/cpu{number}/topology"

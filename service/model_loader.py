@@ -15,7 +15,7 @@ from pathlib import Path
 from export.bundle import BundleError, load_bundle, load_shortlist
 from export.manifest import MANIFEST, TOKENIZER
 from model.tokenizer import Tokenizer, TokenizerError
-from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, effective_cpus
+from service.config import MAX_SINGLE_ENGINE_THREADS, ServerSettings, processors
 from service.decoding.vocabulary import Vocabulary
 from service.edge.metrics import Metrics
 from service.edge.served_model import ServedModel
@@ -55,7 +55,7 @@ def _open(
     limits = manifest.limits
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=limits.vocab_size)
     shortlist = load_shortlist(path / manifest.shortlist, vocab_size=limits.vocab_size) if manifest.shortlist else None
-    cpus = effective_cpus()
+    cpus = processors().usable
     model = OnnxModel.open(
         path,
         manifest,

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from service.config import Processors, ServerSettings, effective_cpus, load_settings, processors
+from service.config import Processors, ServerSettings, load_settings, processors
 from service.errors import StartupError
 
 MODELS = {"models": ["en-de=/models/en-de"]}
@@ -158,9 +158,9 @@ def cgroup(root, files):
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1600000 100000\n"}, 8),
     ],
 )
-def test_effective_cpus_is_affinity_cut_by_quota(tmp_path, monkeypatch, files, expected):
+def test_usable_processors_are_affinity_cut_by_quota(tmp_path, monkeypatch, files, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    assert effective_cpus(cgroup(tmp_path, files)) == expected
+    assert processors(cgroup(tmp_path, files)).usable == expected
 
 
 def topology(root, siblings, name="core_cpus_list"):
@@ -172,7 +172,7 @@ def test_hyperthreads_of_a_core_count_once(tmp_path, monkeypatch, name):
     root = topology(tmp_path, ["0,4\n", "1,5\n", "2,6\n", "3,7\n"] * 2, name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4, 6})
     assert processors(root) == Processors(allowed=4, cores=3, quota=None)
-    assert effective_cpus(root) == 3
+    assert processors(root).usable == 3
 
 
 def test_a_quota_cuts_the_cores_and_not_their_threads(tmp_path, monkeypatch):
@@ -180,4 +180,4 @@ def test_a_quota_cuts_the_cores_and_not_their_threads(tmp_path, monkeypatch):
     cgroup(root, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     assert processors(root) == Processors(allowed=4, cores=2, quota=1.5)
-    assert effective_cpus(root) == 1
+    assert processors(root).usable == 1

@@ -1,5 +1,6 @@
 import pytest
 
+from service.config import Processors
 from service.edge.metrics import Metrics
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
@@ -39,7 +40,7 @@ def test_a_small_model_has_one_thread_unless_more_are_configured(
     tiny_translation_bundle, monkeypatch, threads, least, divides, eagerly
 ):
     opened = []
-    monkeypatch.setattr("service.model_loader.effective_cpus", lambda: 2)
+    monkeypatch.setattr("service.model_loader.processors", lambda: Processors(allowed=2, cores=2, quota=None))
     monkeypatch.setattr("service.model_loader.SINGLE_ENGINE_MIN_BYTES", least)
     monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner.model))
     configured = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=threads, device="cpu")
