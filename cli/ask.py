@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,8 +72,6 @@ def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dic
 
 def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the answers to the lines of standard input; a blank line is answered by a blank line."""
-    from glossa.client import ClientError
-
     lines = [line.rstrip("\n") for line in sys.stdin]
     texts = (line for line in lines if line.strip())
     if verb == "translate":
@@ -83,15 +82,21 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
         if not line.strip():
             typer.echo()
             continue
-        try:
+        with at_line(number):
             show_answer(next(answers), line, as_json, in_lines=True)
-        except ClientError as error:
-            raise at_line(number, error) from error
 
 
-def at_line(number: int, error: Any) -> Exception:
-    """A ClientError with the number of its input line, unless the server cannot be reached."""
-    return error if error.code == "UNAVAILABLE" else UsageError(f"line {number}: {error}")
+@contextlib.contextmanager
+def at_line(number: int) -> Iterator[None]:
+    """Adds the number of its input line to a ClientError, unless the server cannot be reached."""
+    from glossa.client import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if error.code == "UNAVAILABLE":
+            raise
+        raise UsageError(f"line {number}: {error}") from error
 
 
 def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", in_lines: bool = False) -> None:
@@ -167,16 +172,12 @@ def score(
 
 def score_lines(client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the scores of the lines SOURCE<tab>TARGET of standard input."""
-    from glossa.client import ClientError
-
     for number, line in enumerate(sys.stdin, start=1):
         fields = line.rstrip("\n").split("\t")
         if len(fields) != 2:
             raise UsageError(f"line {number}: expected 2 tab-separated fields, got {len(fields)}")
-        try:
+        with at_line(number):
             result = client.score(*fields, **options)
-        except ClientError as error:
-            raise at_line(number, error) from error
         if as_json:
             print_json(result)
         else:
