@@ -9,7 +9,7 @@ import typer
 
 from cli.connection import with_client
 from cli.flags import with_model_flags
-from cli.terminal import AsJson, print_json, report_errors
+from cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -40,7 +40,7 @@ def attend(
 
     The terminal shows means over layers and heads unless some are selected; pictures, pages and JSON contain each one.
     """
-    from cli.heatmap import DrawingError, draw
+    from cli.heatmap import draw
 
     model = options.get("model", "")
     options |= {"target": target, "text_only": text_only, "max_tokens": max_tokens}
@@ -51,9 +51,8 @@ def attend(
             options["kinds"] = attention_kinds(client, model, text_only=text_only)[-1:]
         options |= {"mean_layers": not layer, "mean_heads": not head}
     attended = client.attend(text, **options)
-    with report_errors(DrawingError):
-        if png:
-            draw(attended, png)
+    if png:
+        draw(attended, png)
     if html:
         from cli.attention_page import page
 

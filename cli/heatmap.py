@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from cli.terminal import UsageError
 from glossa.client.types import Attended, AttentionMatrix, AttentionToken
 
 SHADES = " ·░▒▓█"
@@ -21,10 +22,6 @@ COLOURS = ("#5b6575", "#7d8aa0", "#6f9bd1", "#3f7fca", "#e07b39", "#b3430e")
 CELL = 2  # characters per weight, so that a cell is about square
 LABEL, TALL = 16, 10  # longest row and column labels, characters
 LABELLED = 4  # an image with at most this many maps has token labels
-
-
-class DrawingError(Exception):
-    """An image cannot be drawn."""
 
 
 def label(token: AttentionToken) -> str:
@@ -79,13 +76,13 @@ def _cut(text: str, most: int) -> str:
 def draw(attended: Attended, file: Path) -> None:
     """Draw all maps on one scale, one row of maps per kind and layer. The suffix of `file` selects the format.
 
-    Raises DrawingError, OSError.
+    Raises UsageError, OSError.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise DrawingError(
+        raise UsageError(
             "--png needs matplotlib, which is not installed; fix: pip install matplotlib, or use --html instead"
         ) from None
     by_layer: dict[tuple[str, int], list[AttentionMatrix]] = {}
@@ -114,4 +111,4 @@ def draw(attended: Attended, file: Path) -> None:
     try:
         figure.savefig(file, dpi=150)
     except ValueError as error:  # an unknown format
-        raise DrawingError(f"{file}: {error}") from None
+        raise UsageError(f"{file}: {error}") from None

@@ -5,7 +5,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from cli.heatmap import DrawingError, draw, label, lines
+from cli.heatmap import draw, label, lines
+from cli.terminal import UsageError
 from glossa.client.types import AttentionToken
 from tests.cli.attended import attended
 
@@ -63,11 +64,11 @@ def test_a_token_of_blanks_has_a_visible_label():
 def test_an_image_is_drawn(tmp_path):
     draw(attended(), tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(DrawingError, match="not supported"):
+    with pytest.raises(UsageError, match="not supported"):
         draw(attended(), tmp_path / "maps.txt")
 
 
 def test_an_image_without_matplotlib_fails_with_the_fix(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(DrawingError, match="pip install matplotlib, or use --html"):
+    with pytest.raises(UsageError, match="pip install matplotlib, or use --html"):
         draw(attended(), tmp_path / "maps.png")
