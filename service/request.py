@@ -7,10 +7,9 @@ its texts and grammars against the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 import numpy as np
 
@@ -142,9 +141,5 @@ class Finished:
 
 
 Event = TextDelta | Finished | RequestError
-
-
-class EventSink(Protocol):
-    """Where an engine delivers the events of one request; called on the event-loop thread."""
-
-    def __call__(self, event: Event) -> None: ...
+EventSink = Callable[[Event], None]
+"""Where an engine delivers the events of one request; called on the event-loop thread."""
