@@ -48,6 +48,7 @@ from model.tokenizer import Tokenizer, TokenizerError
 FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
 WEIGHTS = "model.safetensors"
 REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
+TYPES = {torch.float32: "F32", torch.uint8: "U8"}  # weights and optimiser moments; states of random generators
 
 
 class CheckpointError(Exception):
@@ -63,7 +64,6 @@ class Checkpoint:
     tokenizer: Tokenizer
     metrics: dict[str, Any]
     lineage: dict[str, Any]
-    path: Path
 
 
 def save_checkpoint(
@@ -80,8 +80,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint into `path`, which may exist but must not hold a finished checkpoint yet.
 
-    weights: by the names of the model's parameters (`weights_of`), written as float32 with one tensor in memory at a
-    time. train: None if the model was not trained here. extra: further files (model card, curves) under their names.
+    weights: float32, by the names of the model's parameters (`weights_of`); the file is written without a copy of them.
+    train: None if the model was not trained here. extra: further files (model card, curves) under their names.
     On any failure `path` still is no finished checkpoint; CheckpointError gives the reason.
     """
     check_unfinished(path)
@@ -130,7 +130,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     model: Model = build(config)
     load_weights(model, map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
-    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, path)
+    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage)
 
 
 def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | None]:
@@ -150,26 +150,20 @@ def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | Non
         raise CheckpointError(f"{where}: cannot be read: {error!r}") from error
 
 
-def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """A safetensors file; the tensors may be on any device and must not share memory."""
-    data: bytes = safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
-    return data
-
-
 def tensors_in_pieces(tensors: Mapping[str, Tensor]) -> Pieces:
-    """A safetensors file of float32 tensors, whole only on disk. The format: the size of a JSON header as a
+    """A safetensors file of tensors of `TYPES`, whole only on disk. The format: the size of a JSON header as a
     little-endian uint64, the header with each tensor's type, shape and place, then the tensors one after another."""
     header, end = dict[str, Any](), 0
     for name, tensor in tensors.items():
-        begin, end = end, end + 4 * tensor.numel()
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     described = json.dumps(header).encode()
     described += b" " * (-len(described) % 8)  # so that what follows is aligned
 
     def parts() -> Iterator[bytes | memoryview]:
         yield struct.pack("<Q", len(described)) + described
         for tensor in tensors.values():
-            yield tensor.float().cpu().contiguous().flatten().numpy().data.cast("B")
+            yield tensor.cpu().contiguous().flatten().numpy().data.cast("B")
 
     return Pieces(8 + len(described) + end, parts)
 

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.atomic_write import DIGESTS, DamagedError, Disk, verify, write_directory, write_file
+from model.atomic_write import DIGESTS, Content, DamagedError, Disk, size_of, verify, write_directory, write_file
 from model.checkpoint import (
     CheckpointError,
     cannot_save,
     load_weights,
     map_tensors,
-    tensors_to_bytes,
+    tensors_in_pieces,
     to_json,
     weights_of,
 )
@@ -95,9 +95,9 @@ def save_state(
 ) -> Path:
     """Writes `states/step-…` atomically. Raises CheckpointError on failure, with all earlier states intact."""
     path = states / f"step-{progress.step:08d}"
-    files = {
-        WEIGHTS: tensors_to_bytes(weights_of(model)),
-        OPTIMISER: tensors_to_bytes(_optimiser_tensors(model, optimiser)),
+    files: dict[str, Content] = {
+        WEIGHTS: tensors_in_pieces(weights_of(model)),
+        OPTIMISER: tensors_in_pieces(_optimiser_tensors(model, optimiser)),
         PROGRESS: to_json(asdict(progress)),
     }
     try:
@@ -106,7 +106,7 @@ def save_state(
             shutil.rmtree(path)
         write_directory(path, files, disk)
     except OSError as error:
-        raise CheckpointError(cannot_save(path, error, sum(map(len, files.values())))) from error
+        raise CheckpointError(cannot_save(path, error, sum(map(size_of, files.values())))) from error
     return path
 
 

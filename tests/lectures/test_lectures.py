@@ -166,7 +166,7 @@ def test_head_with_uniform_weights_is_not_a_specialist():
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi"])
 def test_lengthened_model_agrees_on_the_trained_length(positions):
     model = tiny_model(tiny_config("decoder", positions=positions, max_target_len=TRAINED))
-    longer = lengthened(Checkpoint(model, model.config, tiny_tokenizer(), {}, {}, Path()))
+    longer = lengthened(Checkpoint(model, model.config, tiny_tokenizer(), {}, {}))
     tokens = torch.randint(4, model.config.vocab_size, (2, TRAINED), generator=torch.Generator().manual_seed(1))
     assert longer.config.max_target_len == FACTOR * TRAINED
     with torch.no_grad():

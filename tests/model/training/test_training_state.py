@@ -2,6 +2,7 @@ import json
 import warnings
 
 import pytest
+import safetensors.torch
 import torch
 
 from model.architecture_config import EncoderDecoderConfig
@@ -79,6 +80,16 @@ def test_a_state_holds_weights_moments_generator_and_progress(tmp_path):
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert all(torch.equal(restored.state[theirs][name], value) for name, value in optimiser.state[mine].items())
+
+
+def test_a_saved_state_reads_as_the_library_would_write_it(tmp_path):
+    model, optimiser = started()
+    path = save_state(tmp_path, model, optimiser, Progress(step=1))
+    moments = optimiser.state[model.decoder.norm.weight]
+    read = safetensors.torch.load((path / "optimiser.safetensors").read_bytes())
+    assert torch.equal(read["generator.cpu"], torch.get_rng_state())
+    assert torch.equal(read["exp_avg/decoder.norm.weight"], moments["exp_avg"])
+    assert torch.equal(read["step/decoder.norm.weight"], moments["step"])
 
 
 def test_the_average_is_the_mean_of_the_last_undamaged_states(tmp_path):
