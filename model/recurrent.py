@@ -18,7 +18,7 @@ Shapes: B batch, T target positions, S source positions, M d_model, which is d2,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -204,9 +204,10 @@ class RecurrentDecoder(nn.Module):
         self.config = config
         size, make = config.d_model, LstmCell if config.cell == "lstm" else GruCell
         self.embedding = Embedding(config, 0)
+        self.cells: Any  # an LstmCell or GruCell by layer
         self.cells = nn.ModuleList(make(size, size) for _ in range(config.num_decoder_layers))
         # Beside the input of the first cell, which is there for all tokens of a target beforehand.
-        gates = self._cell(0).hidden.out_features
+        gates = self.cells[0].hidden.out_features
         self.feed = nn.Linear(size, gates, bias=False) if config.input_feeding else None
         self.initial = nn.ModuleList(nn.Linear(config.source_dim, size) for _ in initial_state_names(config))
         self.score = Score(config) if config.score != "none" else None
@@ -215,11 +216,6 @@ class RecurrentDecoder(nn.Module):
         self.unembedding = nn.Linear(size, config.vocab_size, bias=config.output_bias)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
-
-    def _cell(self, layer: int) -> LstmCell | GruCell:
-        cell = self.cells[layer]
-        assert isinstance(cell, LstmCell | GruCell)
-        return cell
 
     def initial_states(self, last_BN: Tensor) -> tuple[Tensor, ...]:
         """tanh(W h + b) of the encoder's last states for each of `initial_state_names`, (B, M)."""
@@ -232,7 +228,7 @@ class RecurrentDecoder(nn.Module):
         turns into logits, and what is carried on. attend: where there is a score."""
         x_BTM: Tensor = self.embedding(tokens_BT)
         carried = [state[:, None] for state in states]
-        input_BTG = self._cell(0).input(x_BTM)
+        input_BTG = self.cells[0].input(x_BTM)
         tops: list[Tensor] = []
         for t in range(tokens_BT.shape[1]):
             gates_BTG = input_BTG[:, t : t + 1]
@@ -252,8 +248,7 @@ class RecurrentDecoder(nn.Module):
         """One token through all cells: the state of the last one, and the states of all."""
         new: list[Tensor] = []
         size = len(carried) // len(self.cells)
-        for i in range(len(self.cells)):
-            cell = self._cell(i)
+        for i, cell in enumerate(self.cells):
             if i:
                 gates_BTG = cell.input(self.dropout(new[-size]))
             new += cell(gates_BTG, carried[i * size : (i + 1) * size])

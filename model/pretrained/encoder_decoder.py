@@ -259,15 +259,13 @@ class _Tokens:
         token: int = known[0] if known else self._config.need(name)
         return token
 
-    def start(self, default: str) -> tuple[int, ...]:
-        """The decoder prefix: the start token (or that of `default`) and the forced first token."""
+    def template(self, default: str) -> SpecialTokenTemplate:
+        """The template that ends sources with eos and begins targets with the start token (or that of `default`) and
+        the forced first token."""
         name = "decoder_start_token_id"
         start = (*self.get(name, self.steering), *self.get(name), self.need(default))[:1]
-        return (*start, *self.get("forced_bos_token_id", self.steering))
-
-    def template(self, default: str) -> SpecialTokenTemplate:
-        """The template that ends sources with eos and begins targets with `start(default)`."""
-        return SpecialTokenTemplate(source_suffix=(self.need("eos_token_id"),), target_prefix=self.start(default))
+        prefix = (*start, *self.get("forced_bos_token_id", self.steering))
+        return SpecialTokenTemplate(source_suffix=(self.need("eos_token_id"),), target_prefix=prefix)
 
 
 def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor | None:

@@ -174,7 +174,7 @@ class Unigram:
     ) -> None:
         self._unknown, self._bytes = unknown, tuple(by_byte)
         rounded = array("f", scores.values())
-        self._unknown_score = _single(min(rounded, default=0.0) - UNKNOWN_PENALTY)
+        self._unknown_score = array("f", [min(rounded, default=0.0) - UNKNOWN_PENALTY])[0]  # in single precision
         # Every prefix of a piece, with the piece if the prefix is one: a dictionary costs less than a trie.
         self._begun: dict[str, tuple[float, int] | None] = {}
         for text in (*scores, *symbols):
@@ -224,11 +224,6 @@ class Unigram:
             cuts.append(Cut(tokens[size], starts[size], size))
             size = starts[size]
         return cuts[::-1]
-
-
-def _single(value: float) -> float:
-    """Rounds to single precision."""
-    return array("f", [value])[0]
 
 
 def unigram_of(
