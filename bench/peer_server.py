@@ -38,7 +38,7 @@ from service.edge.metrics import Metrics
 from service.edge.served_model import ServedModel
 from service.errors import InternalFailure
 from service.execution_choice import ExecutionChoice
-from service.request import EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
+from service.request import Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
 from service.server import Server
 
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
@@ -74,12 +74,10 @@ class CTranslate2Pool:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> CTranslate2Pool:
+    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
+        """Returns what cancels nothing: a batch cannot be left."""
         self._arrivals.put(Waiting(request, loop, sink, time.monotonic()))
-        return self
-
-    def cancel(self) -> None:
-        """A batch cannot be left."""
+        return lambda: None
 
     def close(self, timeout_s: float = 10.0) -> None:
         for _ in self._threads:

@@ -143,3 +143,5 @@ class Finished:
 Event = TextDelta | Finished | RequestError
 EventSink = Callable[[Event], None]
 """Where an engine delivers the events of one request; called on the event-loop thread."""
+Cancel = Callable[[], None]
+"""Ends an accepted request with Cancelled at the next step boundary, unless it has ended. From any thread, any time."""

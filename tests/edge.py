@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,7 +101,11 @@ class FakePool:
         loop.call_soon_threadsafe(self.changed.set)
         if not self.hold:
             loop.call_soon_threadsafe(self.send, sink, self.answer)
-        return FakeSubmission(self, request)
+        return functools.partial(self.cancel, request)
+
+    def cancel(self, request):
+        self.cancelled.append(request.request_id)
+        self.changed.set()
 
     @staticmethod
     def send(sink, events):
@@ -116,16 +121,6 @@ class FakePool:
 
     def close(self):
         self.closed = True
-
-
-@dataclass
-class FakeSubmission:
-    pool: FakePool
-    request: Request
-
-    def cancel(self):
-        self.pool.cancelled.append(self.request.request_id)
-        self.pool.changed.set()
 
 
 def manifest(task="translation", **changes):

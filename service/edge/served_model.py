@@ -17,22 +17,15 @@ from model.tokenizer import Tokenizer
 from service.edge.alignment import Span, target_spans
 from service.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
-from service.request import EventSink, Request
-
-
-class Submission(Protocol):
-    """A request in an engine."""
-
-    def cancel(self) -> None:
-        """Ends the request; its rows are free one step later."""
+from service.request import Cancel, EventSink, Request
 
 
 class Pool(Protocol):
     """The engines of one model."""
 
-    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
-        """Queues the request; its events reach `sink` on the thread of `loop`. From any thread; blocks for up to
-        seconds with one of `service.decoding.request_processors.SLOW_OPTIONS`."""
+    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
+        """Queues the request; its events reach `sink` on the thread of `loop`. Returns what cancels it. From any
+        thread; blocks for up to seconds with one of `service.decoding.request_processors.SLOW_OPTIONS`."""
 
     def close(self) -> None:
         """Stops the engines. Blocks until their threads have ended."""

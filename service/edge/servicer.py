@@ -39,10 +39,10 @@ from service.edge.proto_conversion import (
 )
 from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import response_size
-from service.edge.served_model import ServedModel, Submission
+from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
-from service.request import Finished, Request
+from service.request import Cancel, Finished, Request
 
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
@@ -245,28 +245,29 @@ async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncI
     events = EventStream()
     submit = partial(model.pool.submit, request, asyncio.get_running_loop(), events)
     is_slow = any(getattr(request.options, name) for name in SLOW_OPTIONS)
-    submission = await _submitted_in_thread(submit) if is_slow else submit()
+    cancel = await _submitted_in_thread(submit) if is_slow else submit()
     call.is_accepted = True
     try:
         yield events
     finally:
         if call.finished is None:
-            submission.cancel()
+            cancel()
 
 
-async def _submitted_in_thread(submit: Callable[[], Submission]) -> Submission:
+async def _submitted_in_thread(submit: Callable[[], Cancel]) -> Cancel:
     """`submit()` in a thread. A call that ends meanwhile cancels what is submitted after its end."""
     submitting = asyncio.ensure_future(asyncio.to_thread(submit))
     try:
         return await asyncio.shield(submitting)
     except asyncio.CancelledError:
-        submitting.add_done_callback(_cancel_submission)
+        submitting.add_done_callback(_cancel_submitted)
         raise
 
 
-def _cancel_submission(submitting: asyncio.Future[Submission]) -> None:
+def _cancel_submitted(submitting: asyncio.Future[Cancel]) -> None:
     if submitting.exception() is None:
-        submitting.result().cancel()
+        cancel = submitting.result()
+        cancel()
 
 
 async def _built(build: Callable[[], T], message: Message, *, is_slow: bool = False) -> T:

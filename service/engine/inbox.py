@@ -70,7 +70,6 @@ class Inbox:
             self._s_per_answer += 0.2 * ((now_s - self.last_answer_s) / count - self._s_per_answer)
             self.last_answer_s = now_s
             self.unfinished -= count
-            self._condition.notify_all()
 
     def stop_accepting(self) -> None:
         """From now on `put` raises ShuttingDown."""
@@ -82,8 +81,3 @@ class Inbox:
         with self._condition:
             self.is_accepting, self.is_closing = False, True
             self._condition.notify_all()
-
-    def wait_until_finished(self, timeout_s: float) -> bool:
-        """Blocks until every accepted request has its final event. False: not within `timeout_s`."""
-        with self._condition:
-            return self._condition.wait_for(lambda: self.unfinished == 0, timeout_s)

@@ -1,13 +1,13 @@
 """The engines of one model with one `submit`, and the seam between engines and the event loops of their clients.
 
 What crosses the seam is plain data: requests with a ticket and cancellations by ticket go in; batches of (ticket,
-event), one a turn, and snapshots come out; `drain` and `close` end it. Engines know no event loops and no sinks: those
-stay here, by ticket. So an engine could run in a process of its own with a queue in each direction. (One thing of it
-stays in this process today: an engine calls its `EngineMetrics`, with numbers only.) Engines share the read-only
-sessions and nothing else.
+event), one a turn, and snapshots come out; `close` ends it. Engines know no event loops and no sinks: those stay
+here, by ticket. So an engine could run in a process of its own with a queue in each direction. (One thing of it stays
+in this process today: an engine calls its `EngineMetrics`, with numbers only.) Engines share the read-only sessions and
+nothing else.
 
-Threads: `submit` and `Submission.cancel` may be called from any thread. `_deliver` runs on the engines' threads; sinks
-are called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
+Threads: `submit` and what it returns may be called from any thread. `_deliver` runs on the engines' threads; sinks are
+called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
 """
 
 from __future__ import annotations
@@ -15,25 +15,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 from service.engine.engine import Engine
-from service.request import Event, EventSink, Request, TextDelta
+from service.request import Cancel, Event, EventSink, Request, TextDelta
 
 log = logging.getLogger(__name__)
-
-
-class Submission(NamedTuple):
-    """A request that was accepted."""
-
-    engine: Engine
-    ticket: int
-
-    def cancel(self) -> None:
-        """Ends the request with Cancelled at the next step boundary, unless it has ended. From any thread, any time."""
-        self.engine.inbox.cancel(self.ticket)
 
 
 class EnginePool:
@@ -55,41 +43,31 @@ class EnginePool:
         """The last turn of the engine that turned longest ago."""
         return min(engine.heartbeat_s for engine in self.engines)
 
-    @property
-    def unfinished(self) -> int:
-        """Accepted requests without a final event."""
-        return sum(engine.inbox.unfinished for engine in self.engines)
-
     def start(self, *, is_manual: bool = False) -> None:
         """Starts the engines. is_manual: without their threads, the caller turns them."""
         for engine in self.engines:
             engine.start(self._deliver, is_manual=is_manual)
 
-    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Submission:
+    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
 
-        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. May block: see `Engine.submit`.
+        Returns what cancels the request. Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. May
+        block: see `Engine.submit`.
         """
         engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
-        submission = Submission(min(engines, key=lambda engine: engine.inbox.unfinished), next(self._tickets))
-        self._receivers[submission.ticket] = loop, sink
+        engine, ticket = min(engines, key=lambda engine: engine.inbox.unfinished), next(self._tickets)
+        self._receivers[ticket] = loop, sink
         try:
-            submission.engine.submit(submission.ticket, request)
+            engine.submit(ticket, request)
         except BaseException:
-            del self._receivers[submission.ticket]
+            del self._receivers[ticket]
             raise
-        return submission
+        return partial(engine.inbox.cancel, ticket)
 
     def stop_accepting(self) -> None:
         """From now on `submit` raises ShuttingDown; accepted requests go on."""
         for engine in self.engines:
             engine.inbox.stop_accepting()
-
-    def drain(self, grace_s: float) -> bool:
-        """Stops accepting and blocks until every accepted request has ended. False: not within `grace_s`."""
-        self.stop_accepting()
-        end_s = time.monotonic() + grace_s
-        return all(engine.inbox.wait_until_finished(max(0.0, end_s - time.monotonic())) for engine in self.engines)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends unfinished requests with ShuttingDown, and the threads. timeout_s: see `Engine.close`."""

@@ -119,10 +119,10 @@ def test_a_turn_reports_its_metrics(manual):
 def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
     metrics = RecordingMetrics()
     engine, loop = manual(ScriptedRunner(rule=never_ends), metrics=metrics)
-    submission = engine.submit(request(max_tokens=60), loop, Sink())
+    cancel = engine.submit(request(max_tokens=60), loop, Sink())
     for _ in range(3):
         engine.turn()
-    submission.cancel()
+    cancel()
     engine.turn()
     assert metrics.of("finished") == [["cancelled", 3]]
 
@@ -153,13 +153,13 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
             except Overloaded:
                 continue
         if asked and rng.random() < 0.1:
-            rng.choice(asked[-12:])[2].cancel()
+            rng.choice(asked[-12:])[2]()
         if rng.random() < 0.01:
             runner.fail_on.add(len(runner.plans) + 1)
         engine.turn()
         if rng.random() < 0.3:
             loop.run()
-    while engine.unfinished:
+    while engine.engine.inbox.unfinished:
         engine.turn()
     loop.run()
     kinds = {type(sink.finals[0]) for _, sink, _ in asked}
@@ -198,10 +198,10 @@ def test_steps_of_one_turn_are_counted_one_by_one(manual):
 def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
     engine, loop = drafting(manual, repeating(*"abcd"))
     sink = Sink()
-    submission = engine.submit(continued("abcdab", max_tokens=50), loop, sink)
+    cancel = engine.submit(continued("abcdab", max_tokens=50), loop, sink)
     for _ in range(3):
         engine.turn()
-    submission.cancel()
+    cancel()
     engine.turn()
     loop.run()
     assert isinstance(sink.finals[0], Cancelled)

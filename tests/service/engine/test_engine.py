@@ -48,7 +48,7 @@ async def test_a_request_that_can_never_run_is_not_accepted(start):
     engine = start(settings=config(scheduler=SchedulerConfig(max_rows=8)))
     with pytest.raises(InvalidRequest, match="the request needs 9 rows, the server has 8"):
         engine.submit(request(options=DecodingOptions(beam_size=9)), asyncio.get_running_loop(), Sink())
-    assert engine.unfinished == 0
+    assert [one.inbox.unfinished for one in engine.engines] == [0]
 
 
 async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
@@ -57,18 +57,18 @@ async def test_a_cancelled_request_is_answered_once_and_frees_its_row(start):
     engine = start(runner)
     loop = asyncio.get_running_loop()
     sink = Sink(loop)
-    submission = engine.submit(request(), loop, sink)
+    cancel = engine.submit(request(), loop, sink)
     await asyncio.to_thread(runner.entered.wait)
-    submission.cancel()
-    submission.cancel()
+    cancel()
+    cancel()
     runner.gate.set()
     await sink.done
-    submission.cancel()
+    cancel()
     assert isinstance(sink.finals[0], Cancelled)
     assert len(sink.finals) == 1
     await ask(engine, request())
-    assert await asyncio.to_thread(engine.drain, 60)
-    assert engine.unfinished == 0
+    await asyncio.to_thread(engine.close)
+    assert [one.inbox.unfinished for one in engine.engines] == [0]
 
 
 async def test_an_idle_engine_marks_its_runner_as_idle(start, monkeypatch):
@@ -123,7 +123,7 @@ async def test_close_ends_every_unfinished_request(start):
     await asyncio.gather(*(sink.done for sink in sinks))
     assert all(len(sink.finals) == 1 and isinstance(sink.finals[0], ShuttingDown) for sink in sinks)
     engine.close()
-    assert engine.unfinished == 0
+    assert [one.inbox.unfinished for one in engine.engines] == [0]
 
 
 async def test_close_ends_requests_of_a_turn_that_never_comes_back(start, caplog):
