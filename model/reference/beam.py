@@ -2,8 +2,8 @@
 
 Semantics of transformers 5.23 (`GenerationMixin._beam_search`) for one request, with the finished pool of N =
 beam_size * patience places (Kasai et al. 2022), the two length normalisations and the coverage term of GNMT (Wu et al.
-2016, eq. 14) and diverse groups (Vijayakumar et al. 2016). Lexical constraints have no oracle: tests check their
-guarantees directly.
+2016, eq. 14) and diverse groups (Vijayakumar et al. 2016), each with a pool of its own, as in the former
+`BeamSearchScorer`. Lexical constraints have no oracle: tests check their guarantees directly.
 
 Shapes: R live hypotheses, V vocabulary.
 """
@@ -76,7 +76,7 @@ def search(
 
     scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty)
     group_size = beam_size // num_beam_groups
-    places = max(1, max(1, round(beam_size * patience)) // num_beam_groups)
+    places = max(1, round(group_size * patience))  # each group is a beam of its own
     groups = [_Group() for _ in range(num_beam_groups)]
     for length in range(1, max_tokens + 1):
         taken: Counter[int] = Counter()  # tokens that earlier groups have just appended

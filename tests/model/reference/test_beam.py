@@ -111,6 +111,13 @@ def test_patience_makes_the_pool_larger(patience, expected):
     assert tokens_of(found) == expected
 
 
+@pytest.mark.parametrize(("patience", "expected"), [(0.7, [(0,)]), (1.3, [(2, 2, 0), (2, 0), (0,)])])
+def test_every_group_has_the_patience_of_a_beam_of_its_size(patience, expected):
+    """Two places of a beam of two, times 1.3, are three; half of a beam of four, times 1.3, would be two."""
+    found = search(Table(LATE), max_tokens=9, beam_size=4, num_beam_groups=2, num_hypotheses=9, patience=patience)
+    assert tokens_of(found) == [tokens for tokens in expected for _ in range(2)]
+
+
 def test_without_early_stopping_the_search_goes_on_while_a_live_hypothesis_scores_better_than_the_worst_found():
     found = search(Table(LATE), max_tokens=9, beam_size=2, num_hypotheses=2, early_stopping="false")
     assert tokens_of(found) == [(2, 2, 2, 0), (2, 2, 0)]

@@ -119,6 +119,8 @@ CASES: list[dict[str, Any]] = [
     {"beam_size": 4, "patience": 0.3},
     {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 2, "diversity_penalty": 0.8},
     {"beam_size": 6, "num_hypotheses": 6, "num_beam_groups": 6, "diversity_penalty": 1.5},
+    {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 2, "diversity_penalty": 0.8, "patience": 1.3},
+    {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 4, "diversity_penalty": 0.8, "patience": 1.5},
     {"beam_size": 4, "num_hypotheses": 4, "prefix": (7, 7, 4)},
     {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 4, "diversity_penalty": 2.0, "prefix": (7, 7, 4)},
     {"beam_size": 32, "num_hypotheses": 32},

@@ -160,6 +160,7 @@ STRATEGIES: list[dict[str, Any]] = [
     {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6},
     {"beam_size": 6, "num_hypotheses": 2, "num_beam_groups": 2, "diversity_penalty": 0.7},
     {"beam_size": 3, "early_stopping": "never", "patience": 2.0},
+    {"beam_size": 4, "num_hypotheses": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "patience": 1.3},
     {"num_sequences": 3, "top_p": 0.9},
     {"temperature": 1.5},
     {"num_hypotheses": 3, "return_alternatives": True},

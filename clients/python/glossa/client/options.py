@@ -56,8 +56,8 @@ class DecodingOptions(ScoringOptions, total=False):
     """Number of answers: the best of the beam, or with return_alternatives the alternatives (at least 2). 1..32; at
     most beam_size, and what patience keeps. Default: 1."""
     patience: float
-    """A beam ends with beam_size × patience finished answers (Kasai et al. 2022). Above 0 and at most 10. Default:
-    1."""
+    """A beam, or each of its groups, ends with its size × patience finished answers (Kasai et al. 2022). Above 0 and at
+    most 10. Default: 1."""
     early_stopping: EarlyStopping
     """When a beam with enough finished answers ends: `true`: immediately; `false`: when no live hypothesis would beat
     them at its length; `never`: at any length. Default: true."""
