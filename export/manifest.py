@@ -34,9 +34,11 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
         "session.intra_op.allow_spinning": "0",
     }
 )
-# Sources and first blocks are padded to a multiple of PAD_MULTIPLE, so that the bits of a row do not depend on the
-# other rows of its batch: kernels compute a single remaining row in a different order.
+# Sources are padded to a multiple of SOURCE_MULTIPLE and first blocks to one of PAD_MULTIPLE, so that the bits of a row
+# do not depend on the other rows of its batch: kernels compute a single remaining row in a different order. Padding
+# sources further changes no bit (0 of 240 rows with up to 12 more positions, encoders in fp32, static and by row).
 PAD_MULTIPLE = 16
+SOURCE_MULTIPLE = 4
 WORD_MULTIPLE = 64  # shortlist capacities are a multiple of this; other sizes change the last bits of the softmax
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]

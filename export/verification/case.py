@@ -19,6 +19,7 @@ from export.verification.torch_reference import Expectations
 from model.architectures import Model
 
 TOP_K = (16, 1, 0)  # numbers of best tokens to request, used in rotation
+CAPACITY_MULTIPLE = 8  # the capacity of a server's buffers is a multiple of this
 SPARE_CAPACITY = 8  # positions by which the buffers of single rows are longer
 
 
@@ -84,7 +85,7 @@ class Case:
         if not self.config.has_encoder:
             return {}
         sources = [self.sources[row] for row in rows]
-        arrays = self.graphs.cross_buffers(len(rows), round_up(max(map(len, sources)), PAD_MULTIPLE))
+        arrays = self.graphs.cross_buffers(len(rows), round_up(max(map(len, sources)), CAPACITY_MULTIPLE))
         for row, source in enumerate(sources):
             self._write(arrays, row, self.expected.float32.source(source))
         return {**arrays, "source_lengths": lengths(sources)}

@@ -14,8 +14,8 @@ import numpy as np
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 
-SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # around the multiples of 16 to which a server pads
-TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)
+SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # alone, a server pads them to 4, 8, 12, 16, 20, 36 and 40
+TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)  # around the multiple of 16 to which a server pads prompts
 MAX_LENGTH = 512  # of the longest input: longer ones only cost more
 MAX_TEXTS = 8
 

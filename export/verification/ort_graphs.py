@@ -18,7 +18,7 @@ import onnx.parser
 import onnxruntime
 from numpy.typing import NDArray
 
-from export.manifest import PAD_MULTIPLE, Limits, Role, StateKind, Variant
+from export.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session
@@ -114,7 +114,7 @@ class OrtGraphs:
 
     def encoder_feeds(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
         """The inputs of `encode`. places: positions of each source to predict, if the graph has a masked head."""
-        tokens = padded(sources)
+        tokens = padded(sources, SOURCE_MULTIPLE)
         flat = [row * tokens.shape[1] + place for row, own in enumerate(places) for place in own]
         return {"source": tokens, "source_lengths": lengths(sources), "places": np.array(flat or [0], np.int64)}
 
@@ -252,27 +252,28 @@ class OrtGraphs:
         return ShortlistPrediction(states, *(outputs[name] for name in ShortlistPrediction._fields[1:]))
 
     def align(self, targets: Sequence[Ids], cross: Mapping[str, Array]) -> Array:
-        """Weights with which target positions attend to source positions, float32 (L, B, H, T, S), T and S padded.
+        """Weights with which target positions attend to source positions, float32 (L, B, H, T, S). Only S is padded.
 
         targets: as fed to the decoder, bos first. cross: as for `decode`.
         """
-        return self._run("align", {"tokens": padded(targets), **cross})["cross_attention"]
+        return self._run("align", {"tokens": padded(targets, 1), **cross})["cross_attention"]
 
     def attend(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Arrays:
-        """Every attention of a pass over a ragged batch, by output name: float32 (L, B, H, Q, K), padded.
+        """Every attention of a pass over a ragged batch, by output name: float32 (L, B, H, Q, K). The longest row has
+        no padding.
 
         targets: as fed to the decoder, bos first. Rows of an input that the model does not have are empty.
         """
         feeds = {
-            "source": padded(sources),
+            "source": padded(sources, 1),
             "source_lengths": lengths(sources),
-            "tokens": padded(targets),
+            "tokens": padded(targets, 1),
             "lengths": lengths(targets),
         }
         return self._run("attend", feeds)
 
 
-def padded(rows: Sequence[Sequence[int]], multiple: int = PAD_MULTIPLE) -> Array:
+def padded(rows: Sequence[Sequence[int]], multiple: int) -> Array:
     """Right-padded with id 0 to a multiple of some length, int64 (rows, length)."""
     length = round_up(max(map(len, rows)), multiple)
     return np.array([[*row, *[0] * (length - len(row))] for row in rows], np.int64)

@@ -8,15 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from export.manifest import SOURCE_MULTIPLE
 from service.encoder_request import LABELS, PLACES, POOLED, STATES, WEIGHTS, EncoderOutput, most_likely, vector_of
 from service.step import NewRow, PrefillChunk, padded
 
 MAX_PREFILL_BATCH = 8
 """First chunks of prompts in one batch."""
-
-SOURCE_MULTIPLE = 4
-"""Sources are padded to a multiple of this: further padding then changes no bit of a row (encoders in fp32, static and
-by row, 240 rows with up to 12 more positions: 0 differ), and sources of different lengths can share a batch."""
 
 ENCODER_TOKENS = 256
 """Tokens of a batch, padding included. Larger batches are not faster (6 layers, d512, 32 tokens in fp32 on one Zen 4

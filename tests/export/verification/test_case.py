@@ -76,6 +76,7 @@ def test_every_token_is_fed_once_in_its_row_and_position(case):
 def test_cross_attention_caches_are_followed_by_garbage(case):
     arrays = case.cross([3, 0])
     assert arrays["source_lengths"].tolist() == [len(case.sources[row]) for row in (3, 0)]
+    assert arrays["cross_value.1"].shape[2] == 8, "the smallest capacity of a server"
     for i, row in enumerate((3, 0)):
         expected = case.expected.float32.source(case.sources[row])["cross_value.1"]
         length = len(case.sources[row])

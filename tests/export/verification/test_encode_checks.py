@@ -58,6 +58,20 @@ def encode_with_mask_one_position_short(graph):
         node.input[5] = "last"
 
 
+def keys_that_depend_on_the_width(graph):
+    """Wrong only where the padded width is no multiple of 16."""
+    (cross,) = [node for node in graph.node if "cross_key.0" in node.output]
+    cross.output[list(cross.output).index("cross_key.0")] = "right"
+    graph.node.extend(
+        [
+            helper.make_node("Shape", ["source"], ["all_widths"], start=1, end=2),
+            helper.make_node("Mod", ["all_widths", constant(graph, "sixteen", np.array([16]))], ["odd_width"]),
+            helper.make_node("Cast", ["odd_width"], ["error"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Add", ["right", "error"], ["cross_key.0"]),
+        ]
+    )
+
+
 def another_activation(graph):
     for node in nodes(graph, "Relu"):
         node.CopyFrom(helper.make_node("Gelu", list(node.input), list(node.output)))
@@ -97,6 +111,7 @@ FAULTS = [
     ("translation", "encode", encode_with_keys_and_values_swapped, ENCODE),
     ("translation", "encode", encode_with_positions_off_by_one, ENCODE),
     ("translation", "encode", encode_with_mask_one_position_short, ENCODE),
+    ("translation", "encode", keys_that_depend_on_the_width, "encode in a batch as alone"),
     ("translation", "encode", another_activation, ENCODE),
     ("translation", "encode", norm_with_another_epsilon, ENCODE),
     ("recurrent", "encode", layers_without_lengths, ENCODE),

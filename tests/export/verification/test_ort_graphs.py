@@ -29,8 +29,8 @@ def masked(tiny_encoder_bundles):
 def test_rows_are_padded_to_a_multiple():
     rows = [(1, 2, 3), (4,)]
     assert padded(rows, 2).tolist() == [[1, 2, 3, 0], [4, 0, 0, 0]]
-    assert padded(rows).shape == (2, 16)
-    assert padded(rows).dtype == np.int64
+    assert padded(rows, 16).shape == (2, 16)
+    assert padded(rows, 1).dtype == np.int64
     assert lengths(rows).tolist() == [3, 1]
     assert [round_up(length, 16) for length in (0, 1, 16, 17)] == [0, 16, 16, 32]
 
@@ -42,8 +42,16 @@ def test_garbage_is_finite_and_outside_of_rounded_values():
 
 def test_places_to_predict_count_over_the_padded_batch(masked):
     feeds = masked.encoder_feeds([(4, 5, 2), (6, 2)], [(0, 2), (1,)])
-    assert feeds["source"].shape == (2, 16)
-    assert feeds["places"].tolist() == [0, 2, 17]
+    assert feeds["source"].shape == (2, 4)
+    assert feeds["places"].tolist() == [0, 2, 5]
+
+
+def test_attention_passes_are_as_wide_as_their_longest_row(tiny_attention_bundle):
+    manifest = load_bundle(tiny_attention_bundle)
+    graphs = OrtGraphs(tiny_attention_bundle, manifest.variant("fp32"), manifest.limits)
+    weights = graphs.attend([(4, 5, 2), (6, 2)], [(1, 6), (1,)])
+    widths = {name: array.shape[-2:] for name, array in weights.items()}
+    assert widths == {"encoder_attention": (3, 3), "decoder_attention": (2, 2), "cross_attention": (2, 3)}
 
 
 def test_a_prefill_is_padded_and_a_step_is_not(generation):
