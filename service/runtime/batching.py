@@ -29,7 +29,7 @@ def prefill_batches(chunks: Sequence[PrefillChunk]) -> Iterator[list[PrefillChun
     batch: list[PrefillChunk] = []
     for chunk in chunks:
         if batch and not (
-            chunk.start == 0
+            batch[0].start == chunk.start == 0
             and chunk.row == batch[-1].row + 1
             and padded(len(chunk.tokens)) == padded(len(batch[0].tokens))
             and len(batch) < MAX_PREFILL_BATCH

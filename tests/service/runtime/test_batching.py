@@ -56,6 +56,7 @@ def test_first_blocks_of_neighbours_with_one_padded_length_are_read_together():
 def test_block_with_cached_positions_is_prefilled_separately():
     later = [PrefillChunk(row, 16, (5,) * 4) for row in range(2)]
     assert [len(some) for some in prefill_batches([first(0, 4), *later])] == [1, 1, 1]
+    assert [len(some) for some in prefill_batches([PrefillChunk(0, 16, (5,) * 4), first(1, 4)])] == [1, 1]
     assert list(prefill_batches([])) == []
 
 
