@@ -125,7 +125,9 @@ class Engine:
         A turn that does not come back within `timeout_s` is abandoned: this thread ends its requests.
         """
         self.inbox.close()
-        if self._thread.ident is None:
+        if self._thread.ident is None:  # never started, or the caller turns
+            with self._ownership:
+                self._end_all(lambda _: ShuttingDown())
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive() and not self._is_abandoned and self._ownership.acquire(timeout=1.0):

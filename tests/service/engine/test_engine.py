@@ -126,6 +126,18 @@ async def test_close_ends_every_unfinished_request(start):
     assert [one.inbox.unfinished for one in engine.engines] == [0]
 
 
+def test_close_ends_the_requests_of_an_engine_without_a_thread(manual):
+    engine, loop = manual(ScriptedRunner(rule=never_ends))
+    running, queued = Sink(), Sink()
+    engine.submit(request(), loop, running)
+    engine.turn()
+    engine.submit(request(), loop, queued)
+    engine.close()
+    engine.close()
+    loop.run()
+    assert [type(event) for sink in (running, queued) for event in sink.finals] == [ShuttingDown, ShuttingDown]
+
+
 async def test_close_ends_requests_of_a_turn_that_never_comes_back(start, caplog):
     runner = ScriptedRunner()
     runner.gate = threading.Event()
