@@ -99,7 +99,7 @@ def _open(
         shortlist=shortlist,
         max_hypotheses=min(MAX_WIDTH, settings.max_rows),
         draft_tokens=draft_tokens,
-        is_batch_invariant=is_batch_invariant(runners[0], manifest),
+        is_batch_invariant=is_batch_invariant(runners[0], manifest, kv_cache_bytes=config.scheduler.kv_cache_bytes),
         open_attention=model.open_attend if manifest.attention_maps else None,
     )
     pool.start()

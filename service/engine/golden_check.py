@@ -41,12 +41,19 @@ def encode_single(runner: Runner, request: Request) -> EncoderOutput:
     return output
 
 
-def is_batch_invariant(runner: Runner, manifest: Manifest, clock: Callable[[], float] = time.monotonic) -> bool:
+def is_batch_invariant(
+    runner: Runner,
+    manifest: Manifest,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    kv_cache_bytes: int = SchedulerConfig.kv_cache_bytes,
+) -> bool:
     """Whether tokens and log-probabilities of the golden decode are bit-identical in a batch of one and in ragged ones.
 
     The other rows, up to the runner's row limit and at most MAX_RAGGED_ROWS, have sources (without an encoder: prompts)
     of 1 to twice as many tokens, and answers as different in length, so that rows are padded, leave and move during the
-    decode. True for models without a decoder, whose products are exact or float32.
+    decode. Rows wait where more of them would exceed `kv_cache_bytes`. True for models without a decoder, whose
+    products are exact or float32.
 
     Cost: a decode of one row and one of all rows, each of len(golden.output) steps. The second one ends after
     MAX_RAGGED_S; it takes about as long for 30 tokens of a float32 model of 6+6 layers, d512, on one core with AVX2.
@@ -60,7 +67,7 @@ def is_batch_invariant(runner: Runner, manifest: Manifest, clock: Callable[[], f
         requests[(rows - 1) * copy // (GOLDEN_COPIES - 1)] = request
     expected = _run(runner, [request])[0].answers[0]
     end_s = clock() + MAX_RAGGED_S
-    for sequence in _run(runner, requests, wanted=request, is_late=lambda: clock() > end_s):
+    for sequence in _run(runner, requests, kv_cache_bytes, wanted=request, is_late=lambda: clock() > end_s):
         answer = (sequence.answers or sequence.hypotheses)[0]
         count = None if sequence.answers else len(answer.tokens)
         if (answer.tokens, answer.logprobs) != (expected.tokens[:count], expected.logprobs[:count]):
@@ -120,15 +127,17 @@ def _ragged(golden: Golden, limits: Limits, number: int) -> Request:
 def _run(
     runner: Runner,
     requests: list[Request],
+    kv_cache_bytes: int = 0,
     wanted: Request | None = None,
     is_late: Callable[[], bool] = lambda: False,
 ) -> list[Sequence]:
     """The sequences of `wanted`, or of all requests, decoded together until they end or it is late. Raises StartupError
-    when one of them fails."""
+    when one of them fails. kv_cache_bytes: of the rows together, unless a single one needs more."""
     scheduler = Scheduler(SchedulerConfig(max_rows=len(requests)), runner.limits, runner.layout)
+    capacity = scheduler.capacity
+    capacity.max_bytes = max(kv_cache_bytes, *[capacity.bytes_for(capacity.shape_of(request)) for request in requests])
     sequences = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     for sequence in sequences:
-        scheduler.capacity.check(sequence.request)
         scheduler.submit(sequence)
     sequences = [sequence for sequence in sequences if wanted is None or sequence.request is wanted]
     while any(sequence.outcome is None for sequence in sequences) and not is_late():

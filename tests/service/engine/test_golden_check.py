@@ -134,6 +134,23 @@ def test_the_check_ends_when_it_has_taken_long_enough(steps):
     assert not is_batch_invariant(mixing, bundle, clock), "what was computed until then is compared"
 
 
+@pytest.mark.parametrize("kv_cache_bytes", [600, 6000])
+def test_the_check_reserves_what_the_server_allows(kv_cache_bytes):
+    runner = runner_with()
+    bundle = manifest_for(runner)
+    runner.plans.clear()
+    assert is_batch_invariant(runner, bundle, kv_cache_bytes=kv_cache_bytes)
+    reserved = [runner.layout.bytes_for(*plan.allocation_shape, max_rows=64) for plan in runner.plans]
+    assert max(reserved) <= kv_cache_bytes
+    assert max(plan.rows for plan in runner.plans) > 1
+
+
+def test_the_check_reserves_what_its_largest_request_needs():
+    runner = runner_with()
+    assert is_batch_invariant(runner, manifest_for(runner), kv_cache_bytes=1)
+    assert 1 < max(plan.rows for plan in runner.plans) < 5, "smaller requests share that"
+
+
 def test_a_model_without_a_decoder_is_not_decoded():
     runner = ScriptedRunner(has_decoder=False)
     assert is_batch_invariant(runner, manifest(Golden(source=(5, 2), prompt=(), output=())))
