@@ -1,7 +1,7 @@
 """Sampling, slow and obviously correct: full distributions, full sorts, one sequence.
 
 The filters come in this order: temperature, top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024), locally
-typical (Meister et al. 2022). Each filter receives the remaining tokens of the previous one, renormalised to sum to 1.
+typical (Meister et al. 2023). Each filter receives the remaining tokens of the previous one, renormalised to sum to 1.
 Of tokens with equal probability at a cut, those with the lower ids stay.
 
 Shapes: V vocabulary.
