@@ -141,8 +141,8 @@ class ModelSessions:
         return bool(self.single_engine_sessions) or self._open_late is not None
 
     def sessions_for_single_engine(self, steps: int) -> Sessions:
-        """The sessions for `steps` more decode steps of a single busy engine; {}: the shared ones. They are opened in
-        the background after SINGLE_ENGINE_STEPS, so that a server that is always busy never pays for them."""
+        """The sessions of a single busy engine, which has made `steps` more decode steps; {}: the shared ones. They are
+        opened in the background after SINGLE_ENGINE_STEPS, so that a server that is always busy never pays for them."""
         if self._open_late is not None:
             self._single_engine_steps += steps
             if self._single_engine_steps >= SINGLE_ENGINE_STEPS:

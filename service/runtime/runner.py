@@ -108,6 +108,7 @@ class OnnxRunner:
         attention = AttentionPasses(model, self._scratch, self._inputs)
         self._deferred = RunnerOutputs(self._logits, attention, self._shortlist)
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
+        self._steps = 0  # decode steps of the last run
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
         self._single_engine = self._passes_of({**model.sessions, **single}) if single else None
@@ -150,6 +151,7 @@ class OnnxRunner:
         prefilled_s = time.perf_counter()
         decoder = self._passes.decoder
         extra = decoder.step(plan) if decoder and plan.tokens else []
+        self._steps = 1 + len(extra)
         stepped_s = time.perf_counter()
         draft_s = decoder.verify(plan.drafts, len(plan.tokens)) if decoder and plan.drafts else []
         top_ids, top_scores = self._read(plan, extra)
@@ -172,8 +174,7 @@ class OnnxRunner:
         is_single = self.model.busy_engines.mark_busy(self)
         if not is_single or plan.rows > SINGLE_ENGINE_ROWS:
             return self._shared
-        steps = 1 + plan.extra_greedy_steps
-        if self._single_engine is None and (sessions := self.model.sessions_for_single_engine(steps)):
+        if self._single_engine is None and (sessions := self.model.sessions_for_single_engine(self._steps)):
             self._single_engine = self._passes_of({**self.model.sessions, **sessions})
         return self._single_engine or self._shared
 

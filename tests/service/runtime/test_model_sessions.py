@@ -9,11 +9,12 @@ import pytest
 from export.bundle import load_bundle
 from service.engine.golden_check import decode_single
 from service.errors import StartupError
+from service.options import DecodingOptions
 from service.runtime.memory import HostMemory
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
 from service.runtime.sessions import open_single_engine_sessions
-from tests.runner_requests import assert_same_bits, logprobs_of, reference, requests_for
+from tests.runner_requests import assert_same_bits, decode, logprobs_of, reference, requests_for
 
 
 class Noting(OnnxRunner):
@@ -123,6 +124,21 @@ def test_single_engine_sessions_are_opened_after_enough_steps(opens_late):
     runner.noted.clear()
     assert_same_bits(logprobs_of(runner, [request]), first)
     assert {used_all for _, used_all in runner.noted} == {True}
+
+
+def test_only_steps_that_ran_count(opens_late):
+    """A turn plans all steps of its only row at once; here it has no time for more than one."""
+    runner = Noting(opens_late, max_rows=1)
+    request = replace(requests_for(opens_late, 1)[0], prompt=(1,), options=DecodingOptions(), is_streamed=False)
+    planned = []
+    decode(
+        runner,
+        [replace(request, max_tokens=5)],
+        on_run=lambda plan, _: planned.append(plan.step.extra_greedy_steps),
+        greedy_turn_s=0.0,
+    )
+    assert planned == [4, 3, 2, 1, 0]
+    assert opened_late(opens_late) == set()
 
 
 def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monkeypatch, caplog):
