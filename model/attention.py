@@ -5,8 +5,6 @@ sequence while training (`FullAttention`), over a cache of earlier positions whi
 `SourceAttention`), or as one operator of another runtime when a graph is exported. One set of weights therefore serves
 all of them, and this module knows nothing of graphs or servers.
 
-Equation 1 of Vaswani et al. 2017, softmax(Q K^T / sqrt(d_k)) V, is `scaled_dot_product_attention`.
-
 Shapes: B batch, T query positions, S key positions, H query heads, K key-value heads (K divides H), D head_dim,
 C cache capacity, M d_model. A suffix such as `_BTE` has the heads side by side in the last axis (E = heads * D).
 """
@@ -14,7 +12,7 @@ C cache capacity, M d_model. A suffix such as `_BTE` has the heads side by side 
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
+from model.config import ModelConfig
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of every position's angles, (B, T, R) each, R <= D the rotated dimensions; B may be 1."""
@@ -70,7 +69,8 @@ def scaled_dot_product_attention(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T * scale + bias) V over the key positions the mask allows; softmax in at least float32.
+    """softmax(Q K^T * scale + bias) V over the key positions the mask allows; softmax in at least float32. Without a
+    bias, equation 1 of Vaswani et al. 2017.
 
     mask: bool, broadcastable to (B, H, T, S), True where a query may attend; None: everywhere. A query that
     may attend nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled
@@ -110,36 +110,30 @@ def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
 class FullAttention:
     """Attention over the keys of the same call that the mask allows: training, and the encoder.
 
-    mask, scale, dropout: see `scaled_dot_product_attention`. weights_BHTS: of the last call.
+    mask, dropout: see `scaled_dot_product_attention`. weights_BHTS: of the last call.
     """
 
-    num_heads: int
-    num_kv_heads: int
+    config: ModelConfig
     mask: Tensor | None
     dropout: float = 0.0
-    _: KW_ONLY
-    scale: float | None = None
     weights_BHTS: Tensor = field(init=False)
 
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
-        query_BHTD = split_heads(query_BTE, self.num_heads)
+        scale, kv_heads = self.config.softmax_scale, self.config.attention_kv_heads
+        query_BHTD = split_heads(query_BTE, self.config.num_heads)
         positions_T = torch.arange(query_BTE.shape[1], device=query_BTE.device)
         mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
             query_BHTD,
-            split_heads(key_BSE, self.num_kv_heads),
-            split_heads(value_BSE, self.num_kv_heads),
+            split_heads(key_BSE, kv_heads),
+            split_heads(value_BSE, kv_heads),
             self.mask,
-            scale=self.scale,
-            bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_T[None], positions_T),
+            scale=scale,
+            bias=None if bias is None else bias(query_BHTD * scale, positions_T[None], positions_T),
             dropout=self.dropout,
         )
         return merge_heads(mixed_BHTD)
-
-
-def _scaled(query_BHTD: Tensor, scale: float | None) -> Tensor:
-    return query_BHTD * (query_BHTD.shape[-1] ** -0.5 if scale is None else scale)
 
 
 @dataclass(eq=False)
@@ -149,16 +143,12 @@ class CachedAttention:
     cache_key_BKCD, cache_value_BKCD: (B, K, C, D), written in place. starts_B: int64, positions already cached.
     The block has to fit, padding included: a position past the capacity is an IndexError. Right padding of a ragged
     block is harmless: it follows the end of its row, where the causal mask hides it until the next block overwrites it.
-    scale: see `scaled_dot_product_attention`. sliding_window: see `causal_mask`.
     """
 
-    num_heads: int
+    config: ModelConfig
     cache_key_BKCD: Tensor
     cache_value_BKCD: Tensor
     starts_B: Tensor
-    _: KW_ONLY
-    scale: float | None = None
-    sliding_window: int = 0
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
@@ -168,16 +158,16 @@ class CachedAttention:
         write_cache(self.cache_value_BKCD, value_BTE, positions_BT)
         keys_C = torch.arange(self.cache_key_BKCD.shape[2], device=query_BTE.device)
         mask_B1TC = (keys_C <= positions_BT[..., None])[:, None]
-        if self.sliding_window:
-            mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - self.sliding_window)[:, None]
-        query_BHTD = split_heads(query_BTE, self.num_heads)
+        if window := self.config.sliding_window:
+            mask_B1TC = mask_B1TC & (keys_C > positions_BT[..., None] - window)[:, None]
+        scale, query_BHTD = self.config.softmax_scale, split_heads(query_BTE, self.config.num_heads)
         mixed_BHTD, _ = scaled_dot_product_attention(
             query_BHTD,
             self.cache_key_BKCD,
             self.cache_value_BKCD,
             mask_B1TC,
-            scale=self.scale,
-            bias=None if bias is None else bias(_scaled(query_BHTD, self.scale), positions_BT, keys_C),
+            scale=scale,
+            bias=None if bias is None else bias(query_BHTD * scale, positions_BT, keys_C),
         )
         return merge_heads(mixed_BHTD)
 
@@ -198,22 +188,20 @@ class SourceAttention:
     weights_BHTS: of the last call.
     """
 
-    num_heads: int
+    config: ModelConfig
     key_BKSD: Tensor
     value_BKSD: Tensor
     lengths_B: Tensor
     dropout: float = 0.0
-    _: KW_ONLY
-    scale: float | None = None
     weights_BHTS: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.mask = padding_mask(self.lengths_B, self.key_BKSD.shape[2])
 
     def __call__(self, query_BTE: Tensor) -> Tensor:
-        query_BHTD = split_heads(query_BTE, self.num_heads)
+        query_BHTD, scale = split_heads(query_BTE, self.config.num_heads), self.config.softmax_scale
         mixed_BHTD, self.weights_BHTS = scaled_dot_product_attention(
-            query_BHTD, self.key_BKSD, self.value_BKSD, self.mask, scale=self.scale, dropout=self.dropout
+            query_BHTD, self.key_BKSD, self.value_BKSD, self.mask, scale=scale, dropout=self.dropout
         )
         return merge_heads(mixed_BHTD)
 

@@ -12,7 +12,7 @@ A suffix such as `_BTE` has the heads side by side in the last axis (E = K * D).
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
 from model.attention import PositionBias, merge_heads, split_heads, write_cache
+from model.config import ModelConfig
 
 
 class KeyValueCompression(nn.Module):
@@ -55,23 +56,21 @@ class KeyValueCompression(nn.Module):
 class MemoryCompressedAttention:
     """`Attend` over whole sequences. There must be no position bias."""
 
-    num_heads: int
-    num_kv_heads: int
+    config: ModelConfig
     compression: KeyValueCompression
     dropout: float = 0.0
-    _: KW_ONLY
-    scale: float
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
         assert bias is None
+        kv_heads = self.config.attention_kv_heads
         key_BKTD, value_BKTD = (
-            split_heads(compressed, self.num_kv_heads) for compressed in self.compression.compress(key_BTE, value_BTE)
+            split_heads(compressed, kv_heads) for compressed in self.compression.compress(key_BTE, value_BTE)
         )
         positions_1T = torch.arange(query_BTE.shape[1], device=query_BTE.device)[None]
         mixed_BHTD = _attend(
-            split_heads(query_BTE, self.num_heads) * self.scale,
+            split_heads(query_BTE, self.config.num_heads) * self.config.softmax_scale,
             (key_BKTD, value_BKTD),
             (self.compression.complete_windows(key_BKTD), self.compression.complete_windows(value_BKTD)),
             positions_1T // self.compression.stride,
@@ -85,13 +84,11 @@ class CachedMemoryCompressedAttention:
     """The same over a cache of all keys and values as they were before the convolution, (B, K, C, D) each, to which it
     writes: the slow form, which may read any block at any place. Arguments of `CachedAttention`."""
 
-    num_heads: int
+    config: ModelConfig
     cache_key_BKCD: Tensor
     cache_value_BKCD: Tensor
     starts_B: Tensor
     compression: KeyValueCompression
-    _: KW_ONLY
-    scale: float
 
     def __call__(
         self, query_BTE: Tensor, key_BTE: Tensor, value_BTE: Tensor, bias: PositionBias | None = None
@@ -101,16 +98,15 @@ class CachedMemoryCompressedAttention:
         caches = self.cache_key_BKCD, self.cache_value_BKCD
         for cache_BKCD, new_BTE in zip(caches, (key_BTE, value_BTE), strict=True):
             write_cache(cache_BKCD, new_BTE, positions_BT)
-        kv_heads = self.cache_key_BKCD.shape[1]
         compressed = [
-            split_heads(compressed, kv_heads)
+            split_heads(compressed, self.config.attention_kv_heads)
             for compressed in self.compression.compress(*(merge_heads(cache) for cache in caches))
         ]
         rows_B1 = torch.arange(len(positions_BT), device=query_BTE.device)[:, None]
         key_BKTD, value_BKTD = (x_BKCD.transpose(1, 2)[rows_B1, positions_BT].transpose(1, 2) for x_BKCD in compressed)
         key_BKND, value_BKND = (self.compression.complete_windows(x_BKCD) for x_BKCD in compressed)
         mixed_BHTD = _attend(
-            split_heads(query_BTE, self.num_heads) * self.scale,
+            split_heads(query_BTE, self.config.num_heads) * self.config.softmax_scale,
             (key_BKTD, value_BKTD),
             (key_BKND, value_BKND),
             positions_BT // self.compression.stride,

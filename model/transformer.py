@@ -1,9 +1,8 @@
 """`EncoderDecoder` and `Decoder`, assembled from blocks.
 
-Each has three views of the same weights: `forward` over whole sequences (training), `decode` with explicit cache
-tensors (one graph for prefill, T > 1, and for decode steps, T = 1), and `DecoderStack.forward`, which takes the
-attention implementations as arguments and is what exporters trace.
-Caches belong to the caller; nothing is kept between calls.
+Each has three views of the same weights: `forward` over whole sequences, `decode` with caches, and
+`DecoderStack.forward`, which takes the attention implementations as arguments and is what exporters trace. Caches
+belong to the caller; nothing is kept between calls.
 
 Shapes: B batch, T target positions, S source positions, M d_model, V vocabulary, K key-value heads, C capacity,
 D head_dim.
@@ -59,12 +58,8 @@ class EncoderStack(nn.Module):
         attend: bidirectional attention over the valid positions; given by exporters as one operator of another runtime.
         """
         if attend is None:
-            config = self.config
-            dropout = config.dropout if self.training else 0.0
-            mask = padding_mask(lengths_B, source_BS.shape[1])
-            attend = FullAttention(
-                config.num_heads, config.attention_kv_heads, mask, dropout, scale=config.softmax_scale
-            )
+            dropout = self.config.dropout if self.training else 0.0
+            attend = FullAttention(self.config, padding_mask(lengths_B, source_BS.shape[1]), dropout)
         x_BSM, positions = self.embedding(source_BS), self.position_encoding(source_BS)
         for block in self.blocks:
             x_BSM = block(x_BSM, attend, positions)
@@ -113,34 +108,31 @@ class DecoderStack(nn.Module):
         config = self.config
         dropout = config.dropout if self.training else 0.0
         mask = causal_mask(target_BT.shape[1], target_BT.device, sliding_window=config.sliding_window)
-        heads, kv_heads, scale = config.num_heads, config.attention_kv_heads, config.softmax_scale
-        full = FullAttention(heads, kv_heads, mask, dropout, scale=scale)
+        full = FullAttention(config, mask, dropout)
         attends = [
-            full
-            if compression is None
-            else MemoryCompressedAttention(heads, kv_heads, compression, dropout, scale=scale)
+            full if compression is None else MemoryCompressedAttention(config, compression, dropout)
             for compression in self.compressions
         ]
         states: Tensor = self(target_BT, None, attends, sources)
         return states
 
-    def cached_states(
+    def decode(
         self,
         tokens_BT: Tensor,
         starts_B: Tensor,
         caches: Sequence[LayerCache],
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
-        """States of the next T tokens of each row; `caches` hold the earlier ones and are extended in place."""
-        heads, scale, sliding_window = self.config.num_heads, self.config.softmax_scale, self.config.sliding_window
+        """Logits (B, T, V) of the next T tokens of each row; `caches` hold the earlier ones and are extended in
+        place."""
         attends = [
-            CachedAttention(heads, *cache, starts_B, scale=scale, sliding_window=sliding_window)
+            CachedAttention(self.config, *cache, starts_B)
             if compression is None
-            else CachedMemoryCompressedAttention(heads, *cache, starts_B, compression, scale=scale)
+            else CachedMemoryCompressedAttention(self.config, *cache, starts_B, compression)
             for cache, compression in zip(caches, self.compressions, strict=True)
         ]
-        states: Tensor = self(tokens_BT, starts_B, attends, sources)
-        return states
+        logits: Tensor = self.unembedding(self(tokens_BT, starts_B, attends, sources))
+        return logits
 
     def project_source(self, states_BSM: Tensor) -> list[LayerCache]:
         """Encoder states (B, S, M) → each layer's cross-attention keys and values (B, K, S, D)."""
@@ -173,9 +165,7 @@ class Decoder(nn.Module):
 
     def decode(self, tokens_BT: Tensor, starts_B: Tensor, caches: Sequence[LayerCache]) -> Tensor:
         """Logits (B, T, V) of the next T tokens of each row; caches are written in place."""
-        states = self.decoder.cached_states(tokens_BT, starts_B, caches, [None] * self.config.num_decoder_layers)
-        logits: Tensor = self.decoder.unembedding(states)
-        return logits
+        return self.decoder.decode(tokens_BT, starts_B, caches, [None] * self.config.num_decoder_layers)
 
 
 class EncoderDecoder(nn.Module):
@@ -198,11 +188,8 @@ class EncoderDecoder(nn.Module):
 
     def source_attention(self, cross: Sequence[tuple[Tensor, Tensor]], lengths_B: Tensor) -> list[SourceAttention]:
         """The attention of each decoder layer to a source of these lengths."""
-        config = self.config
-        dropout = config.dropout if self.training else 0.0
-        return [
-            SourceAttention(config.num_heads, *layer, lengths_B, dropout, scale=config.softmax_scale) for layer in cross
-        ]
+        dropout = self.config.dropout if self.training else 0.0
+        return [SourceAttention(self.config, *layer, lengths_B, dropout) for layer in cross]
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """States (B, T, M) for a right-shifted target (B, T); `decoder.unembedding` turns states into logits."""
@@ -218,6 +205,4 @@ class EncoderDecoder(nn.Module):
         lengths_B: Tensor,
     ) -> Tensor:
         """Logits (B, T, V) of the next T target tokens of each row; `caches` are written in place, `cross` is not."""
-        states = self.decoder.cached_states(tokens_BT, starts_B, caches, self.source_attention(cross, lengths_B))
-        logits: Tensor = self.decoder.unembedding(states)
-        return logits
+        return self.decoder.decode(tokens_BT, starts_B, caches, self.source_attention(cross, lengths_B))

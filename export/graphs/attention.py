@@ -47,7 +47,7 @@ class SeenSelfAttention(FullAttention):
     """`Attend` over whole sequences that keeps the attention weights of every layer that uses it, in call order."""
 
     def __init__(self, config: ModelConfig, mask: Tensor) -> None:
-        super().__init__(config.num_heads, config.attention_kv_heads, mask, scale=config.softmax_scale)
+        super().__init__(config, mask)
         self.seen: list[Tensor] = []
 
     def __call__(

@@ -243,7 +243,8 @@ def test_self_attention_is_torchs_with_the_same_weights(heads, is_causal, is_pad
     open_mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
     causal = causal_mask(6) if is_causal else open_mask[0, 0]
     padding = padding_mask(lengths, 6) if is_padded else open_mask[:, :, :1].expand(3, -1, -1, -1)
-    ours = layer(x, FullAttention(heads, heads, causal & padding if is_causal or is_padded else None))
+    mask = causal & padding if is_causal or is_padded else None
+    ours = layer(x, FullAttention(shape(12, heads, heads, 12 // heads), mask))
     theirs, _ = torch_self_attention(layer, heads)(x, x, x, attn_mask=~causal, key_padding_mask=~padding[:, 0, 0])
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
@@ -255,7 +256,7 @@ def test_cross_attention_is_torchs_with_the_same_weights(is_padded):
     lengths = torch.tensor([20, 11]) if is_padded else torch.tensor([20, 20])
     key, value = layer.project_source(source)
     assert key.shape == value.shape == (2, 4, 20, 3)
-    ours = layer(target, SourceAttention(4, key, value, lengths))
+    ours = layer(target, SourceAttention(shape(12, 4, 4, 3), key, value, lengths))
     theirs = nn.MultiheadAttention(12, 4, batch_first=True)
     theirs.load_state_dict(
         {
@@ -278,7 +279,8 @@ def test_cross_attention_is_torchs_with_the_same_weights(is_padded):
 def test_grouped_query_layer_is_multi_head_with_its_key_heads_repeated():
     torch.manual_seed(0)
     x = torch.randn(2, 5, 16)
-    grouped, full = SelfAttention(shape(16, 4, 2, 4)), SelfAttention(shape(16, 4, 4, 4))
+    shapes = shape(16, 4, 2, 4), shape(16, 4, 4, 4)
+    grouped, full = map(SelfAttention, shapes)
     with torch.no_grad():
         for name in ("weight", "bias"):
             packed = getattr(grouped.query_key_value, name)
@@ -286,9 +288,8 @@ def test_grouped_query_layer_is_multi_head_with_its_key_heads_repeated():
             repeated = [part.unflatten(0, (2, 4)).repeat_interleave(2, dim=0).flatten(0, 1) for part in (key, value)]
             getattr(full.query_key_value, name).copy_(torch.cat((query, *repeated)))
         full.output.load_state_dict(grouped.output.state_dict())
-    torch.testing.assert_close(
-        grouped(x, FullAttention(4, 2, causal_mask(5))), full(x, FullAttention(4, 4, causal_mask(5)))
-    )
+    of_grouped, of_full = (FullAttention(one, causal_mask(5)) for one in shapes)
+    torch.testing.assert_close(grouped(x, of_grouped), full(x, of_full))
 
 
 def test_heads_split_and_merge_are_inverse_and_keep_heads_together():
@@ -310,7 +311,9 @@ def cached_call(starts, block, capacity=6, seed=0, cache=None):
     cache = cache or (torch.zeros(batch, kv_heads, capacity, dim), torch.zeros(batch, kv_heads, capacity, dim))
     query = draw(batch, block, heads * dim, seed=seed)
     key, value = draw(2, batch, block, kv_heads * dim, seed=seed + 1)
-    mixed = CachedAttention(heads, cache[0], cache[1], torch.tensor(starts))(query, key, value)
+    mixed = CachedAttention(shape(12, heads, kv_heads, dim), cache[0], cache[1], torch.tensor(starts))(
+        query, key, value
+    )
     return (query, key, value), mixed, cache
 
 
@@ -326,10 +329,11 @@ def test_a_block_is_written_after_each_rows_earlier_positions():
 @pytest.mark.parametrize("blocks", [[6], [1, 1, 1, 1, 1, 1], [3, 1, 2], [5, 1]])
 def test_cached_blocks_are_the_causal_whole(blocks):
     query, key, value = draw(2, 6, 12, seed=5), draw(2, 6, 6, seed=6), draw(2, 6, 6, seed=7)
-    expected = FullAttention(4, 2, causal_mask(6))(query, key, value)
+    config = shape(12, 4, 2, 3)
+    expected = FullAttention(config, causal_mask(6))(query, key, value)
     cache, start, parts = (torch.zeros(2, 2, 9, 3), torch.zeros(2, 2, 9, 3)), 0, []
     for block in blocks:
-        attend = CachedAttention(4, *cache, torch.tensor([start, start]))
+        attend = CachedAttention(config, *cache, torch.tensor([start, start]))
         parts.append(attend(*(x[:, start : start + block] for x in (query, key, value))))
         start += block
     torch.testing.assert_close(torch.cat(parts, dim=1), expected)
@@ -352,7 +356,7 @@ def test_a_cache_wider_than_the_block_keeps_its_dtype():
     cache = (torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))
     block = torch.ones(1, 1, 2, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        CachedAttention(1, *cache, torch.tensor([0]))(block, block, block)
+        CachedAttention(shape(2, 1, 1, 2), *cache, torch.tensor([0]))(block, block, block)
     assert cache[0].dtype == torch.float32
     assert cache[0][0, 0, :, 0].tolist() == [1, 0, 0, 0]
 

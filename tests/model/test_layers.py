@@ -115,10 +115,10 @@ def test_the_gradient_through_a_residual_whose_sublayer_is_zero_is_the_identity(
             if ".output." in name or ".outer." in name:
                 parameter.zero_()
     x = torch.randn(1, 2, 12)
-    source = SourceAttention(3, torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4), torch.tensor([4]))
+    source = SourceAttention(small(), torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4), torch.tensor([4]))
 
     def through(x):
-        return block(x, FullAttention(3, 3, causal_mask(2)), EncodedPositions(), source)
+        return block(x, FullAttention(small(), causal_mask(2)), EncodedPositions(), source)
 
     assert torch.equal(through(x), x)
     jacobian = torch.autograd.functional.jacobian(through, x)
@@ -130,8 +130,8 @@ def test_the_gradient_through_a_residual_whose_sublayer_is_zero_is_the_identity(
 def test_a_block_is_its_three_sublayers_in_order(norm_position):
     block = randomise(Block(small(norm_position=norm_position), has_cross_attention=True))
     x = torch.randn(2, 3, 12)
-    attend = FullAttention(3, 3, causal_mask(3))
-    source = SourceAttention(3, torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.tensor([5, 2]))
+    attend = FullAttention(small(), causal_mask(3))
+    source = SourceAttention(small(), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.tensor([5, 2]))
     y = x
     for residual, sublayer in (
         (block.self_residual, lambda z: block.self_attention(z, attend)),
@@ -181,7 +181,7 @@ def test_a_block_is_torchs_encoder_layer(norm_position, activation):
     x = torch.randn(2, 5, 12)
     expected = theirs(x, src_mask=~causal_mask(5))
     torch.testing.assert_close(
-        block(x, FullAttention(3, 3, causal_mask(5)), EncodedPositions()), expected, rtol=1e-4, atol=1e-4
+        block(x, FullAttention(small(), causal_mask(5)), EncodedPositions()), expected, rtol=1e-4, atol=1e-4
     )
 
 
@@ -198,9 +198,9 @@ def test_a_block_with_cross_attention_is_torchs_decoder_layer(norm_position):
     theirs.load_state_dict({**torch_state(block, DECODER_NAMES), **packed})
     x, states, lengths = torch.randn(2, 5, 12), torch.randn(2, 7, 12), torch.tensor([7, 3])
     key, value = cross.project_source(states)
-    source = SourceAttention(3, key, value, lengths)
+    source = SourceAttention(small(), key, value, lengths)
     expected = theirs(x, states, tgt_mask=~causal_mask(5), memory_key_padding_mask=torch.arange(7) >= lengths[:, None])
-    ours = block(x, FullAttention(3, 3, causal_mask(5)), EncodedPositions(), source)
+    ours = block(x, FullAttention(small(), causal_mask(5)), EncodedPositions(), source)
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -51,7 +51,7 @@ def test_a_query_sees_complete_windows_before_it_and_the_positions_up_to_its_own
     torch.manual_seed(0)
     compression, stride, dim = lively(KeyValueCompression(config())), 3, 4
     query, key, value = torch.randn(1, length, 16), torch.randn(1, length, 8), torch.randn(1, length, 8)
-    out = MemoryCompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
+    out = MemoryCompressedAttention(config(), compression)(query, key, value)
 
     def compressed(convolution, x, head, position):
         total = convolution.bias[head * dim : (head + 1) * dim].clone()
@@ -108,9 +108,9 @@ def test_rows_may_stand_at_different_positions():
     torch.manual_seed(2)
     compression, starts = lively(KeyValueCompression(config())), torch.tensor([4, 8])
     query, key, value = torch.randn(2, 9, 16), torch.randn(2, 9, 8), torch.randn(2, 9, 8)
-    expected = MemoryCompressedAttention(4, 2, compression, scale=0.5)(query, key, value)
+    expected = MemoryCompressedAttention(config(), compression)(query, key, value)
     rows, keys, values = torch.arange(2), split_heads(key, 2).clone(), split_heads(value, 2).clone()
-    attend = CachedMemoryCompressedAttention(4, keys, values, starts, compression, scale=0.5)
+    attend = CachedMemoryCompressedAttention(config(), keys, values, starts, compression)
     actual = attend(query[rows, starts][:, None], key[rows, starts][:, None], value[rows, starts][:, None])
     torch.testing.assert_close(actual[:, 0], expected[rows, starts])
 

@@ -74,9 +74,9 @@ def test_shaw_matches_the_query_with_the_vector_of_the_clipped_distance():
 
 
 @pytest.mark.parametrize("positions", ["shaw", "bucketed", "alibi"])
-@pytest.mark.parametrize("scale", [None, 1.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_a_cached_step_adds_what_the_whole_sequence_does(positions, scale):
-    shape = config(positions=positions, position_buckets=8, position_range=9)
+    shape = config(positions=positions, position_buckets=8, position_range=9, attention_scale=scale)
     generator = torch.Generator().manual_seed(1)
     shaw, encoding = ShawBias(shape), PositionEncoding(shape, 8, is_causal=True)
     with torch.no_grad():
@@ -88,20 +88,20 @@ def test_a_cached_step_adds_what_the_whole_sequence_does(positions, scale):
     def bias():
         return shaw if positions == "shaw" else encoding(torch.zeros(1, 1)).bias
 
-    whole = FullAttention(4, 4, causal, scale=scale)(query, key, value, bias())
+    whole = FullAttention(shape, causal)(query, key, value, bias())
     cache = torch.zeros(2, 1, 4, 8, 4)
     for t in range(6):
-        attend = CachedAttention(4, cache[0], cache[1], torch.tensor([t]), scale=scale)
+        attend = CachedAttention(shape, cache[0], cache[1], torch.tensor([t]))
         step = attend(query[:, t : t + 1], key[:, t : t + 1], value[:, t : t + 1], bias())
         torch.testing.assert_close(step, whole[:, t : t + 1])
-    assert not torch.allclose(whole, FullAttention(4, 4, causal, scale=scale)(query, key, value))
+    assert not torch.allclose(whole, FullAttention(shape, causal)(query, key, value))
 
 
 def test_the_unscaled_form_is_attention_with_scale_one():
     query, key, value = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(2))
     heads = [split_heads(x, 4) for x in (query, key, value)]
     expected, _ = scaled_dot_product_attention(*heads, scale=1.0)
-    ours = FullAttention(4, 4, None, scale=1.0)(query, key, value)
+    ours = FullAttention(config(attention_scale=1.0), None)(query, key, value)
     torch.testing.assert_close(split_heads(ours, 4), expected)
 
 
@@ -109,10 +109,10 @@ def test_a_window_hides_what_lies_before_it():
     query, key, value = torch.randn(3, 1, 6, 16, generator=torch.Generator().manual_seed(3))
     cache = torch.zeros(2, 1, 4, 8, 4)
     for t in range(6):
-        attend = CachedAttention(4, cache[0], cache[1], torch.tensor([t]), sliding_window=3)
+        attend = CachedAttention(config(sliding_window=3), cache[0], cache[1], torch.tensor([t]))
         step = attend(query[:, t : t + 1], key[:, t : t + 1], value[:, t : t + 1])
         seen = slice(max(0, t - 2), t + 1)
-        single = FullAttention(4, 4, None)(query[:, t : t + 1], key[:, seen], value[:, seen])
+        single = FullAttention(config(), None)(query[:, t : t + 1], key[:, seen], value[:, seen])
         torch.testing.assert_close(step, single)
 
 

@@ -187,7 +187,7 @@ def test_a_rotary_decoder_sees_distances_not_positions():
 
     def shifted(start):
         """The block at positions start..start+4, attending only to itself."""
-        attend = FullAttention(4, 4, causal_mask(5))
+        attend = FullAttention(model.config, causal_mask(5))
         return model.decoder(block, torch.tensor([start]), [attend] * 2, [None] * 2)
 
     torch.testing.assert_close(shifted(7), shifted(0), rtol=1e-5, atol=1e-5)
