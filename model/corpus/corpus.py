@@ -1,9 +1,9 @@
 """The embedded corpus: a seeded English→German scene grammar with exact ground truth.
 
-`pairs` draws translation pairs, `sentences` is the grammar with its exact count and entropy. English sentences are
-unambiguous: each has exactly one German translation, so that exact match is a fair metric. Certain adjective-noun and
-verb-place combinations are held out: a train sentence contains none of them, a test sentence exactly one. `scenes`
-draws English scenes of several sentences for decoder-only models (see `model.corpus.scenes`).
+`pairs` draws translation pairs, `sentences` is the grammar. English sentences are unambiguous: each has exactly one
+German translation, so that exact match is a fair metric. Certain adjective-noun and verb-place combinations are held
+out: a train sentence contains none of them, a test sentence exactly one. `scenes` draws English scenes of several
+sentences for decoder-only models (see `model.corpus.scenes`).
 
 Draws are independent: a sentence can occur more than once. The standard library suffices to import this module.
 """
@@ -243,14 +243,14 @@ KINDS = tuple(_RULES)
 
 @cache
 def sentences(split: Split) -> Rule[Phrase]:
-    """The whole grammar, with exact `count` and `entropy`."""
+    """The whole grammar."""
     return weighted([(rule(split == "test"), weight) for rule, weight in _RULES.values()])
 
 
 def pairs(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     """`count` English and German sentences; the same seed gives the same pairs on every machine."""
     rule, uniform = sentences(split), random.Random(seed).random
-    return [(sentence.en, sentence.de) for sentence in (rule.draw(uniform)[0] for _ in range(count))]
+    return [(sentence.en, sentence.de) for sentence in (rule.draw(uniform) for _ in range(count))]
 
 
 def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
@@ -259,7 +259,7 @@ def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
     drawn = []
     for _ in range(count):
         kind = KINDS[random_numbers.randrange(len(KINDS))]
-        sentence, _ = _RULES[kind][0](split == "test").draw(random_numbers.random)
+        sentence = _RULES[kind][0](split == "test").draw(random_numbers.random)
         drawn.append((sentence.en, kind))
     return drawn
 
@@ -267,4 +267,4 @@ def kinds(seed: int, count: int, split: Split) -> list[tuple[str, str]]:
 def scenes(seed: int, count: int, split: Split) -> list[str]:
     """English scenes of two to five sentences; the same seed gives the same scenes on every machine."""
     rule, uniform = scene_rule(split == "test"), random.Random(seed).random
-    return [scene.en for scene, _ in (rule.draw(uniform) for _ in range(count))]
+    return [rule.draw(uniform).en for _ in range(count)]

@@ -78,11 +78,6 @@ def adjectives_of(noun: str, *, novel: bool) -> tuple[Adjective, ...]:
     )
 
 
-def held_out_adjectives() -> frozenset[tuple[str, str]]:
-    """Every (adjective, noun) in English that only test sentences contain."""
-    return frozenset((adjective.en, noun) for noun in _ADJECTIVES for adjective in adjectives_of(noun, novel=True))
-
-
 @cache
 def adjective(noun: str, novel: bool, with_adjective: int = 1, without: int = 1) -> Rule[Adjective | None]:
     """An optional adjective before the noun, with these weights; mandatory if novel."""
@@ -214,11 +209,6 @@ def spots_of(verb: str, *, novel: bool) -> tuple[Spot, ...]:
     """Where the verb can take place; one in seven combinations of verb and place is held out."""
     shift = list(_SPOTS).index(verb)
     return tuple(spot for index, spot in enumerate(_SPOTS[verb]) if ((index + 2 * shift) % 7 == 0) == novel)
-
-
-def held_out_places() -> frozenset[tuple[str, str]]:
-    """Every (verb, place) in English base forms that only test sentences contain."""
-    return frozenset((verb, spot.place.en) for verb in _SPOTS for spot in spots_of(verb, novel=True))
 
 
 @cache

@@ -1,8 +1,7 @@
 """English scenes of two to five sentences, from the same grammar as the pairs, for decoder-only models.
 
-A scene introduces a person or group and then refers to them by pronouns. The exact log-probability of a scene and the
-entropy of the grammar are known: no model can reach a lower perplexity on scenes drawn from it. Scenes have no German
-translation.
+A scene introduces a person or group and then refers to them by pronouns. The rules determine the entropy of the
+grammar exactly: no model can reach a lower loss on scenes drawn from it. Scenes have no German translation.
 """
 
 from __future__ import annotations

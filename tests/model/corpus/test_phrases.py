@@ -10,8 +10,6 @@ from model.corpus.phrases import (
     NOUNS,
     THINGS,
     adjectives_of,
-    held_out_adjectives,
-    held_out_places,
     objects,
     outfit,
     predicate,
@@ -19,6 +17,8 @@ from model.corpus.phrases import (
     spots_of,
     spread,
 )
+from tests.model.corpus import held_out
+from tests.model.corpus.derivations import count, outcomes
 
 RULES: dict[str, Rule[Any]] = {
     "outfit": outfit(plural=False, novel=False),
@@ -34,10 +34,10 @@ RULES: dict[str, Rule[Any]] = {
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 def test_every_derivation_has_its_own_english_and_all_sum_to_one(rule):
     english, total = set(), 0.0
-    for value, logprob in rule.outcomes():
+    for value, logprob in outcomes(rule):
         english.add(value.en if hasattr(value, "en") else (value.verb, value.complement.en))
         total += math.exp(logprob)
-    assert len(english) == rule.count
+    assert len(english) == count(rule)
     assert math.isclose(total, 1.0)
 
 
@@ -58,5 +58,5 @@ def test_every_noun_and_every_verb_of_place_has_known_and_held_out_company():
 
 
 def test_what_is_held_out_is_a_small_part_of_what_there_is():
-    assert 80 <= len(held_out_adjectives()) <= 160
-    assert 50 <= len(held_out_places()) <= 130
+    assert 80 <= len(held_out.ADJECTIVES) <= 160
+    assert 50 <= len(held_out.PLACES) <= 130

@@ -7,25 +7,28 @@ import statistics
 import pytest
 
 from model.corpus.corpus import scenes
-from model.corpus.phrases import held_out_adjectives, held_out_places
 from model.corpus.scenes import scene_rule
+from tests.model.corpus import held_out as only_test
+from tests.model.corpus.derivations import drawn, entropy
 
-HELD_OUT = held_out_adjectives() | held_out_places()
+HELD_OUT = only_test.ADJECTIVES | only_test.PLACES
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_mean_log_probability_is_the_entropy(split):
     rule, uniform = scene_rule(split == "test"), random.Random(3).random
-    nats = [-logprob for _, logprob in (rule.draw(uniform) for _ in range(10_000))]
+    found = [drawn(rule, uniform) for _ in range(10_000)]
+    assert [scene.en for scene, _ in found] == scenes(3, 10_000, split)
+    nats = [-logprob for _, logprob in found]
     error = statistics.stdev(nats) / math.sqrt(len(nats))
-    assert statistics.mean(nats) == pytest.approx(rule.entropy, abs=4 * error)
+    assert statistics.mean(nats) == pytest.approx(entropy(rule), abs=4 * error)
 
 
 @pytest.mark.parametrize(("split", "held_out"), [("train", 0), ("test", 1)])
 def test_only_test_scenes_contain_a_held_out_combination(split, held_out):
     uniform = random.Random(4).random
     for _ in range(3_000):
-        scene, _ = scene_rule(split == "test").draw(uniform)
+        scene = scene_rule(split == "test").draw(uniform)
         assert sum(pair in HELD_OUT for pair in scene.combinations) == held_out, scene
 
 
