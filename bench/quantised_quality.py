@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.case import Flag, case
 from cli.local_server import serving
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle
 from glossa.client import Client
@@ -30,15 +30,16 @@ def export(checkpoint: Path, out: Path, scheme: str, pairs: list[tuple[str, str]
     measured = pairs if development is None else list(read_tsv([development]).pairs)
     texts = Development([text for text, _ in measured], [text for _, text in measured], "development text")
     precision = PRECISIONS.get(scheme, "int8")
-    options = QuantizationOptions(
+    quantization = QuantizationOptions(
         scheme="auto" if scheme == "fp32" else scheme,
         development=texts,
         calibration=pairs,
         max_loss=None if scheme == "auto" else 100.0,
     )
-    manifest = export_bundle(checkpoint, out, precisions=[precision], quantization=options)  # type: ignore[list-item]
-    quantization = manifest.variants[0].quantization
-    return quantization.scheme if quantization else "fp32"
+    options = ExportOptions(precisions=[precision], quantization=quantization)  # type: ignore[list-item]
+    manifest = export_bundle(checkpoint, out, options)
+    saved = manifest.variants[0].quantization
+    return saved.scheme if saved else "fp32"
 
 
 @case(

@@ -27,7 +27,7 @@ from bench.peers_llama import Shape, random_llama, save_bundle
 from bench.unverified_bundle import random_tokenizer
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_bundle
@@ -70,13 +70,9 @@ def make_bundle(arguments: argparse.Namespace, texts: Sequence[str], path: Path)
         model = random_llama(shape)
         save_bundle(model, random_tokenizer(shape.words), path, scheme.name)
         return
-    options = QuantizationOptions(scheme=scheme.name, development=Development(texts[:32]), max_loss=100.0)
-    export_bundle(
-        arguments.checkpoint,
-        path,
-        precisions=(scheme.precision,),
-        quantization=options if scheme.is_quantized else QuantizationOptions(),
-    )
+    quantization = QuantizationOptions(scheme=scheme.name, development=Development(texts[:32]), max_loss=100.0)
+    options = ExportOptions(precisions=(scheme.precision,), quantization=quantization)
+    export_bundle(arguments.checkpoint, path, options if scheme.is_quantized else ExportOptions())
 
 
 def prompts_of(kind: str, count: int, tokenizer: Tokenizer, texts: Sequence[str], words: int) -> list[tuple[int, ...]]:

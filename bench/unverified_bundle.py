@@ -56,12 +56,10 @@ def save_unverified(
             limits=limits_of(config),
             variants=(
                 save_variant(
-                    model,
+                    traced or trace_model(model, shortlist=has_one),
                     directory,
                     SCHEMES[scheme],
                     ranges=calibrate(model, samples()) if SCHEMES[scheme].needs_ranges else None,
-                    traced=traced or trace_model(model, shortlist=has_one),
-                    shortlist=has_one,
                 ),
             ),
             shortlist=SHORTLIST if has_one else "",

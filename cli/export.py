@@ -94,7 +94,7 @@ def export(
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
     from export.bundle import BundleError
     from export.export_errors import ExportError
-    from export.options import QuantizationOptions
+    from export.options import ExportOptions, QuantizationOptions
     from export.to_onnx import export_bundle
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
@@ -104,9 +104,7 @@ def export(
         precisions: list[Any] = [name.strip() for name in precision.split(",") if name.strip()]
         if not set(precisions) <= set(PRECISIONS):
             raise UsageError(f"--precision: must be of {', '.join(PRECISIONS)}, with commas between, got {precision}")
-        manifest = export_bundle(
-            checkpoint,
-            bundle,
+        options = ExportOptions(
             precisions=precisions,
             quantization=QuantizationOptions(
                 scheme=scheme,
@@ -116,8 +114,8 @@ def export(
             ),
             attention=attention,
             parallel=read_tsv([shortlist]).pairs if shortlist else (),
-            replace=replace,
         )
+        manifest = export_bundle(checkpoint, bundle, options, replace=replace)
     show_parity(manifest.parity, manifest, bundle, as_json)
 
 

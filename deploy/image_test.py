@@ -178,10 +178,11 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bundle"
         if given is None:
-            from export.to_onnx import export_model  # needs torch: only without a bundle
+            from export.options import ExportOptions  # needs torch: only without a bundle
+            from export.to_onnx import export_model
             from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
-            export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, texts=TEXTS)
+            export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, ExportOptions(texts=TEXTS))
         else:
             shutil.copytree(given, path)
         for item in (Path(directory), path, *path.rglob("*")):

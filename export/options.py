@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
@@ -38,32 +38,36 @@ class QuantizationOptions:
     max_loss: float | None = None
 
 
-def check_options(
-    config: ModelConfig,
-    precisions: Sequence[Precision],
-    quantization: QuantizationOptions,
-    *,
-    attention: bool,
-    has_shortlist: bool,
-) -> None:
-    """Reject options that a model of this kind does not support. Raises ExportError."""
-    scheme = SCHEMES.get(quantization.scheme)
-    is_for_encoders = scheme is None or (scheme.activations != "block" and not scheme.has_int8_cache)
-    if not config.has_decoder and ("int4" in precisions or not is_for_encoders):
-        raise ExportError(
-            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
-            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
-        )
-    if scheme is not None and scheme.has_int8_cache and (problem := int8_cache_problem(config)):
-        raise ExportError(f"scheme: {scheme.name} keeps int8 keys and values, {problem}; take {scheme.name[:-4]}")
-    if attention and config.compression_stride:
-        raise ExportError(
-            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
-        )
-    if has_shortlist and not (config.has_encoder and config.has_decoder):
-        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
-    if attention and config.is_recurrent and config.score == "none":
-        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What to export of a model.
+
+    precisions: one variant of each; CUDA requires fp16. quantization: the selection of the int8 and int4 schemes.
+    texts: sentences similar to the training data, for verification.
+    attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
+    that returns the cross-attention of a finished target.
+    parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
+    """
+
+    precisions: Sequence[Precision] = ("fp32",)
+    quantization: QuantizationOptions = QuantizationOptions()
+    texts: Sequence[str] = ()
+    attention: bool = False
+    parallel: Sequence[tuple[str, str]] = ()
+
+    @property
+    def quantized(self) -> list[Precision]:
+        """Precisions whose schemes are compared on development text."""
+        return [precision for precision in self.precisions if precision in AUTOMATIC]
+
+    def with_development(self, development: Development | None) -> ExportOptions:
+        """Return these options with development text, unless they have some."""
+        quantization = self.quantization
+        quantization = replace(quantization, development=quantization.development or development)
+        return replace(self, quantization=quantization)
+
+
+DEFAULTS = ExportOptions()
 
 
 def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
@@ -85,20 +89,40 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
         raise ExportError("the model is in training mode; call model.eval() first")
 
 
-def check_quantization(precisions: Sequence[Precision], quantization: QuantizationOptions) -> None:
-    """Reject inconsistent precisions and scheme. Raises ExportError."""
+def check_options(config: ModelConfig, options: ExportOptions) -> None:
+    """Reject options that are inconsistent or that a model of this kind does not support. Raises ExportError."""
+    precisions, name = options.precisions, options.quantization.scheme
     if not precisions or len(set(precisions)) != len(precisions):
         raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
-    if quantization.scheme == "auto":
-        return
-    scheme = SCHEMES.get(quantization.scheme)
-    if scheme is None or not scheme.is_quantized:
+    scheme = SCHEMES.get(name)
+    if name != "auto" and (scheme is None or not scheme.is_quantized):
         known = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]
-        raise ExportError(f"scheme: must be auto, {' or '.join(known)}, got {quantization.scheme}")
-    if scheme.precision not in precisions:
+        raise ExportError(f"scheme: must be auto, {' or '.join(known)}, got {name}")
+    if scheme is not None and scheme.precision not in precisions:
         raise ExportError(
-            f"scheme: {scheme.name} is one of {scheme.precision}, which is not among the precisions "
+            f"scheme: {name} is one of {scheme.precision}, which is not among the precisions "
             f"{', '.join(precisions)}; fix: add {scheme.precision}"
+        )
+    is_for_encoders = scheme is None or (scheme.activations != "block" and not scheme.has_int8_cache)
+    if not config.has_decoder and ("int4" in precisions or not is_for_encoders):
+        raise ExportError(
+            "precision int4, and schemes with blocks or int8 caches, are of decoders; export an encoder with fp32, "
+            "fp16, or int8 in scheme w8a8-dynamic or w8a8-static"
+        )
+    if scheme is not None and scheme.has_int8_cache and (problem := int8_cache_problem(config)):
+        raise ExportError(f"scheme: {name} keeps int8 keys and values, {problem}; take {name[:-4]}")
+    if options.attention and config.compression_stride:
+        raise ExportError(
+            "attention: not of a model with compression, whose layers see keys of several tokens; export it without"
+        )
+    if options.parallel and not (config.has_encoder and config.has_decoder):
+        raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if options.attention and config.is_recurrent and config.score == "none":
+        raise ExportError("attention: a recurrent model without a score has none; export it without attention")
+    if options.quantized and options.quantization.development is None:
+        raise ExportError(
+            f"{' and '.join(options.quantized)}: there is no text to measure on what rounding costs; "
+            "fix: give development text, --development FILE"
         )
 
 

@@ -6,7 +6,6 @@ bundle gets its final name. Raises ExportError (`export.export_errors`).
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,7 @@ from export.export_errors import ExportError, NoGoldenError, ParityError
 from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
-from export.options import AUTOMATIC, QuantizationOptions, check_exportable, check_options, check_quantization
-from export.passes.quantization_scheme import Precision
+from export.options import DEFAULTS, ExportOptions, check_exportable, check_options
 from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
 from export.variants import save_variants
@@ -32,44 +30,17 @@ from model.tokenizer import Tokenizer
 from model.training.data import unseen_examples
 
 
-def export_bundle(
-    checkpoint: Path,
-    out: Path,
-    *,
-    precisions: Sequence[Precision] = ("fp32",),
-    quantization: QuantizationOptions | None = None,
-    texts: Sequence[str] = (),
-    attention: bool = False,
-    parallel: Sequence[tuple[str, str]] = (),
-    replace: bool = False,
-) -> Manifest:
-    """Export a checkpoint directory. `texts`: sentences similar to the training data, for verification.
-
-    quantization: the selection of the int8 and int4 schemes; models trained on an embedded corpus provide text for it,
-    other models require text.
-    attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
-    that returns the cross-attention of a finished target.
-    parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
+def export_bundle(checkpoint: Path, out: Path, options: ExportOptions = DEFAULTS, *, replace: bool = False) -> Manifest:
+    """Export a checkpoint directory. Models trained on an embedded corpus provide development text; other models
+    require it for int8 and int4.
 
     Raises CheckpointError, ExportError and BundleError; `out` is then unchanged.
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    quantization = quantization or QuantizationOptions()
-    if quantization.development is None and any(precision in AUTOMATIC for precision in precisions):
-        quantization = dataclasses.replace(quantization, development=own_development(loaded.lineage))
-    return export_model(
-        loaded.model,
-        loaded.tokenizer,
-        out,
-        lineage=lineage,
-        precisions=precisions,
-        quantization=quantization,
-        texts=texts,
-        attention=attention,
-        parallel=parallel,
-        replace=replace,
-    )
+    if options.quantized:
+        options = options.with_development(own_development(loaded.lineage))
+    return export_model(loaded.model, loaded.tokenizer, out, options, lineage=lineage, replace=replace)
 
 
 def own_development(lineage: Mapping[str, Any]) -> Development | None:
@@ -85,56 +56,44 @@ def export_model(
     model: Model,
     tokenizer: Tokenizer,
     out: Path,
+    options: ExportOptions = DEFAULTS,
     *,
     lineage: Mapping[str, Any] | None = None,
-    precisions: Sequence[Precision] = ("fp32",),
-    quantization: QuantizationOptions | None = None,
-    texts: Sequence[str] = (),
-    attention: bool = False,
-    parallel: Sequence[tuple[str, str]] = (),
     replace: bool = False,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
 
     Each precision becomes a variant and is verified on the CPU against the float32 model; CUDA requires fp16. int8 and
-    int4 use the fastest scheme that `quantization` allows, measured against fp32.
+    int4 use the fastest scheme that `options.quantization` allows, measured against fp32 on its development text, or
+    else on `options.texts`.
     """
-    config, quantization = model.config, quantization or QuantizationOptions()
+    config = model.config
+    if options.texts:
+        options = options.with_development(Development(options.texts, (), "the texts given"))
     check_exportable(model, tokenizer)
-    check_quantization(precisions, quantization)
-    check_options(config, precisions, quantization, attention=attention, has_shortlist=bool(parallel))
-    if quantization.development is None and texts:
-        quantization = dataclasses.replace(quantization, development=Development(texts, (), "the texts given"))
+    check_options(config, options)
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
-        if parallel:
-            origin["shortlist"] = save_shortlist(parallel, tokenizer, config, directory)
-        variants = save_variants(
-            model,
-            tokenizer,
-            directory,
-            precisions,
-            quantization,
-            attention=attention,
-            shortlist=bool(parallel),
-        )
-        samples = sample_inputs(config, tokenizer, texts)
+        if options.parallel:
+            origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
+        variants = save_variants(model, tokenizer, directory, options)
+        samples = sample_inputs(config, tokenizer, options.texts)
         checks, golden = verify_variants(directory, variants, model, samples)
         report = make_report(checks)
         if not report["passed"]:
             raise ParityError(report)
         if golden is None:
-            raise NoGoldenError(precisions)
+            raise NoGoldenError(options.precisions)
         return Manifest(
-            **entries_of(config, attention=attention),
+            **entries_of(config, attention=options.attention),
             variants=variants,
             golden=golden,
             lineage=origin,
             parity=report,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            shortlist=SHORTLIST if parallel else "",
+            shortlist=SHORTLIST if options.parallel else "",
         )
 
     return write_bundle(out, build, replace=replace)

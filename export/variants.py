@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.tracing import Signature, trace
 from export.manifest import PAD_MULTIPLE, GraphSpec, Quantization, Role, Variant
-from export.options import AUTOMATIC, QuantizationOptions, scheme_names
+from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
 from export.passes.fuse_rotary import fuse_rotary
@@ -45,62 +46,60 @@ SampleIds = tuple[list[int], list[int]]  # of source and target
 INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copied, and a message ends at 2 GiB
 
 
-def save_variants(
-    model: Model,
-    tokenizer: Tokenizer,
-    directory: Path,
-    precisions: Sequence[Precision],
-    quantization: QuantizationOptions,
-    *,
-    attention: bool = False,
-    shortlist: bool = False,
-) -> tuple[Variant, ...]:
+def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> tuple[Variant, ...]:
     """Save a variant of each precision below `directory`, int8 and int4 in the selected schemes."""
-    quantized = [precision for precision in precisions if precision in AUTOMATIC]
-    traced = trace_model(model, attention=attention, shortlist=shortlist) if quantized else None
-    scratch, variants = directory / "candidates", dict[Precision, Variant]()
+    traced_of = functools.partial(trace_model, attention=options.attention, shortlist=bool(options.parallel))
+    variants = dict[Precision, Variant]()
+    if "fp16" in options.precisions:
+        variants["fp16"] = save_variant(traced_of(copy.deepcopy(model).half()), directory, SCHEMES["fp16"])
+    if set(options.precisions) != {"fp16"}:
+        traced = traced_of(model)
+        if "fp32" in options.precisions:
+            variants["fp32"] = save_variant(traced, directory, SCHEMES["fp32"])
+        if options.quantized:
+            variants |= save_quantized(traced, tokenizer, directory, options, variants.get("fp32"))
+    return tuple(variants[precision] for precision in options.precisions)
 
-    def save(scheme: QuantizationScheme | Precision, place: Path, ranges: Ranges | None = None) -> Variant:
-        return save_variant(
-            model, place, scheme, attention=attention, shortlist=shortlist, ranges=ranges, traced=traced
-        )
 
-    for precision in precisions:
-        if precision not in AUTOMATIC:
-            variants[precision] = save(precision, directory)
-    if quantized:
-        development = quantization.development
-        if development is None:
-            raise ExportError(
-                f"{' and '.join(quantized)}: there is no text to measure on what rounding costs; "
-                "fix: give development text, --development FILE"
+def save_quantized(
+    traced: Traced, tokenizer: Tokenizer, directory: Path, options: ExportOptions, plain: Variant | None
+) -> dict[Precision, Variant]:
+    """Save the int8 and int4 variants below `directory` in the schemes that `select_scheme` selects.
+
+    plain: the fp32 variant, if it is already there. Raises ExportError if a precision has no scheme to select.
+    """
+    model, quantization, scratch = traced.model, options.quantization, directory / "candidates"
+    limits, variants = limits_of(model.config), dict[Precision, Variant]()
+    assert quantization.development is not None, "checked by `check_options`"
+    candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in options.quantized}
+    is_calibrated = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
+    ranges = None
+    if is_calibrated:
+        samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
+        ranges = calibrate(model, samples)
+    place = directory if plain else scratch / "fp32"
+    baseline = OrtGraphs(place, plain or save_variant(traced, place, SCHEMES["fp32"]), limits)
+    for precision, names in candidates.items():
+        saved = {name: save_variant(traced, scratch / name, SCHEMES[name], ranges=ranges) for name in names}
+        served = {name: OrtGraphs(scratch / name, saved[name], limits) for name in names}
+        try:
+            choice = select_scheme(
+                baseline, served, quantization.development, tokenizer, model.config, max_loss=quantization.max_loss
             )
-        candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in quantized}
-        is_calibrated = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
-        ranges = calibrate(model, calibration_ids(model, tokenizer, quantization)) if is_calibrated else None
-        place = directory if "fp32" in variants else scratch / "fp32"
-        plain = variants.get("fp32") or save("fp32", place)
-        baseline = OrtGraphs(place, plain, limits_of(model.config))
-        for precision, names in candidates.items():
-            saved = {name: save(SCHEMES[name], scratch / name, ranges) for name in names}
-            served = {name: OrtGraphs(scratch / name, saved[name], limits_of(model.config)) for name in names}
-            try:
-                choice = select_scheme(
-                    baseline, served, development, tokenizer, model.config, max_loss=quantization.max_loss
-                )
-            except SchemeSelectionError as error:
-                raise ExportError(f"{precision}: {error}") from None
-            (scratch / choice.scheme / precision).rename(directory / precision)
-            variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
-        shutil.rmtree(scratch, ignore_errors=True)
-    return tuple(variants[precision] for precision in precisions)
+        except SchemeSelectionError as error:
+            raise ExportError(f"{precision}: {error}") from None
+        (scratch / choice.scheme / precision).rename(directory / precision)
+        variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return variants
 
 
-def calibration_ids(model: Model, tokenizer: Tokenizer, quantization: QuantizationOptions) -> list[SampleIds]:
+def calibration_ids(
+    model: Model, tokenizer: Tokenizer, calibration: Sequence[tuple[str, str]], development: Development
+) -> list[SampleIds]:
     """Return token ids of the calibration text, or else of the development text; the model generates targets for
     sources without a reference. Raises ExportError if the model can read none of it."""
-    config, development = model.config, quantization.development or Development(())
-    pairs, name = list(quantization.calibration[:MAX_CALIBRATION]), "the calibration text"
+    config, pairs, name = model.config, list(calibration[:MAX_CALIBRATION]), "the calibration text"
     if not pairs:
         texts, name = development.texts[:MAX_CALIBRATION], development.name
         references = development.references or ("",) * len(texts)
@@ -138,10 +137,15 @@ def _decoder_samples(
 
 
 class Traced(NamedTuple):
-    """A model's optimized graphs by role, and their signatures. They are read-only: `save_variant` copies them."""
+    """A model's optimized graphs by role, and their signatures. They are read-only: `save_variant` copies them.
 
+    has_shortlist: `decode` computes logits of selected rows only, and the graphs of shortlists belong to the model.
+    """
+
+    model: Model
     graphs: Mapping[Role, ModelProto]
     signatures: Mapping[Role, Signature]
+    has_shortlist: bool
 
 
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
@@ -159,7 +163,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         check_graph(made[role], role, model.config, has_plain_encoder=not attends_in_one_node(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])
-    return Traced(made, signatures)
+    return Traced(model, made, signatures, shortlist)
 
 
 def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
@@ -170,26 +174,18 @@ def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def save_variant(
-    model: Model,
+    traced: Traced,
     directory: Path,
-    scheme: QuantizationScheme | Precision,
+    scheme: QuantizationScheme,
     *,
-    attention: bool = False,
-    shortlist: bool = False,
     ranges: Ranges | None = None,
-    traced: Traced | None = None,
     inline_limit: int = INLINE_LIMIT,
 ) -> Variant:
-    """Trace, optimize, quantize and save every graph of a float32 model below `directory`/PRECISION.
+    """Quantize and save every graph of a model below `directory`/PRECISION.
 
-    scheme: a scheme, or a precision with a single scheme (fp32, fp16). ranges: for schemes that need them. traced: the
-    result of `trace_model` for this model with the same options; fp16 is always traced again.
+    traced: of a float16 model for fp16, of a float32 model for all other schemes. ranges: for schemes that need them.
     """
-    scheme = SCHEMES[scheme] if isinstance(scheme, str) else scheme
-    if scheme.precision == "fp16":
-        model, traced = copy.deepcopy(model).half(), None
-    traced = traced or trace_model(model, attention=attention, shortlist=shortlist)
-    made = dict[Role, ModelProto]()
+    model, made = traced.model, dict[Role, ModelProto]()
     (directory / scheme.precision).mkdir(parents=True)
     for role, signature in traced.signatures.items():
         graph = ModelProto()
@@ -198,8 +194,9 @@ def save_variant(
         made[role] = signature.finish(graph) if signature.finish else graph
     states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    assert (dtype == "float16") == (scheme.precision == "fp16"), (dtype, scheme.name)
     states = states_of(model.config, "int8" if scheme.has_int8_cache else dtype)
-    if shortlist:
+    if traced.has_shortlist:
         made |= shortlist_graphs(*last_product(model), is_quantized=scheme.is_quantized)
         states += shortlist_states(*last_product(model), is_quantized=scheme.is_quantized)
     specs = dict[str, GraphSpec]()

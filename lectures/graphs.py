@@ -10,7 +10,8 @@ import onnxruntime
 import torch
 
 from bench.measure import seconds
-from export.variants import save_variant
+from export.passes.quantization_scheme import SCHEMES
+from export.variants import save_variant, trace_model
 from model.architectures import GenerativeModel, build
 from model.config import ModelConfig
 
@@ -27,7 +28,7 @@ def fresh_model(config: ModelConfig, *, seed: int = 1) -> GenerativeModel:
 
 def sessions(model: GenerativeModel, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
     """Exports to `directory` and opens every graph, by role, on one thread."""
-    variant = save_variant(model, directory, "fp32")
+    variant = save_variant(trace_model(model), directory, SCHEMES["fp32"])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

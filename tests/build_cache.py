@@ -46,16 +46,17 @@ class BuildCache:
         return self._loaded[name]
 
     def exported(self, model, tokenizer=None, *, texts=TEXTS, **options) -> Path:
-        """Path of the verified bundle of a model. options: of `export_model`."""
+        """Path of the verified bundle of a model. options: of `ExportOptions`."""
+        from export.options import ExportOptions
         from export.to_onnx import export_model  # torch: only for tests that need a bundle
 
-        tokenizer = tokenizer or tiny_tokenizer()
+        tokenizer, chosen = tokenizer or tiny_tokenizer(), ExportOptions(texts=texts, **options)
 
         def bundle(directory):
-            export_model(model, tokenizer, directory / "bundle", texts=texts, **options)
+            export_model(model, tokenizer, directory / "bundle", chosen)
             return str(directory / "bundle")
 
-        return Path(self.once(bundle, model, tokenizer, texts, options))
+        return Path(self.once(bundle, model, tokenizer, chosen))
 
 
 def _digest(parts: Any) -> str:

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import Precision
 from export.select_scheme import Development
 from export.to_onnx import export_model
@@ -33,18 +33,15 @@ MAX_TOKENS = 12
 
 def make_bundle(path):
     """All graphs that a translation bundle can have, in fp32 and int8 with an int8 KV cache."""
-    options = QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS), max_loss=1.0)
-    model = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED)
-    export_model(
-        model,
-        tiny_tokenizer(),
-        path,
+    options = ExportOptions(
         precisions=PRECISIONS,
-        quantization=options,
+        quantization=QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS), max_loss=1.0),
         texts=TEXTS,
         attention=True,
         parallel=[(text, text) for text in TEXTS],
     )
+    model = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED)
+    export_model(model, tiny_tokenizer(), path, options)
 
 
 def answers(client, model):

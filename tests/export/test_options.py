@@ -3,7 +3,7 @@
 import pytest
 
 from export.export_errors import ExportError
-from export.options import AUTOMATIC, QuantizationOptions, scheme_names
+from export.options import AUTOMATIC, ExportOptions, QuantizationOptions, scheme_names
 from export.to_onnx import export_model
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
@@ -11,7 +11,7 @@ from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 def test_a_model_without_a_source_has_no_shortlist(tmp_path):
     model, parallel = tiny_model(tiny_config("decoder")), [("a", "b")]
     with pytest.raises(ExportError, match="shortlist: only models that translate have it"):
-        export_model(model, tiny_tokenizer(), tmp_path / "out", parallel=parallel)
+        export_model(model, tiny_tokenizer(), tmp_path / "out", ExportOptions(parallel=parallel))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,8 +31,9 @@ def test_a_model_without_a_source_has_no_shortlist(tmp_path):
 def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(changes, message, tmp_path):
     model = tiny_model(tiny_config("decoder", **changes))
     schemes = QuantizationOptions(scheme="w8a8-dynamic-kv8")
+    options = ExportOptions(precisions=("int8",), quantization=schemes, texts=TEXTS)
     with pytest.raises(ExportError, match=message):
-        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("int8",), quantization=schemes, texts=TEXTS)
+        export_model(model, tiny_tokenizer(), tmp_path / "out", options)
     assert scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
     assert scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
 

@@ -8,7 +8,7 @@ import safetensors.torch
 from export import to_onnx, variants
 from export.bundle import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import ExportError, NoGoldenError, ParityError
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model
 from export.verification.checks import Check
@@ -42,10 +42,7 @@ def test_words_of_a_quantised_model_are_integers_whatever_its_form(tmp_path):
             model,
             tiny_tokenizer(),
             tmp_path / scheme,
-            precisions=("int8",),
-            quantization=schemes,
-            texts=TEXTS,
-            parallel=pairs,
+            ExportOptions(precisions=("int8",), quantization=schemes, texts=TEXTS, parallel=pairs),
         )
         kept = {state.name: state.dtype for state in manifest.variant("int8").states if state.kind == "shortlist"}
         expected = {"word_ids": "int64", "word_weight": "int8", "word_scale": "float32", "word_sum": "int32"}
@@ -64,7 +61,9 @@ def test_a_shortlist_is_a_file_of_the_bundle(tiny_attention_bundle, tiny_transla
 
 def test_text_from_which_nothing_can_be_learned_is_refused(tmp_path):
     with pytest.raises(ExportError, match=r"shortlist: no pair has 1\.\.100 tokens"):
-        export_model(tiny_model(tiny_config()), tiny_tokenizer(), tmp_path / "out", parallel=[("", "the")])
+        export_model(
+            tiny_model(tiny_config()), tiny_tokenizer(), tmp_path / "out", ExportOptions(parallel=[("", "the")])
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,12 +77,13 @@ def test_graphs_tell_nothing_of_the_machine_they_were_made_on(tiny_translation_b
 def without_tracing(monkeypatch, bundle):
     """Exports whose graphs are those of a finished bundle, so that a test need not trace."""
 
-    def copy(model, directory, precision, **_):
-        (directory / precision).mkdir()
-        for file in (bundle / precision).iterdir():
-            (directory / precision / file.name).write_bytes(file.read_bytes())
-        return load_bundle(bundle).variant(precision)
+    def copy(_traced, directory, scheme):
+        (directory / scheme.precision).mkdir()
+        for file in (bundle / scheme.precision).iterdir():
+            (directory / scheme.precision / file.name).write_bytes(file.read_bytes())
+        return load_bundle(bundle).variant(scheme.precision)
 
+    monkeypatch.setattr(variants, "trace_model", lambda *_, **__: None)
     monkeypatch.setattr(variants, "save_variant", copy)
 
 
@@ -108,7 +108,9 @@ def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, mo
     with pytest.raises(
         NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"
     ):
-        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", precisions=precisions)
+        export_model(
+            tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", ExportOptions(precisions=precisions)
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +127,7 @@ def checkpoint(tmp_path):
 
 def test_a_bundle_knows_where_it_comes_from(checkpoint, tiny_generation_bundle, tmp_path, monkeypatch):
     without_tracing(monkeypatch, tiny_generation_bundle)
-    manifest = export_bundle(checkpoint, tmp_path / "out", texts=TEXTS)
+    manifest = export_bundle(checkpoint, tmp_path / "out", ExportOptions(texts=TEXTS))
     assert manifest.lineage["seed"] == 4
     assert manifest.lineage["metrics"] == {"bleu": 12.5}
     assert len(manifest.lineage["checkpoint_sha256"]) == 64
@@ -141,7 +143,7 @@ def test_an_export_reads_the_weights_once(checkpoint, tiny_generation_bundle, tm
     monkeypatch.setattr(safetensors.torch, "load", read)
     monkeypatch.setattr(safetensors.torch, "load_file", mapped)
     without_tracing(monkeypatch, tiny_generation_bundle)
-    export_bundle(checkpoint, tmp_path / "out", texts=TEXTS)
+    export_bundle(checkpoint, tmp_path / "out", ExportOptions(texts=TEXTS))
     assert read.call_count + mapped.call_count == 1
 
 

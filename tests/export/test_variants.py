@@ -7,11 +7,11 @@ import torch
 from export import variants
 from export.bundle import load_bundle
 from export.export_errors import ExportError
-from export.options import AUTOMATIC, QuantizationOptions
+from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_model
-from export.variants import calibration_ids, save_variant
+from export.variants import calibration_ids, save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
@@ -19,7 +19,9 @@ from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path):
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
-    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("fp32", "fp16"), texts=TEXTS)
+    manifest = export_model(
+        model, tiny_tokenizer(), tmp_path / "out", ExportOptions(precisions=("fp32", "fp16"), texts=TEXTS)
+    )
     assert [variant.precision for variant in manifest.variants] == ["fp32", "fp16"]
     assert {state.dtype for state in manifest.variant("fp16").states} == {"float16"}
     golden = [check["precision"] for check in manifest.parity["checks"] if check["name"] == "golden answer"]
@@ -37,7 +39,8 @@ def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_pat
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        variant = save_variant(model, tmp_path / name, "fp32", inline_limit=1 << 30 if name == "one" else 0)
+        traced, inline_limit = trace_model(model), 1 << 30 if name == "one" else 0
+        variant = save_variant(traced, tmp_path / name, SCHEMES["fp32"], inline_limit=inline_limit)
     one, two = onnx.load(tmp_path / "one/fp32/decode.onnx"), onnx.load(tmp_path / "two/fp32/decode.onnx")
     for tensor in two.graph.initializer:  # loading has taken the weights back in, and left a mark
         tensor.ClearField("data_location")
@@ -50,11 +53,10 @@ def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_pat
 
 
 def test_without_text_to_measure_on_there_is_no_quantized_variant(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "trace_model", lambda *_, **__: None)
-    monkeypatch.setattr(variants, "save_variant", lambda *_, **__: None)
+    monkeypatch.delattr(variants, "trace_model")
     model = tiny_model(tiny_config("decoder"))
     with pytest.raises(ExportError, match=r"int8: there is no text to measure on .* fix: .*--development FILE"):
-        export_model(model, tiny_tokenizer(), tmp_path / "out", precisions=("fp32", "int8"))
+        export_model(model, tiny_tokenizer(), tmp_path / "out", ExportOptions(precisions=("fp32", "int8")))
     assert not (tmp_path / "out").exists()
 
 
@@ -62,9 +64,8 @@ def test_without_text_to_measure_on_there_is_no_quantized_variant(tmp_path, monk
 def test_a_bundle_keeps_the_chosen_scheme_only_and_the_figures_of_all(architecture, tmp_path):
     model, limit = tiny_model(tiny_config(architecture)), 100.0
     schemes = QuantizationOptions(max_loss=limit)
-    manifest = export_model(
-        model, tiny_tokenizer(), tmp_path / "out", precisions=("int8", "fp32"), quantization=schemes, texts=TEXTS
-    )
+    options = ExportOptions(precisions=("int8", "fp32"), quantization=schemes, texts=TEXTS)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
     assert [variant.precision for variant in manifest.variants] == ["int8", "fp32"]
     int8 = manifest.variant("int8")
     assert [figures.scheme for figures in int8.comparison] == ["fp32", *AUTOMATIC["int8"]]
@@ -77,7 +78,7 @@ def test_a_bundle_keeps_the_chosen_scheme_only_and_the_figures_of_all(architectu
 
 def test_sources_without_references_are_answered_for_calibration():
     model, tokenizer = tiny_model(tiny_config()), tiny_tokenizer()
-    samples = calibration_ids(model, tokenizer, QuantizationOptions(development=Development(TEXTS)))
+    samples = calibration_ids(model, tokenizer, (), Development(TEXTS))
     assert len(samples) == len(TEXTS)
     for (source, target), text in zip(samples, TEXTS, strict=True):
         assert source == [*tokenizer.encode(text), 2]
@@ -88,7 +89,7 @@ def test_sources_without_references_are_answered_for_calibration():
 def test_long_texts_are_cut_for_calibration():
     model, tokenizer = tiny_model(tiny_config("decoder")), tiny_tokenizer()
     text = " ".join(TEXTS * 5)
-    samples = calibration_ids(model, tokenizer, QuantizationOptions(calibration=[("", text)]))
+    samples = calibration_ids(model, tokenizer, [("", text)], Development(()))
     assert [token for _, target in samples for token in target[1:]] == tokenizer.encode(text)
     assert max(len(target) for _, target in samples) == model.config.max_target_len
 
@@ -99,14 +100,12 @@ def test_long_texts_are_cut_for_calibration():
 def test_text_without_a_token_cannot_calibrate(architecture, texts):
     development = Development(texts, (), "an empty file")
     with pytest.raises(ExportError, match=r"calibration: this model can read no text of an empty file; fix: give text"):
-        calibration_ids(
-            tiny_model(tiny_config(architecture)), tiny_tokenizer(), QuantizationOptions(development=development)
-        )
+        calibration_ids(tiny_model(tiny_config(architecture)), tiny_tokenizer(), (), development)
 
 
 @pytest.mark.parametrize(("invariant", "promised"), [(True, True), (False, False)])
 def test_a_bundle_promises_no_more_than_this_processor_keeps(invariant, promised, tmp_path, monkeypatch):
     monkeypatch.setattr(variants, "is_batch_invariant", lambda scheme: invariant)
-    variant = save_variant(tiny_model(tiny_config("encoder_decoder")), tmp_path, SCHEMES["w4-block32"])
+    variant = save_variant(trace_model(tiny_model(tiny_config("encoder_decoder"))), tmp_path, SCHEMES["w4-block32"])
     assert variant.quantization is not None
     assert (variant.quantization.scheme, variant.quantization.batch_invariant) == ("w4-block32", promised)

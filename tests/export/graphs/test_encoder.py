@@ -9,7 +9,7 @@ import pytest
 from export.bundle import ManifestError, load_bundle
 from export.export_errors import ExportError
 from export.graphs.encoder import encoder_signature
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development, SchemeSelectionError
 from export.to_onnx import export_model
 from export.verification.verifier import verify_bundle
@@ -43,9 +43,7 @@ def test_quantized_graphs_pass_verification(tmp_path, kind):
         tiny_encoder(kind),
         TOKENIZER,
         tmp_path / "b",
-        texts=TEXTS,
-        precisions=("int8",),
-        quantization=QuantizationOptions(max_loss=1.0),
+        ExportOptions(texts=TEXTS, precisions=("int8",), quantization=QuantizationOptions(max_loss=1.0)),
     )
     (variant,) = manifest.variants
     assert variant.quantization is not None
@@ -61,7 +59,9 @@ def test_a_scheme_that_changes_predictions_is_not_selected(tmp_path):
     development = Development([f"{text} {text}" for text in TEXTS])
     schemes = QuantizationOptions(scheme="w8a8-static", development=development, max_loss=-1.0)
     with pytest.raises(ExportError, match="no scheme is within -1 readings that differ of fp32"):
-        export_model(tiny_encoder("masked"), TOKENIZER, tmp_path / "b", precisions=("int8",), quantization=schemes)
+        export_model(
+            tiny_encoder("masked"), TOKENIZER, tmp_path / "b", ExportOptions(precisions=("int8",), quantization=schemes)
+        )
     assert issubclass(SchemeSelectionError, ValueError)
 
 
@@ -74,15 +74,13 @@ def test_schemes_of_decoders_are_refused(tmp_path, precisions, scheme):
             tiny_encoder("masked"),
             TOKENIZER,
             tmp_path / "b",
-            texts=TEXTS,
-            precisions=precisions,
-            quantization=QuantizationOptions(scheme=scheme),
+            ExportOptions(texts=TEXTS, precisions=precisions, quantization=QuantizationOptions(scheme=scheme)),
         )
 
 
 def test_heads_that_the_operator_refuses_attend_in_plain_operators(tmp_path):
     model = tiny_model(tiny_config("encoder", vocab_size=TOKENIZER.vocab_size, head_dim=12, pooler="relu"), seed=3)
-    manifest = export_model(model, TOKENIZER, tmp_path / "b", texts=TEXTS)
+    manifest = export_model(model, TOKENIZER, tmp_path / "b", ExportOptions(texts=TEXTS))
     graph = onnx.load(tmp_path / "b" / manifest.variants[0].graphs["encode"].file).graph
     assert sum(node.op_type == "Softmax" for node in graph.node) == 2
     assert not any(node.op_type == "GroupQueryAttention" for node in graph.node)
@@ -90,7 +88,7 @@ def test_heads_that_the_operator_refuses_attend_in_plain_operators(tmp_path):
 
 def test_half_precision_is_exported_and_compared(tmp_path):
     manifest = export_model(
-        tiny_encoder("attention"), TOKENIZER, tmp_path / "b", texts=TEXTS, precisions=("fp32", "fp16")
+        tiny_encoder("attention"), TOKENIZER, tmp_path / "b", ExportOptions(texts=TEXTS, precisions=("fp32", "fp16"))
     )
     assert manifest.parity["passed"]
     assert {variant.precision for variant in manifest.variants} == {"fp32", "fp16"}

@@ -125,7 +125,7 @@ VARIANTS = {
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
-    variant = save_variant(model, tmp_path, "fp32", attention=True)
+    variant = save_variant(trace_model(model, attention=True), tmp_path, SCHEMES["fp32"])
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert common_golden([verification.answers]) is not None
@@ -147,6 +147,6 @@ def test_quantization_supports_position_biases_and_experts(name, schemes, tmp_pa
     traced = trace_model(model)
     for scheme in schemes.split():
         place = tmp_path / scheme
-        variant = save_variant(model, place, SCHEMES[scheme], ranges=ranges, traced=traced)
+        variant = save_variant(traced, place, SCHEMES[scheme], ranges=ranges)
         checks = verify_graphs(place, variant, model, samples).checks
         assert [(check.name, check.note) for check in checks if not check.passed] == []

@@ -1,5 +1,6 @@
 """Graphs of recurrent models: verified for every kind, in every precision, and refused where they cannot be."""
 
+import copy
 import dataclasses
 
 import onnx
@@ -8,7 +9,7 @@ import pytest
 from export.bundle import load_bundle
 from export.export_errors import ExportError
 from export.manifest import AlignmentSpec
-from export.options import QuantizationOptions
+from export.options import ExportOptions, QuantizationOptions
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
@@ -24,7 +25,8 @@ DOT = {"score": "dot", "encoder_dim": 0, "input_feeding": False}
 def assert_verified(model, scheme, directory, *, attention=True):
     samples, scheme = sample_inputs(model.config), SCHEMES[scheme]
     ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True))) if scheme.needs_ranges else None
-    variant = save_variant(model, directory, scheme, attention=attention, ranges=ranges)
+    stored = copy.deepcopy(model).half() if scheme.precision == "fp16" else model
+    variant = save_variant(trace_model(stored, attention=attention), directory, scheme, ranges=ranges)
     checks = verify_graphs(directory, variant, model, samples).checks
     assert [check for check in checks if not check.passed] == []
     return variant
@@ -95,14 +97,15 @@ def test_export_is_the_same_bytes_twice():
 def test_what_cannot_be_exported_is_refused(changes, arguments, problem, tmp_path):
     model = tiny_model(tiny_config("recurrent", **changes))
     with pytest.raises(ExportError, match=problem):
-        export_model(model, tiny_tokenizer(), tmp_path / "bundle", **arguments)
+        export_model(model, tiny_tokenizer(), tmp_path / "bundle", ExportOptions(**arguments))
     assert not (tmp_path / "bundle").exists()
 
 
 def test_int8_is_chosen_among_the_forms_that_there_are(tmp_path):
     model = tiny_model(tiny_config("recurrent", cell="gru", score="dot", encoder_dim=0))
     schemes = QuantizationOptions(development=Development(TEXTS), max_loss=1.0)
-    manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", precisions=("int8",), quantization=schemes)
+    options = ExportOptions(precisions=("int8",), quantization=schemes)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", options)
     (variant,) = manifest.variants
     assert {figures.scheme for figures in variant.comparison} == {"fp32", "w8a8-dynamic", "w8a8-static"}
     assert {state.dtype for state in variant.states} == {"float32"}

@@ -14,7 +14,7 @@ from tests.export.passes.quantized_graphs import QUANTIZED, SOURCES, TARGETS, gr
 
 def served(architecture, scheme, directory):
     model, traced, ranges = prepared(architecture)
-    variant = save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
+    variant = save_variant(traced, directory, SCHEMES[scheme], ranges=ranges)
     return OrtGraphs(directory, variant, limits_of(model.config))
 
 

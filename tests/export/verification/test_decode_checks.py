@@ -6,7 +6,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from export.variants import save_variant
+from export.passes.quantization_scheme import SCHEMES
+from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
 from tests.export.verification.faults import (
@@ -353,7 +354,7 @@ def test_of_equal_tokens_the_lower_id_comes_first(tmp_path):
     with torch.no_grad():
         head = model.decoder.unembedding.weight
         head[[7, 21]] = head[12].clone()
-    samples, variant = sample_inputs(model.config), save_variant(model, tmp_path, "fp32")
+    samples, variant = sample_inputs(model.config), save_variant(trace_model(model), tmp_path, SCHEMES["fp32"])
     checks = verify_graphs(tmp_path, variant, model, samples).checks
     assert [check.name for check in checks if not check.passed] == []
     file = tmp_path / variant.graphs["logprobs"].file

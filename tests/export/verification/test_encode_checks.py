@@ -7,6 +7,7 @@ from onnx import helper, numpy_helper
 
 from export.bundle import load_bundle
 from export.export_errors import ParityError
+from export.options import ExportOptions
 from export.to_onnx import export_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
@@ -207,5 +208,5 @@ def test_graphs_of_another_model_are_not_written(tmp_path, monkeypatch):
     from export.verification.verifier import verify_variants as verify_other
 
     with pytest.raises(ParityError, match="encode against PyTorch"):
-        export_model(model, TOKENIZER, tmp_path / "bundle", texts=TEXTS)
+        export_model(model, TOKENIZER, tmp_path / "bundle", ExportOptions(texts=TEXTS))
     assert not (tmp_path / "bundle").exists()

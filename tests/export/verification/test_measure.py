@@ -5,7 +5,8 @@ import onnx
 import pytest
 import torch
 
-from export.variants import save_variant
+from export.passes.quantization_scheme import SCHEMES
+from export.variants import save_variant, trace_model
 from export.verification.checks import TOLERANCES
 from export.verification.inputs import sample_inputs
 from export.verification.measure import (
@@ -38,7 +39,7 @@ def lively_model():
 
 def test_a_sound_graph_of_a_lively_model_passes_and_a_fault_does_not(tmp_path):
     model = lively_model()
-    samples, variant = sample_inputs(model.config), save_variant(model, tmp_path, "fp32")
+    samples, variant = sample_inputs(model.config), save_variant(trace_model(model), tmp_path, SCHEMES["fp32"])
     (check,) = verify_graphs(tmp_path, variant, model, samples, only=(STEPS,)).checks
     assert check.max_error > TOLERANCES["fp32"], "a fixed limit refuses it"
     assert check.float32_error > TOLERANCES["fp32"], "PyTorch in float32 is over that limit as well"

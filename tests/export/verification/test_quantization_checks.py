@@ -224,7 +224,7 @@ def quantized(tmp_path_factory):
     def of(scheme):
         if scheme not in made:
             directory = tmp_path_factory.mktemp("schemes") / scheme
-            made[scheme] = directory, save_variant(model, directory, SCHEMES[scheme], ranges=ranges, traced=traced)
+            made[scheme] = directory, save_variant(traced, directory, SCHEMES[scheme], ranges=ranges)
         return *made[scheme], model, samples
 
     return of
@@ -252,7 +252,7 @@ def test_integers_whose_products_saturate_somewhere_are_refused(tmp_path, monkey
     """Processors with VNNI do not show it."""
     monkeypatch.setattr("export.passes.quantize_products.symmetric_columns", partial(symmetric_columns, most=65))
     model = model_of("translation")
-    variant = save_variant(model, tmp_path, SCHEMES["w8a8-dynamic"])
+    variant = save_variant(trace_model(model), tmp_path, SCHEMES["w8a8-dynamic"])
     (check,) = verify_graphs(tmp_path, variant, model, sample_inputs(model.config), only=(WEIGHTS,)).checks
     assert not check.passed
     assert check.max_error > 1e9

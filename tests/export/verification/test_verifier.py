@@ -7,7 +7,8 @@ import pytest
 
 from export.bundle import DamagedFileError, ShortlistError, load_bundle
 from export.manifest import SESSION_CONFIG
-from export.variants import save_variant
+from export.passes.quantization_scheme import SCHEMES
+from export.variants import save_variant, trace_model
 from export.verification import verifier
 from export.verification.checks import Check
 from export.verification.inputs import sample_inputs
@@ -131,6 +132,6 @@ def test_a_report_without_checks_has_not_passed():
 
 def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
     model = tiny_model(tiny_config("decoder", max_target_len=1, num_decoder_layers=1))
-    variant = save_variant(model, tmp_path, "fp32")
+    variant = save_variant(trace_model(model), tmp_path, SCHEMES["fp32"])
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(model.config))
     assert [check for check in verification.checks if not check.passed] == []
