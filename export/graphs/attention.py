@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.graphs.group_query_attention import Pair
-from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from export.manifest import AttentionKind, AttentionMaps
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
@@ -58,15 +58,11 @@ class SeenSelfAttention(FullAttention):
         return mixed_BTE
 
 
-class AlignGraph(nn.Module):
+class AlignGraph(ModelGraph[EncoderDecoder]):
     """Whole targets → cross-attention weights of all layers and heads, float32 (L, B, H, T, S), 0 after a source's end.
 
     The graph recomputes self-attention from scratch, so the runner keeps only the source's keys and values.
     """
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, tokens_BT: Tensor, source_lengths_B: Tensor, cross: Sequence[Pair]) -> Tensor:
         sources = self.model.source_attention(cross, source_lengths_B)
@@ -74,17 +70,13 @@ class AlignGraph(nn.Module):
         return torch.stack([attend.weights_BHTS for attend in sources]).float()
 
 
-class AttendGraph(nn.Module):
+class AttendGraph(ModelGraph[Model]):
     """One pass of a whole model: token ids → float32 weights, each output (L, B, H, X, Y), 0 after the end of a row's
     queries and keys.
 
     The outputs are those that apply to the model: encoder_attention (L, B, H, S, S), decoder_attention (L, B, H, T, T)
     and cross_attention (L, B, H, T, S). The graph reads no caches of other graphs, so a caller needs only token ids.
     """
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, ids: list[Tensor]) -> list[Tensor]:
         """Return the attention weights.

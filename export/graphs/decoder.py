@@ -13,18 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from export.graphs.group_query_attention import GraphAttention, GraphCompressedAttention, GraphSourceAttention, Pair
+from export.graphs.tracing import ModelGraph
 from model.transformer import Decoder, EncoderDecoder
 
 
-class _Decode(nn.Module):
+class _Decode(ModelGraph[EncoderDecoder | Decoder]):
     """A block of tokens → next-token logits at some positions, and the extended caches.
 
     logits are float32 (P, V) in every weight precision. Finding the most likely tokens needs no other graph.
     """
-
-    def __init__(self, model: EncoderDecoder | Decoder) -> None:
-        super().__init__()
-        self.model = model
 
     def attends(
         self, past: Sequence[Any], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor

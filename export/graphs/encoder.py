@@ -5,25 +5,21 @@ Shapes: B batch, S source, N masked positions, M d_model, V vocabulary, L labels
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.graphs.group_query_attention import GraphEncoderAttention
-from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
 
 
-class EncoderGraph(nn.Module):
+class EncoderGraph(ModelGraph[Encoder]):
     """An encoder-only model: source → its states, and the outputs of pooler and head for each text.
 
     places int64 (N,), for models that fill masks: flat indices into the padded batch, row * S + position. N is at least
     1, even when no position is requested. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits
     float32 (B, L).
     """
-
-    def __init__(self, model: Encoder) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
         model = self.model
@@ -40,15 +36,11 @@ class EncoderGraph(nn.Module):
         return outputs
 
 
-class EncodeGraph(nn.Module):
+class EncodeGraph(ModelGraph[EncoderDecoder]):
     """source → encoder states, and the cross-attention keys and values of each decoder layer.
 
     Attention in one node takes 5 % off 3 layers of d256 for 8 sources of 12 tokens, and 10 % for one source.
     """
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
         attend = GraphEncoderAttention.of(self.model, source_BS, lengths_B)

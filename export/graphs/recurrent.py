@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from export.graphs.decoder import next_token_logits
 from export.graphs.group_query_attention import group_query_attention
 from export.graphs.logprobs import logprobs_signature
-from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
+from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature, state_inputs
 from export.manifest import Role, StateKind, StateSpec
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
@@ -90,12 +90,12 @@ class LayerNodes(nn.Module):
         return states_BSN.to(x_BSP.dtype), outputs[1].transpose(0, 1).flatten(1).to(x_BSP.dtype)
 
 
-class EncodeGraph(nn.Module):
+class EncodeGraph(ModelGraph[Recurrent]):
     """source → encoder states, the attention's inputs from them, and the initial states of the decoder's cells."""
 
     def __init__(self, model: Recurrent) -> None:
-        super().__init__()
-        self.model, self.run = model, LayerNodes(model)
+        super().__init__(model)
+        self.run = LayerNodes(model)
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
         states_BSN, keys_BSA, firsts = self.model.encode(source_BS, lengths_B, self.run)
@@ -122,12 +122,8 @@ class GraphSourceAttention:
         return mixed_B1N
 
 
-class DecodeGraph(nn.Module):
+class DecodeGraph(ModelGraph[Recurrent]):
     """One token per row → next-token logits (see `export.graphs.decoder.DecodeGraph`) and the new recurrent state."""
-
-    def __init__(self, model: Recurrent) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(
         self,
@@ -152,12 +148,8 @@ class DecodeGraph(nn.Module):
         return [next_token_logits(decoder.unembedding, vectors_B1M[:, 0]), *carried]
 
 
-class WatchGraph(nn.Module):
+class WatchGraph(ModelGraph[Recurrent]):
     """One token per row → the new recurrent state and the attention weights over the source (B, S): body of `align`."""
-
-    def __init__(self, model: Recurrent) -> None:
-        super().__init__()
-        self.model = model
 
     def forward(
         self,

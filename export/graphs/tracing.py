@@ -11,18 +11,29 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from onnx import ModelProto
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from export.manifest import StateSpec
+from model.architectures import Model
 
 OPSET = 23
 # Example sizes of dynamic axes. They are distinct, so that the exporter merges no two axes.
 SIZES = {"batch": 2, "block": 3, "asked": 4, "source": 5, "slots": 6, "places": 7, "capacity": 16}
 AXES = {name: torch.export.Dim(name) for name in SIZES}
+M = TypeVar("M", bound=Model)
+
+
+class ModelGraph(nn.Module, Generic[M]):
+    """A graph of a model: a module without weights of its own."""
+
+    def __init__(self, model: M) -> None:
+        super().__init__()
+        self.model = model
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Signature:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of all inputs, in order."""
-        return tuple(_names(self.arguments))
+        return tuple(argument.name for argument in pytree.tree_leaves(self.arguments))
 
 
 SOURCE = Input("source", ("batch", "source"))
@@ -82,10 +93,10 @@ def trace(signature: Signature) -> ModelProto:
     with _quiet_exporter(), torch.no_grad():
         program = torch.onnx.export(
             signature.module.eval(),
-            _map(signature.arguments, lambda argument: argument.example),
+            pytree.tree_map(lambda argument: argument.example, signature.arguments),
             dynamo=True,
             opset_version=OPSET,
-            dynamic_shapes=_map(signature.arguments, lambda argument: argument.dynamic_axes),
+            dynamic_shapes=pytree.tree_map(lambda argument: argument.dynamic_axes, signature.arguments),
             input_names=signature.inputs,
             output_names=signature.outputs,
             verbose=False,
@@ -102,20 +113,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # glossa also runs from a source tree
             result[name] = importlib.metadata.version(name)
     return result
-
-
-def _names(arguments: Any) -> Iterator[str]:
-    if isinstance(arguments, Input):
-        yield arguments.name
-    else:
-        for argument in arguments:
-            yield from _names(argument)
-
-
-def _map(arguments: Any, function: Callable[[Input], Any]) -> Any:
-    if isinstance(arguments, Input):
-        return function(arguments)
-    return type(arguments)(_map(argument, function) for argument in arguments)
 
 
 @contextlib.contextmanager
