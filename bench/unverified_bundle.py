@@ -8,11 +8,10 @@ from pathlib import Path
 
 from export.bundle import write_bundle
 from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
-from export.manifest_entries import special_token_template, tokens_of
+from export.manifest_entries import entries_of
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import Traced, save_variant, trace_model
-from export.verification.verifier import limits_of
 from model.architectures import GenerativeModel
 from model.tokenizer import SPECIAL, Tokenizer
 from service.engine.golden_check import decode_single
@@ -49,11 +48,7 @@ def save_unverified(
             (directory / SHORTLIST).write_text(shortlist.to_json())
         has_one = shortlist is not None
         unchecked = Manifest(
-            architecture=config.architecture,
-            task="translation" if config.has_encoder else "generation",
-            tokens=tokens_of(config),
-            template=special_token_template(config),
-            limits=limits_of(config),
+            **entries_of(config, attention=False),
             variants=(
                 save_variant(
                     traced or trace_model(model, shortlist=has_one),

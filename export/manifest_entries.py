@@ -22,28 +22,10 @@ from model.config import ModelConfig
 
 def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
     """Return all entries by `Manifest` field name; attention: whether the bundle has graphs that return attention."""
-    return {
-        "architecture": config.architecture,
-        "task": task_of(config),
-        "tokens": tokens_of(config),
-        "template": special_token_template(config),
-        "limits": limits_of(config),
-        "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
-        "encoding": encoding_of(config) if config.has_encoder else None,
-        "attention_maps": seen_attention(config) if attention else (),
-    }
-
-
-def task_of(config: ModelConfig) -> Task:
-    """Return the task of a model."""
-    if not config.has_decoder:
-        return "encoding"
-    return "translation" if config.has_encoder else "generation"
-
-
-def encoding_of(config: ModelConfig) -> Encoding:
-    """Return the encoder outputs besides the states; encoder-decoder models have none."""
-    return Encoding(
+    task: Task = "encoding"
+    if config.has_decoder:
+        task = "translation" if config.has_encoder else "generation"
+    encoding = Encoding(
         width=config.source_dim if config.is_recurrent else config.d_model,
         has_pooler=config.pooler != "none",
         mask=config.mask_id if config.head == "masked" else None,
@@ -51,24 +33,23 @@ def encoding_of(config: ModelConfig) -> Encoding:
         multi_label=config.multi_label,
         has_token_weights=config.head == "attention",
     )
-
-
-def tokens_of(config: ModelConfig) -> Tokens:
-    """Return the special ids of a model."""
-    return Tokens(
-        pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, extra_eos=config.extra_eos_ids
-    )
-
-
-def special_token_template(config: ModelConfig) -> SpecialTokenTemplate:
-    """Return the special-token template of the model's texts for the manifest."""
-    template = config.template
     languages = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
-    parts = {
-        name: tuple(languages.get(token, token) for token in getattr(template, name))
+    special_tokens = {
+        name: tuple(languages.get(token, token) for token in getattr(config.template, name))
         for name in ("source_prefix", "source_suffix", "target_prefix")
     }
-    return SpecialTokenTemplate(**parts, languages=dict(template.languages))
+    return {
+        "architecture": config.architecture,
+        "task": task,
+        "tokens": Tokens(
+            pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=config.unk_id, extra_eos=config.extra_eos_ids
+        ),
+        "template": SpecialTokenTemplate(**special_tokens, languages=dict(config.template.languages)),
+        "limits": limits_of(config),
+        "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
+        "encoding": encoding if config.has_encoder else None,
+        "attention_maps": seen_attention(config) if attention else (),
+    }
 
 
 def alignment_of(config: ModelConfig) -> AlignmentSpec:

@@ -1,11 +1,9 @@
 """Manifest entries of a model's configuration."""
 
-import dataclasses
-
 import pytest
 
 from export.manifest import AlignmentSpec, Tokens
-from export.manifest_entries import alignment_of, entries_of, special_token_template
+from export.manifest_entries import alignment_of, entries_of
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
 from tests.tiny import tiny_config, tiny_encoder
 
@@ -44,6 +42,6 @@ def test_languages_have_names_in_the_template():
         target_prefix=(2, TARGET_LANGUAGE),
         languages=(("de", 5), ("en", 6)),
     )
-    entry = special_token_template(dataclasses.replace(tiny_config(), special_token_template=template))
+    entry = entries_of(tiny_config(special_token_template=template), attention=False)["template"]
     assert (entry.source_prefix, entry.target_prefix) == (("source_language",), (2, "target_language"))
     assert entry.languages == {"de": 5, "en": 6}
