@@ -14,7 +14,6 @@ E links: a source position and a target position of one pair; U distinct (source
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,19 +32,14 @@ ALWAYS = 100  # most frequent target tokens, allowed for every source; at most a
 Pair = tuple[Sequence[int], Sequence[int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    shortlist: Shortlist
-    pairs: int  # used for learning
-    held_out: int
-    coverage: float  # share of the tokens of held-out targets that their sources allow; nan when nothing was held out
-    mean_allowed: float  # mean number of tokens that a held-out source allows
-
-
-def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, eos_id: int) -> Learned:
+def learn_shortlist(
+    texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, eos_id: int
+) -> tuple[Shortlist, dict[str, float]]:
     """Learn from pairs of source and target text; large inputs are reduced to a deterministic sample across all pairs.
 
-    Raises ValueError when no pair can be used.
+    Returns the shortlist and its figures: the numbers of pairs used for learning ("pairs") and held out ("held_out")
+    and, if any were, the share of the tokens of held-out targets that their sources allow ("coverage") and the mean
+    number of tokens that a held-out source allows ("mean_allowed"). Raises ValueError when no pair can be used.
     """
     order = np.random.default_rng(1).permutation(len(texts))[: MAX_PAIRS + HELD_OUT].tolist()
     sides = enumerate((tokenizer, tokenizer.target))
@@ -58,7 +52,7 @@ def learn_shortlist(texts: Sequence[tuple[str, str]], tokenizer: Tokenizer, *, e
     used = rest[: _within_budget(rest)]
     textless = [token for token, piece in enumerate(tokenizer.pieces) if not piece]
     shortlist = shortlist_of(used, tokenizer.vocab_size, always=(eos_id,), textless=textless)
-    return _measured(shortlist, len(used), held_out)
+    return shortlist, {"pairs": len(used), "held_out": len(held_out), **_measured(shortlist, held_out)}
 
 
 def _within_budget(pairs: Sequence[Pair]) -> int:
@@ -67,16 +61,13 @@ def _within_budget(pairs: Sequence[Pair]) -> int:
     return max(1, int(np.searchsorted(links, MAX_LINKS, side="right")))
 
 
-def _measured(shortlist: Shortlist, pairs: int, held_out: Sequence[Pair]) -> Learned:
+def _measured(shortlist: Shortlist, held_out: Sequence[Pair]) -> dict[str, float]:
+    if not held_out:
+        return {}
     allowed = [shortlist.allowed(source) for source, _ in held_out]
     found = [token in ids for ids, (_, target) in zip(allowed, held_out, strict=True) for token in target]
-    return Learned(
-        shortlist=shortlist,
-        pairs=pairs,
-        held_out=len(held_out),
-        coverage=sum(found) / len(found) if found else float("nan"),
-        mean_allowed=sum(map(len, allowed)) / len(allowed) if allowed else float("nan"),
-    )
+    mean_allowed = sum(map(len, allowed)) / len(allowed)
+    return {"coverage": round(sum(found) / len(found), 4), "mean_allowed": round(mean_allowed, 4)}
 
 
 def shortlist_of(

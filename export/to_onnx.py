@@ -7,7 +7,6 @@ bundle gets its final name. Raises ExportError (`export.export_errors`).
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,12 +101,10 @@ def export_model(
 def save_shortlist(
     parallel: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: ModelConfig, directory: Path
 ) -> dict[str, Any]:
-    """Learn and write the shortlist; return its statistics for the manifest. Raises ExportError."""
+    """Learn and write the shortlist; return its figures for the manifest. Raises ExportError."""
     try:
-        learned = learn_shortlist(parallel, tokenizer, eos_id=config.eos_id)
+        shortlist, figures = learn_shortlist(parallel, tokenizer, eos_id=config.eos_id)
     except ValueError as error:
         raise ExportError(f"shortlist: {error}") from None
-    (directory / SHORTLIST).write_text(learned.shortlist.to_json(), encoding="utf-8")
-    figures = {"coverage": learned.coverage, "mean_allowed": learned.mean_allowed}
-    rounded = {name: round(value, 4) for name, value in figures.items() if math.isfinite(value)}
-    return {"pairs": learned.pairs, "held_out": learned.held_out, **rounded}
+    (directory / SHORTLIST).write_text(shortlist.to_json(), encoding="utf-8")
+    return figures
