@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -50,11 +50,13 @@ class Arena:
 
 class Binding:
     """An IOBinding and the arrays in main memory that it reads, by input. They live as long as it does and may be
-    refilled for each run."""
+    refilled for each run. runs: how often a decode step ran, counted where steps are captured."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, options: Any = None) -> None:
+        """options: the run options of a session that captures CUDA graphs."""
         self.session, self.io = session, session.io_binding()
         self.arrays: dict[str, np.ndarray] = {}
+        self.runs, self.options = 0, options
 
     def read_array(self, name: str, array: np.ndarray) -> None:
         """Binds an array in main memory as an input. The CPU reads it in every run, other devices copy it now."""
@@ -74,26 +76,23 @@ class Binding:
         """Binds an output."""
         self.io.bind_output(name, *place)
 
-    def run(self, options: Any = None) -> None:
-        """Runs the session with what is bound now, under the run options of a session that captures CUDA graphs."""
-        self.session.run_with_iobinding(self.io, options)
+    def run(self) -> None:
+        """Runs the session with what is bound now."""
+        self.session.run_with_iobinding(self.io, self.options)
 
 
-B = TypeVar("B", bound=Binding)
-
-
-class BindingCache(Generic[B]):
+class BindingCache:
     """Bindings by key, at most MAX_BINDINGS. The key contains everything that determines shapes and offsets; addresses
     are valid for one generation of the arena."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena, self._generation = arena, arena.generation
-        self._bindings: dict[Hashable, B] = {}
+        self._bindings: dict[Hashable, Binding] = {}
 
     def __len__(self) -> int:
         return len(self._bindings)
 
-    def get(self, key: Hashable) -> B | None:
+    def get(self, key: Hashable) -> Binding | None:
         """The binding of this key, unless memory has moved since it was made."""
         if self._generation != self._arena.generation:
             self._bindings.clear()
@@ -101,7 +100,7 @@ class BindingCache(Generic[B]):
             return None
         return self._bindings.get(key)
 
-    def add(self, key: Hashable, binding: B) -> B:
+    def add(self, key: Hashable, binding: Binding) -> Binding:
         """Keeps a binding that was made after `get` found none."""
         assert self._generation == self._arena.generation, "memory moved while a binding to it was made"
         if len(self._bindings) >= MAX_BINDINGS:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from service.runtime.batching import pad
-from service.runtime.bindings import B, Binding, BindingCache
+from service.runtime.bindings import Binding, BindingCache
 from service.runtime.kv_cache import CacheBuffers, outputs_by_state
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
@@ -24,15 +24,6 @@ from service.step import Draft, PrefillChunk, Scored, StepPlan, padded
 STEPS_UNTIL_CAPTURE, MAX_GRAPHS = 8, 64
 """A step is captured as a CUDA graph after this many runs with the same rows and capacities; a runner captures at most
 MAX_GRAPHS, because ONNX Runtime frees none."""
-
-
-class StepBinding(Binding):
-    """A decode step of the first rows. runs: their number so far, where steps are captured. options: set once this step
-    is captured."""
-
-    def __init__(self, session: Any) -> None:
-        super().__init__(session)
-        self.runs, self.options = 0, None
 
 
 class Decoder:
@@ -53,7 +44,7 @@ class Decoder:
         self._names = frozenset(model.variant.graphs["decode"].inputs)
         self._outputs_of = outputs_by_state(model.variant)
         self._eos_ids = model.manifest.tokens.ends
-        self._steps: BindingCache[StepBinding] = BindingCache(self._arena)
+        self._steps = BindingCache(self._arena)
         self._total_length = np.zeros((), np.int32)
         self._uncaptured = run_options(None) if model.choice.captures else None
         self._graphs = 0  # number of captured steps
@@ -64,7 +55,7 @@ class Decoder:
         first, width = chunks[0], padded(len(chunks[0].tokens))
         # For a chunk with a past the operator takes the width as the length: padding counts.
         ends = [len(chunk.tokens) if chunk.start == 0 else chunk.start + width for chunk in chunks]
-        binding = self._bind(Binding(self._session), first.row, len(chunks), lines=(0, 0))
+        binding = self._bind(first.row, len(chunks), lines=(0, 0))
         self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
         self._feed(binding, "starts", np.array([chunk.start for chunk in chunks], np.int64))
         self._feed(binding, "lengths", np.array(ends, np.int32))
@@ -73,7 +64,7 @@ class Decoder:
         source_lengths = self._inputs["source_lengths"]
         self._feed(binding, "source_lengths", source_lengths[first.row : first.row + len(chunks)])
         self._feed(binding, "positions", np.zeros((0, 2), np.int64))  # no logits
-        binding.run(self._uncaptured)
+        binding.run()
 
     def verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
         """Computes the logits after each token of each draft, into lines from `line` on; one draft at a time, because
@@ -81,13 +72,13 @@ class Decoder:
         seconds = []
         for draft in drafts:
             started_s, count = time.perf_counter(), len(draft.tokens)
-            binding = self._bind(Binding(self._session), draft.row, 1, lines=(line, count))
+            binding = self._bind(draft.row, 1, lines=(line, count))
             self._feed(binding, "tokens", np.array([draft.tokens], np.int64))
             self._feed(binding, "starts", np.array([draft.start], np.int64))
             self._feed(binding, "lengths", np.array([draft.start + count], np.int32))
             self._feed(binding, "total_length", np.array(self._caches.capacities["self_kv"], np.int32))
             self._feed(binding, "positions", np.stack([np.zeros(count, np.int64), np.arange(count)], 1))
-            binding.run(self._uncaptured)
+            binding.run()
             line += count
             seconds.append(time.perf_counter() - started_s)
         return seconds
@@ -126,26 +117,26 @@ class Decoder:
                 shortlist.rank(rows, line)
         return extra
 
-    def _step(self, rows: int, line: int, num_logits: int) -> StepBinding:
+    def _step(self, rows: int, line: int, num_logits: int) -> Binding:
         """A binding for a step of the first rows that writes logits of `num_logits` of them to lines from `line` on."""
         capacities = self._caches.capacities
         key = rows, line, num_logits, capacities.get("self_kv", 0), capacities.get("cross_kv", 0)
         binding = self._steps.get(key)
         if binding is None:
-            binding = self._bind(StepBinding(self._session), 0, rows, lines=(line, num_logits))
+            binding = self._bind(0, rows, lines=(line, num_logits))
             self._steps.add(key, binding)
             self._inputs.bind(binding, rows, self._names, num_logits=num_logits)
             self._feed(binding, "total_length", self._total_length)
         return binding
 
-    def _run(self, binding: StepBinding) -> None:
+    def _run(self, binding: Binding) -> None:
         """Runs a step with the inputs of its rows."""
         self._inputs.write()
         if self._uncaptured is not None:
             self._count(binding)
-        binding.run(binding.options or self._uncaptured)
+        binding.run()
 
-    def _count(self, binding: StepBinding) -> None:
+    def _count(self, binding: Binding) -> None:
         """Captures a step that recurs: its bound memory stays in place, and its only input in main memory, the
         capacity, stays the same."""
         binding.runs += 1
@@ -153,8 +144,9 @@ class Decoder:
             self._graphs += 1
             binding.options = run_options(next(self._model.graph_ids))
 
-    def _bind(self, binding: B, first: int, rows: int, *, lines: tuple[int, int]) -> B:
-        """Binds the caches of rows [first, first + rows) and the outputs. lines: the first one, and how many."""
+    def _bind(self, first: int, rows: int, *, lines: tuple[int, int]) -> Binding:
+        """A binding to the caches of rows [first, first + rows) and the outputs. lines: the first one, and how many."""
+        binding = Binding(self._session, self._uncaptured)
         for buffer in self._caches.buffers:
             if buffer.kind == "shortlist":
                 continue

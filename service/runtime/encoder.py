@@ -26,7 +26,7 @@ class Encoder:
         self._session, self._scratch = session, scratch
         self._has_mask_positions = "places" in model.variant.graphs["encode"].inputs
         self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
-        self._bindings: BindingCache[Binding] = BindingCache(scratch.arena)
+        self._bindings = BindingCache(scratch.arena)
 
     def encode(self, new_rows: Sequence[NewRow]) -> dict[int, EncoderOutput]:
         """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the requested

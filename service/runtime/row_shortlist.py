@@ -41,8 +41,8 @@ class RowShortlist(OutputBlocks):
         self._lines, self._shape = 0, (0, 0)  # lines, and entries and best tokens of each, that there is room for
         self._places = np.zeros(0, np.int32)
         self._top_k = np.zeros(1, np.int64)
-        self._rankings: BindingCache[Binding] = BindingCache(arena)
-        self._projections: BindingCache[Binding] = BindingCache(arena)
+        self._rankings = BindingCache(arena)
+        self._projections = BindingCache(arena)
 
     def fill(self, new: NewRow) -> None:
         """Computes the projection columns of a row into its caches; unused ones repeat token 0."""

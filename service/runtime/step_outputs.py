@@ -85,7 +85,7 @@ class LogitsBlocks(OutputBlocks):
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
-        self._session, self._rankings = session, BindingCache[Binding](arena)
+        self._session, self._rankings = session, BindingCache(arena)
 
     def must_rank(self, *, is_scored: bool) -> bool:
         """Whether a turn needs the graph `logprobs`."""

@@ -17,7 +17,7 @@ FLOAT = np.dtype(np.float32)
 
 def test_a_binding_is_found_until_memory_of_its_arena_moves():
     arena = Arena(HostMemory())
-    cache: BindingCache[Binding] = BindingCache(arena)
+    cache = BindingCache(arena)
     arena.allocate(64)
     assert cache.get("step") is None
     binding = cache.add("step", Binding(RecordingSession()))
@@ -31,7 +31,7 @@ def test_a_binding_is_found_until_memory_of_its_arena_moves():
 
 def test_memory_that_moves_while_a_binding_is_made_is_an_error():
     arena = Arena(HostMemory())
-    cache: BindingCache[Binding] = BindingCache(arena)
+    cache = BindingCache(arena)
     cache.get("step")
     arena.allocate(64)
     with pytest.raises(AssertionError, match="memory moved"):
@@ -49,7 +49,7 @@ def test_only_memory_of_the_arena_can_be_bound():
 
 
 def test_a_cache_keeps_a_bounded_number_of_bindings():
-    cache: BindingCache[Binding] = BindingCache(Arena(HostMemory()))
+    cache = BindingCache(Arena(HostMemory()))
     for number in range(3 * MAX_BINDINGS):
         cache.add(number, Binding(RecordingSession()))
         assert len(cache) <= MAX_BINDINGS
@@ -57,14 +57,14 @@ def test_a_cache_keeps_a_bounded_number_of_bindings():
 
 def test_arrays_that_a_binding_reads_live_as_long_as_it_does():
     session = RecordingSession()
-    binding = Binding(session)
+    binding = Binding(session, "options")
     binding.read_array("tokens", np.arange(5))
     place = binding.io.bound["tokens"]
     for _ in range(100):
         np.zeros(5, np.int64)
     assert place[:3] == ("cpu", np.int64, (5,))
     assert array_at(place).tolist() == [0, 1, 2, 3, 4]
-    binding.run("options")
+    binding.run()
     assert session.runs == [(binding.io, "options")]
 
 
