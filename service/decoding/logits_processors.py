@@ -103,38 +103,27 @@ class LogitBias(_Stateless):
         scores_V[self._ids] += self._biases
 
 
-class PrefixBias:
+class PrefixBias(_Stateless):
     """Prefers a prefix while the answer follows it: p' = (1 - β)·p + β for its next token, (1 - β)·p for the others
-    (prefix_bias_beta of CTranslate2). The state is the number of tokens followed, or None after a deviation."""
+    (prefix_bias_beta of CTranslate2)."""
 
     is_mask = False
 
     def __init__(self, beta: float, prefix: Sequence[int]) -> None:
         assert 0 < beta < 1, beta
-        self._prefix = tuple(prefix)
+        self._prefix = list(prefix)
         self._weight = math.log(beta) - math.log1p(-beta)
 
-    def initial_state(self) -> int | None:
-        """No token of the prefix is followed yet."""
-        return 0
-
-    def next_state(self, state: int | None, token: int) -> int | None:
-        """One more token of the prefix, or None after a deviation or its end."""
-        if state is None or state >= len(self._prefix) or token != self._prefix[state]:
-            return None
-        return state + 1
-
-    def applies(self, state: int | None, tokens: Sequence[int]) -> bool:
+    def applies(self, state: None, tokens: Sequence[int]) -> bool:
         """Whether a token of the prefix comes next."""
-        return state is not None and state < len(self._prefix)
+        return len(tokens) < len(self._prefix) and list(tokens) == self._prefix[: len(tokens)]
 
-    def apply(self, scores_V: np.ndarray, state: int | None, tokens: Sequence[int]) -> None:
+    def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
         """Divided by 1 - β, which the next log-softmax undoes, only one p changes: the exp of its logit grows by
         Z·β / (1 - β), where Z is the sum over all tokens."""
-        assert state is not None
         highest = scores_V.max()
         total = highest + np.log(np.exp(scores_V - highest).sum(dtype=np.float64))
-        token = self._prefix[state]
+        token = self._prefix[len(tokens)]
         scores_V[token] = np.logaddexp(scores_V[token], total + self._weight)
 
 
