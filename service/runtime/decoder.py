@@ -13,7 +13,7 @@ import numpy as np
 
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
-from service.runtime.kv_cache import CacheBuffers, outputs_by_state
+from service.runtime.kv_cache import CacheBuffers
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import run_options
@@ -42,7 +42,11 @@ class Decoder:
         self._caches, self._inputs, self._logits, self._shortlist = caches, inputs, logits, shortlist
         self._tokens, self._starts, self._lengths = inputs["tokens"][:, 0], inputs["starts"], inputs["lengths"]
         self._names = frozenset(model.variant.graphs["decode"].inputs)
-        self._outputs_of = outputs_by_state(model.variant)
+        outputs = model.variant.graphs["decode"].outputs
+        self._outputs_of = {  # by state: the outputs that are bound to its memory
+            state.name: [name for name in outputs if name.partition(".")[2] == state.name]
+            for state in model.variant.states
+        }
         self._eos_ids = model.manifest.tokens.ends
         self._steps = BindingCache(self._arena)
         self._total_length = np.zeros((), np.int32)

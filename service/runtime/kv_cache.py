@@ -1,8 +1,7 @@
 """The buffers that hold the caches of live rows: their layout, growth, copies and bindings.
 
-The memory that a row needs follows from the kinds of states in the manifest: `self_kv` grows with every token,
-`cross_kv` with the source, `shortlist` with the row's shortlist; states without a growing axis have a fixed size. This
-module knows no architecture, session or scheduler.
+What a row needs follows from the kinds of its states (`service.cache_layout`). This module knows no architecture,
+session or scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
@@ -18,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from export.manifest import StateKind, StateSpec, Variant
+from export.manifest import StateKind, StateSpec
 from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
@@ -302,13 +301,3 @@ class Scratch(StateBuffers):
         """Copies `length` positions of `rows` rows from `first` on into the caches, from `row` on."""
         for kept, buffer in zip(self.buffers, self._rows, strict=True):
             kept.copy_to(buffer, first, row, rows=rows, length=length)
-
-
-def outputs_by_state(variant: Variant) -> dict[str, list[str]]:
-    """The outputs of `decode` that are bound to the memory of each state, by state name."""
-    found: dict[str, list[str]] = {state.name: [] for state in variant.states}
-    for output in variant.graphs["decode"].outputs if found else ():
-        _, dot, name = output.partition(".")
-        if dot and name in found:
-            found[name].append(output)
-    return found
