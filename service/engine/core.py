@@ -30,15 +30,11 @@ EventBatch = tuple[list[tuple[int, Event]], int]
 
 
 class Snapshot(NamedTuple):
-    """The state of an engine after a turn. rows: live requests. kv_ratio: reserved share of the cache memory. steps,
-    tokens, failures: decode steps, generated tokens and failed turns since the start."""
+    """The state of an engine after a turn. rows: live requests. kv_ratio: reserved share of the cache memory."""
 
     rows: int = 0
     queued: int = 0
     kv_ratio: float = 0.0
-    steps: int = 0
-    tokens: int = 0
-    failures: int = 0
 
 
 class EngineCore:
@@ -68,7 +64,6 @@ class EngineCore:
         self._events: list[tuple[int, Event]] = []
         self._finals = 0
         self._last_tokens_s = 0.0
-        self._steps = self._tokens = self._failures = 0
 
     def turn(self, arrivals: Iterable[Response], cancels: Iterable[int], now_s: float) -> EventBatch:
         """Takes in new requests and cancellations, by ticket, and computes one turn."""
@@ -123,15 +118,13 @@ class EngineCore:
         if plan.prefix_queried_tokens:
             hits = len({load.row for load in plan.step.prefix_loads})
             self._metrics.looked_up(plan.prefix_queried_tokens, hits=hits, reused=plan.prefix_hit_tokens)
-        steps = 1 + len(turn.extra_tokens)
         if plan.step.tokens:
-            self._metrics.stepped(turn.step_s, len(plan.step.tokens), steps)
+            self._metrics.stepped(turn.step_s, len(plan.step.tokens), 1 + len(turn.extra_tokens))
         if drafted:
             self._metrics.speculated(drafted, accepted)
             self._metrics.next_tokens(0.0, accepted)  # they came with others
         self._metrics.generated(generated)
         self._emit(advanced, output)
-        self._steps, self._tokens = self._steps + steps, self._tokens + generated
 
     def _emit(self, advanced: Items[Sequence], output: StepOutput) -> None:
         """Turns the newly committed tokens of each sequence into text and events."""
@@ -176,7 +169,6 @@ class EngineCore:
             "a turn failed; its requests: %s", ", ".join(sequence.request.request_id for sequence in plan.live)
         )
         self.failures_in_a_row += 1
-        self._failures += 1
         for sequence in self.scheduler.drop_live():
             error = InternalFailure(sequence.request.request_id)
             sequence.finish(error)
@@ -207,4 +199,4 @@ class EngineCore:
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
         kv_ratio = scheduler.capacity.reserved_bytes / scheduler.config.kv_cache_bytes
-        self.snapshot = Snapshot(running, queued, kv_ratio, self._steps, self._tokens, self._failures)
+        self.snapshot = Snapshot(running, queued, kv_ratio)

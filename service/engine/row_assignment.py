@@ -51,12 +51,6 @@ def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence])
     return _stored(assigned, live), copies
 
 
-def release(live: list[Sequence]) -> None:
-    """Takes their rows from sequences whose turn failed."""
-    for sequence in live:
-        sequence.rows = ()
-
-
 def _keep(live: list[Sequence], admitted: int) -> tuple[dict[int, Assigned], list[Assigned]]:
     """The hypotheses that keep the row they continue, by row, and those that need another one: all but the first that
     continue a row, and those whose rows lie beyond the end of the prefix that is needed."""

@@ -25,7 +25,7 @@ from service.cache_layout import CacheLayout
 from service.engine.admission import Capacity, WaitingQueue
 from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prompt_lookup import DraftProposer
-from service.engine.row_assignment import Assigned, assign, is_settled, release
+from service.engine.row_assignment import Assigned, assign, is_settled
 from service.sequence import Sequence
 from service.step import Copy, Draft, NewRow, StepOutput, StepPlan, padded
 
@@ -168,7 +168,6 @@ class Scheduler:
     def drop_live(self) -> list[Sequence]:
         """Forgets all live sequences and the prefix cache, after a turn failed. The caller ends the sequences."""
         dropped, self.live, self.rows = self.live, [], []
-        release(dropped)
         self.capacity.reserve_for(())
         self._prefill.prefix_cache.clear()
         return dropped

@@ -33,8 +33,8 @@ def test_a_failed_turn_ends_exactly_its_requests_and_the_engine_goes_on(manual, 
     assert [type(sink.finals[0]) for sink in sinks] == [InternalFailure, InternalFailure, Finished]
     assert all(len(sink.finals) == 1 for sink in sinks)
     assert "its requests: a, b" in caplog.text
+    assert caplog.text.count("a turn failed") == 1
     assert engine.is_healthy
-    assert engine.snapshot.failures == 1
 
 
 def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
@@ -192,7 +192,6 @@ def test_steps_of_one_turn_are_counted_one_by_one(manual):
     assert sink.finals[0].timings.first_token_s == pytest.approx(0.25 - 3 * 0.002)
     assert metrics.of("next_tokens") == [[0.002, 3], [0.125, 2]]
     assert metrics.of("generated") == [[4], [2]]
-    assert engine.snapshot.steps == engine.snapshot.tokens == 6
 
 
 def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):
