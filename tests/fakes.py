@@ -441,13 +441,21 @@ class ManualLoop:
             callback(*arguments)
 
 
+class CheckedEngine(Engine):
+    """Checks the invariants after every turn; a violation ends the engine."""
+
+    def turn(self):
+        super().turn()
+        assert check_invariants(self._core.scheduler) == []
+
+
 class ManualEngine(EnginePool):
     """A pool of one engine without its thread: `turn()` does what the thread would, and raises what would kill it."""
 
     def __init__(self, runner, settings, **more):
         self.runner, self.clock = runner, FakeClock()
         tokenizer: Any = LetterTokenizer()
-        (self.engine,) = engines = [Engine(runner, tokenizer, settings, clock=self.clock, **more)]
+        (self.engine,) = engines = [CheckedEngine(runner, tokenizer, settings, clock=self.clock, **more)]
         super().__init__(engines)
         self.start(is_manual=True)
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from service.decoding.search import advance
 from service.engine.engine_metrics import EngineMetrics
-from service.engine.invariants import check_invariants
 from service.engine.response import Response
 from service.engine.scheduler import Plan, Scheduler, SchedulerConfig
 from service.errors import InternalFailure, RequestError
@@ -41,7 +40,6 @@ class EngineCore:
     """The state of one engine.
 
     run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines.
-    checks_invariants: after every turn; a violation raises AssertionError.
     """
 
     def __init__(
@@ -52,13 +50,11 @@ class EngineCore:
         *,
         run: Callable[[StepPlan], StepOutput],
         clock: Callable[[], float],
-        checks_invariants: bool = False,
     ) -> None:
         self.scheduler = Scheduler(config, runner.limits, runner.layout)
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
         self._reset_runner, self._run, self._clock, self._metrics = runner.reset, run, clock, metrics
-        self._checks_invariants = checks_invariants
         self._responses: dict[Sequence, Response] = {}
         self._tickets: dict[int, Sequence] = {}
         self._events: list[tuple[int, Event]] = []
@@ -193,9 +189,6 @@ class EngineCore:
 
     def _report(self) -> None:
         scheduler = self.scheduler
-        if self._checks_invariants:
-            broken = check_invariants(scheduler)
-            assert not broken, broken
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
         kv_ratio = scheduler.capacity.reserved_bytes / scheduler.config.kv_cache_bytes

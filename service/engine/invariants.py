@@ -1,5 +1,4 @@
-"""The invariants of a scheduler between two turns, as one function for tests and simulations; engines check them when
-`EngineConfig.checks_invariants` asks for it."""
+"""The invariants of a scheduler between two turns, as one function for tests and simulations."""
 
 from __future__ import annotations
 

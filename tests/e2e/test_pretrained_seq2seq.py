@@ -10,13 +10,13 @@ from export.bundle import load_bundle
 from export.to_onnx import export_bundle
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel
-from tests.fakes import ask
+from tests.fakes import CheckedEngine, ask
 
 pytest.importorskip("transformers")
 from tests.pretrained_seq2seq import REALISTIC, TINY, eos_of, make
@@ -35,8 +35,8 @@ def engine(theirs, path, rows):
     import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows), checks_invariants=True)
-    engine = EnginePool([Engine(model.runner(max_rows=rows), tokenizer, settings)])
+    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows))
+    engine = EnginePool([CheckedEngine(model.runner(max_rows=rows), tokenizer, settings)])
     engine.start()
     try:
         yield engine

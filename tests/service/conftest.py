@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import EngineConfig
 from service.engine.pool import EnginePool
-from tests.fakes import LetterTokenizer, ScriptedRunner
+from tests.fakes import CheckedEngine, LetterTokenizer, ScriptedRunner
 
 
 @pytest.fixture
@@ -15,12 +15,12 @@ def start():
     started = []
 
     def make(*runners, settings=None, **more):
-        settings = settings or EngineConfig(checks_invariants=True)
+        settings = settings or EngineConfig()
         runners = runners or (ScriptedRunner(),)
         for runner in runners:
             runner.max_rows = settings.scheduler.max_rows
         tokenizer: Any = LetterTokenizer()
-        pool = EnginePool([Engine(runner, tokenizer, settings, **more) for runner in runners])
+        pool = EnginePool([CheckedEngine(runner, tokenizer, settings, **more) for runner in runners])
         started.append((pool, runners))
         pool.start()
         return pool

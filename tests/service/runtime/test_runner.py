@@ -22,7 +22,7 @@ from service.errors import InternalFailure
 from service.options import DecodingOptions
 from service.runtime.memory import HostBlock, HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
-from tests.fakes import ask
+from tests.fakes import CheckedEngine, ask
 from tests.runner_requests import (
     SCORED,
     CountingSession,
@@ -75,7 +75,7 @@ async def test_concurrent_clients_get_the_answers_of_single_requests(path, model
     expected = [decode_single(model.runner(max_rows=1), request) for request in requests]
     tokenizer = Tokenizer.load(path / "tokenizer.json")
     runner = Gated(model, max_rows=64)
-    engine = EnginePool([Engine(runner, tokenizer, EngineConfig(checks_invariants=True))])
+    engine = EnginePool([CheckedEngine(runner, tokenizer)])
     engine.start()
     try:
         answers = asyncio.create_task(ask(engine, *requests))
