@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -142,41 +142,29 @@ T = TypeVar("T")
 ByRow = Sequence[T] | Mapping[int, T]
 
 
-class _Unranked(dict[int, Any]):
-    """Takes the place of what a turn without log-probabilities lacks."""
-
-    def __missing__(self, row: int) -> NoReturn:
-        raise AssertionError("no row requested log-probabilities in this turn")
-
-
-_UNRANKED = _Unranked()
-
-
+@dataclass(slots=True, eq=False)
 class StepOutput:
     """Next-token predictions by row: after the decode step of a turn, or after one draft token or one extra step of a
     row. Log-probabilities are the unmodified model's, over the full vocabulary or the row's shortlist. Only a turn in
-    which a row is scored (`StepPlan.is_scored`) has them; elsewhere reading one raises AssertionError.
+    which a row is scored (`StepPlan.is_scored`) has them; elsewhere reading one raises KeyError.
 
     top_ids: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first; fewer where a
         shortlist is shorter. Without log-probabilities only the most likely token.
-    top_logprobs: those of `top_ids`.
+    top_logprobs: those of `top_ids`. lines: where `turn` has the distribution of each row.
     """
 
-    __slots__ = ("_lines", "top_ids", "top_logprobs", "turn")
-
-    def __init__(
-        self, top_ids: ByRow[list[int]], top_logprobs: ByRow[list[float]], lines: ByRow[int], turn: TurnOutput
-    ) -> None:
-        """lines: where `turn` has the distribution of each row."""
-        self.top_ids, self.top_logprobs, self._lines, self.turn = top_ids, top_logprobs, lines, turn
+    top_ids: ByRow[list[int]]
+    top_logprobs: ByRow[list[float]]
+    lines: ByRow[int]
+    turn: TurnOutput
 
     def logprobs(self, row: int) -> np.ndarray:
         """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""
-        return self.turn.deferred.logprobs(row, self._lines[row])
+        return self.turn.deferred.logprobs(row, self.lines[row])
 
     def logsumexp(self, row: int) -> float:
         """Log-sum-exp of the logits: log-probabilities plus this are logits."""
-        return self.turn.deferred.logsumexp(row, self._lines[row])
+        return self.turn.deferred.logsumexp(row, self.lines[row])
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -208,7 +196,7 @@ class TurnOutput:
         """Predictions after the decode step, by row."""
         if self.is_ranked:
             return StepOutput(self.top_ids, self.top_scores, range(self.rows), self)
-        return StepOutput(self.top_ids, _UNRANKED, _UNRANKED, self)
+        return StepOutput(self.top_ids, {}, {}, self)
 
     def after_each_token(self, row: int) -> Iterator[StepOutput]:
         """Predictions for a row after each token of its draft, or after each step of the turn, in order."""
@@ -217,7 +205,7 @@ class TurnOutput:
             if self.is_ranked:
                 yield StepOutput(ids, {row: self.top_scores[line]}, {row: line}, self)
             else:
-                yield StepOutput(ids, _UNRANKED, _UNRANKED, self)
+                yield StepOutput(ids, {}, {}, self)
 
     def non_finite_lines(self) -> list[int]:
         """Lines whose best score is NaN or infinite."""

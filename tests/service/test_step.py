@@ -17,7 +17,7 @@ def test_a_turn_without_scores_has_best_tokens_and_nothing_else():
     output = scripted_output(lines_of(5, 6), [(), ()], is_scored=False)
     assert output.top_ids == [[5], [6]]
     for read in (output.logprobs, output.logsumexp, lambda row: output.top_logprobs[row]):
-        with pytest.raises(AssertionError, match="no row requested log-probabilities"):
+        with pytest.raises(KeyError):
             read(0)
 
 
@@ -44,7 +44,7 @@ def test_extra_steps_of_a_row_are_outputs_of_that_row_one_after_another(is_score
             assert output.logprobs(0).tolist() == expected_V.tolist()
             assert output.top_logprobs[0] == [expected_V.max()]
         else:
-            with pytest.raises(AssertionError, match="no row requested log-probabilities"):
+            with pytest.raises(KeyError):
                 output.logprobs(0)
 
 
