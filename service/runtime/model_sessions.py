@@ -135,11 +135,6 @@ class ModelSessions:
                 model._open_late = partial(model._open_single_engine, path, single_engine_threads)
         return model
 
-    @property
-    def has_single_engine_mode(self) -> bool:
-        """Whether a single busy engine computes on several threads, now or after SINGLE_ENGINE_STEPS."""
-        return bool(self.single_engine_sessions) or self._open_late is not None
-
     def sessions_for_single_engine(self, steps: int) -> Sessions:
         """The sessions of a single busy engine, which has made `steps` more decode steps; {}: the shared ones. They are
         opened in the background after SINGLE_ENGINE_STEPS, so that a server that is always busy never pays for them."""

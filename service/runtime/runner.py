@@ -51,41 +51,9 @@ class _Passes(NamedTuple):
     decoder: Decoder | None
 
 
-class RunnerOutputs:
-    """Reads the outputs of the last turn from the memory of a runner. See `service.step.DeferredOutputs`.
-
-    shortlist_rows: rows of that turn whose predictions are over a shortlist.
-    """
-
-    def __init__(self, logits: LogitsBlocks, passes: AttentionPasses, shortlist: RowShortlist | None) -> None:
-        self._logits, self._shortlist = logits, shortlist
-        self.shortlist_rows: frozenset[int] = frozenset()
-        self.cross_attention, self.attention = passes.cross_attention, passes.attention
-
-    def best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
-        if self._shortlist is None or not self.shortlist_rows:
-            return self._logits.best(lines)
-        own_ids, own_scores = self._shortlist.best(lines)
-        if len(self.shortlist_rows) == rows:
-            return own_ids, own_scores
-        ids, scores = self._logits.best(lines)
-        for row in self.shortlist_rows:
-            ids[row], scores[row] = own_ids[row], own_scores[row]
-        return ids, scores
-
-    def _of(self, row: int) -> LogitsBlocks | RowShortlist:
-        return self._shortlist if self._shortlist and row in self.shortlist_rows else self._logits
-
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        return self._of(row).logprobs(row, line)
-
-    def logsumexp(self, row: int, line: int) -> float:
-        return self._of(row).logsumexp(row, line)
-
-
 class OnnxRunner:
-    """One engine's rows. See `service.step.Runner`; a run that raises leaves the rows undefined until `reset`."""
+    """One engine's rows, and the outputs of its last run, which stay in its memory. See `service.step.Runner` and
+    `DeferredOutputs`; a run that raises leaves the rows undefined until `reset`."""
 
     def __init__(self, model: ModelSessions, memory: Memory, *, max_rows: int) -> None:
         self.limits: Limits = model.manifest.limits
@@ -93,7 +61,6 @@ class OnnxRunner:
         self.eos_ids = model.manifest.tokens.ends
         self.max_rows = max_rows
         self.memory, self.model = memory, model
-        self.has_attention = "align" in model.sessions
         arena = Arena(memory)
         self._caches = CacheBuffers(model.variant.states, arena, max_rows=max_rows)
         self._prefixes = PrefixStore(self._caches, Arena(memory))
@@ -106,7 +73,8 @@ class OnnxRunner:
         # An arena of its own: bindings of the encoder outlive moves of the caches.
         self._scratch = Scratch(self._caches, Arena(memory))
         attention = AttentionPasses(model, self._scratch, self._inputs)
-        self._deferred = RunnerOutputs(self._logits, attention, self._shortlist)
+        self.cross_attention, self.attention = attention.cross_attention, attention.attention
+        self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
         self._steps = 0  # decode steps of the last run
         self._shared = self._passes = self._passes_of(model.sessions)
@@ -121,11 +89,6 @@ class OnnxRunner:
             decode, shortlist = sessions["decode"], self._shortlist
             decoder = Decoder(self.model, decode, self._caches, self._inputs, self._logits, shortlist)
         return _Passes(encoder, decoder)
-
-    @property
-    def is_single_engine(self) -> bool:
-        """Whether the last turn ran in the sessions of a single busy engine."""
-        return self._passes is self._single_engine
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""
@@ -160,7 +123,7 @@ class OnnxRunner:
             is_ranked=self._logits.is_ranked,
             top_ids=top_ids,
             top_scores=top_scores,
-            deferred=self._deferred,
+            deferred=self,
             token_lines=_token_lines(plan, len(extra)) if extra or draft_s else NO_LINES,
             extra_tokens=[token for token, _ in extra],
             encoder_outputs=self._encoder_outputs,
@@ -238,12 +201,36 @@ class OnnxRunner:
         lines = rows + (len(extra) if logits.is_ranked else 0) + sum([len(draft.tokens) for draft in plan.drafts])
         if lines and logits.is_ranked and logits_rows(plan):
             logits.rank(0, lines)
-        self._deferred.shortlist_rows = plan.shortlist_rows
-        top_ids, top_scores = self._deferred.best(rows, lines)
+        self._shortlist_rows = plan.shortlist_rows
+        top_ids, top_scores = self._best(rows, lines)
         if extra and not logits.is_ranked:  # all steps wrote to the same line, which now holds the last one
             top_ids = [*[[token] for token, _ in extra], *top_ids]
             top_scores = [*[[score] for _, score in extra], *top_scores]
         return top_ids, top_scores
+
+    def _best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
+        if self._shortlist is None or not self._shortlist_rows:
+            return self._logits.best(lines)
+        own_ids, own_scores = self._shortlist.best(lines)
+        if len(self._shortlist_rows) == rows:
+            return own_ids, own_scores
+        ids, scores = self._logits.best(lines)
+        for row in self._shortlist_rows:
+            ids[row], scores[row] = own_ids[row], own_scores[row]
+        return ids, scores
+
+    def _of(self, row: int) -> LogitsBlocks | RowShortlist:
+        """Where the predictions of a row are."""
+        return self._shortlist if self._shortlist and row in self._shortlist_rows else self._logits
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        """See `service.step.DeferredOutputs`."""
+        return self._of(row).logprobs(row, line)
+
+    def logsumexp(self, row: int, line: int) -> float:
+        """See `service.step.DeferredOutputs`."""
+        return self._of(row).logsumexp(row, line)
 
 
 def _token_lines(plan: StepPlan, extra: int) -> dict[int, range]:

@@ -21,7 +21,7 @@ def test_the_golden_answer_is_repeated_in_every_session(
 
     def noting(runner, manifest, precision):
         check_golden_decode(runner, manifest, precision)
-        checked.append(runner.is_single_engine)
+        checked.append(runner._passes is runner._single_engine)
 
     monkeypatch.setattr("service.model_loader.check_golden_decode", noting)
     configured = settings(
@@ -45,6 +45,5 @@ def test_a_small_model_has_one_thread_unless_more_are_configured(
     monkeypatch.setattr("service.model_loader.check_golden_decode", lambda runner, *_: opened.append(runner.model))
     configured = settings(models={"en-de": tiny_translation_bundle}, single_engine_threads=threads, device="cpu")
     open_model("en-de", tiny_translation_bundle, configured, Metrics()).pool.close()
-    assert {(model.has_single_engine_mode, bool(model.single_engine_sessions)) for model in opened} == {
-        (divides, eagerly)
-    }
+    assert {bool(model.single_engine_sessions) for model in opened} == {eagerly}
+    assert {model._open_late is not None for model in opened} == {divides and not eagerly}

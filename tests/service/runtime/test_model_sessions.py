@@ -26,7 +26,7 @@ class Noting(OnnxRunner):
 
     def run(self, plan):
         outputs = super().run(plan)
-        self.noted.append((plan.rows, self.is_single_engine))
+        self.noted.append((plan.rows, self._passes is self._single_engine))
         return outputs
 
 
@@ -153,7 +153,8 @@ def test_a_bundle_that_was_replaced_meanwhile_is_not_opened(tmp_path, path, monk
     assert [decode_single(runner, request) for request in requests] == reference(model, requests)
     assert opened_late(model) == set()
     assert "decode steps stay on one thread each: " in caplog.text
-    assert not model.has_single_engine_mode
+    assert model.sessions_for_single_engine(1) == {}
+    assert opened_late(model) == set(), "nor tried again"
 
 
 def test_single_busy_engine_is_reported_until_another_is_busy():

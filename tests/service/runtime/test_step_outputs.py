@@ -1,12 +1,8 @@
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 from service.runtime.bindings import Arena, Binding
 from service.runtime.memory import CudaMemory, HostMemory
-from service.runtime.runner import RunnerOutputs
 from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, top_k_for
 from tests.fakes import FakeCuda, RecordingSession, array_at
 
@@ -43,11 +39,6 @@ def bound(outputs, first, lines):
     return places
 
 
-def read(outputs):
-    no_passes: Any = SimpleNamespace(cross_attention=None, attention=None)
-    return RunnerOutputs(outputs, no_passes, None)
-
-
 @pytest.mark.parametrize(("wanted", "asked"), [(1, 2), (2, 2), (3, 4), (64, 64), (65, 128), (200, 200)])
 def test_top_k_is_rounded_up(wanted, asked):
     assert top_k_for(wanted) == asked
@@ -57,14 +48,13 @@ def test_top_k_is_rounded_up(wanted, asked):
 @pytest.mark.parametrize("top_k", [1, 3, 8])
 def test_turn_returns_the_best_tokens_and_whole_distributions(memory, top_k):
     outputs, _, logprobs_RV = filled(memory, 3, top_k)
-    found = read(outputs)
-    top_ids, top_logprobs = found.best(3, 3)
+    top_ids, top_logprobs = outputs.best(3)
     for row in range(3):
-        assert np.array_equal(found.logprobs(row, row), logprobs_RV[row])
+        assert np.array_equal(outputs.logprobs(row, row), logprobs_RV[row])
         best = np.argsort(-logprobs_RV[row], kind="stable")[:top_k]
         assert top_ids[row][:top_k] == best.tolist()
         assert top_logprobs[row][:top_k] == logprobs_RV[row, best].tolist()
-        assert found.logsumexp(0, row) == row
+        assert outputs.logsumexp(0, row) == row
 
 
 def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
