@@ -272,7 +272,6 @@ class _Run:
         )
 
     def _record(self, **figures: float) -> None:
-        """Adds a row to the history."""
         progress = self.progress
         row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens}
         progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), **figures})
