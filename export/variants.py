@@ -22,7 +22,7 @@ from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.tracing import Signature, trace
-from export.manifest import PAD_MULTIPLE, GraphSpec, Quantization, Role, Variant
+from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
@@ -206,15 +206,8 @@ def save_variant(
         save_graph(graph, directory / file, inline_limit)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
-    return Variant(precision=scheme.precision, graphs=specs, states=states, quantization=_quantization(scheme))
-
-
-def _quantization(scheme: QuantizationScheme) -> Quantization | None:
-    """Return the manifest entry of a scheme, without batch invariance if this processor does not provide it."""
-    promised = scheme.quantization()
-    if promised is None or is_batch_invariant(scheme):
-        return promised
-    return dataclasses.replace(promised, batch_invariant=False)
+    quantization = scheme.quantization(batch_invariant=is_batch_invariant(scheme))
+    return Variant(precision=scheme.precision, graphs=specs, states=states, quantization=quantization)
 
 
 def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:

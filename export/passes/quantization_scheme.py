@@ -33,12 +33,7 @@ class QuantizationScheme:
     def needs_ranges(self) -> bool:
         return self.activations == "static" or self.has_int8_cache
 
-    @property
-    def is_batch_invariant(self) -> bool:
-        """The nominal property; `ort_graphs.is_batch_invariant` measures it for the kernels of this processor."""
-        return self.block_size <= INVARIANT_BLOCKS.get(self.weight_bits, 0)
-
-    def quantization(self) -> Quantization | None:
+    def quantization(self, *, batch_invariant: bool) -> Quantization | None:
         """Return the scheme's entry in a manifest; None for schemes without quantization."""
         if self.activations is None:
             return None
@@ -48,7 +43,7 @@ class QuantizationScheme:
             block_size=self.block_size,
             activations=self.activations,
             kv_cache="int8" if self.has_int8_cache else "float32",
-            batch_invariant=self.is_batch_invariant,
+            batch_invariant=batch_invariant,
         )
 
     def for_role(self, role: Role) -> QuantizationScheme:

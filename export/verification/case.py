@@ -14,7 +14,8 @@ from export.manifest import PAD_MULTIPLE, Role
 from export.verification.emulated_quantization import Roundings, emulated_model
 from export.verification.golden import RightAnswer
 from export.verification.inputs import Ids, Samples, predicted_places
-from export.verification.ort_graphs import Array, Arrays, OrtGraphs, Prediction, lengths, round_up
+from export.verification.measure import Array, Arrays
+from export.verification.ort_graphs import OrtGraphs, Prediction, lengths, round_up
 from export.verification.torch_reference import Expectations
 from model.architectures import Model
 
@@ -52,8 +53,6 @@ class Case:
     def rows(self) -> list[tuple[int, Ids, Ids]]:
         """The number, source and target of each row."""
         return [(row, *pair) for row, pair in enumerate(zip(self.sources, self.targets, strict=True))]
-
-    # ---- PyTorch
 
     def read_roundings(self, *roles: Role) -> Roundings:
         """The roundings in the graphs of these roles; none if the variant is not quantized."""
@@ -98,8 +97,6 @@ class Case:
     def _write(self, buffers: Arrays, row: int, values: Arrays) -> None:
         for name in buffers.keys() & values.keys():
             written_places(buffers[name][row], values[name])[...] = self.roundings.kept(name, values[name])
-
-    # ---- outputs of the graphs
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] | None = None) -> list[Arrays]:
         """The outputs of `encode` for each source of a ragged batch, without padding. places: positions that a masked

@@ -10,15 +10,13 @@ import numpy as np
 
 from export.manifest import PAD_MULTIPLE, Golden, GoldenVector
 from export.verification.inputs import Ids
-from export.verification.ort_graphs import Array, Arrays, OrtGraphs, lengths, round_up
+from export.verification.measure import Array, Arrays
+from export.verification.ort_graphs import OrtGraphs, lengths, round_up
 
 # The largest difference of a vector on another machine, as a share of its largest value. Quantized graphs can differ by
 # a step where a value lies between two integers.
 VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
 DIGITS = 6  # significant digits of a golden vector's values
-
-
-# ---- greedy answers
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,6 @@ def common_start(sequences: Sequence[Ids]) -> Ids:
     """The longest common prefix of the sequences."""
     places = zip(*sequences, strict=False)
     return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, places))
-
-
-# ---- vectors
 
 
 def mean_state(graphs: OrtGraphs, source: Ids) -> Array:

@@ -24,6 +24,7 @@ FLOAT32_FACTOR = 4.0
 LARGEST_TOLERANCE = 1e-2  # regardless of PyTorch's error, which is arbitrary in a model that overflows float32
 
 Array = NDArray[Any]
+Arrays = dict[str, Array]  # by name
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,18 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime
-from numpy.typing import NDArray
 
 from export.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant
-from export.passes.quantization_scheme import QuantizationScheme
+from export.passes.quantization_scheme import INVARIANT_BLOCKS, QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session
 from export.verification.emulated_quantization import RecordedProduct, Roundings, product_values, read_roundings
 from export.verification.inputs import Ids
+from export.verification.measure import Array, Arrays
 
 GARBAGE = 37.0  # initial contents of buffers: large, but finite, so that a weight of 0 cancels it
 INT8_GARBAGE = -128  # the same for int8 caches, whose largest value is 127 times their step
 CACHE_AXES = 4  # rows, heads, positions, head_dim; states of a recurrent model have rows and a size
-
-Array = NDArray[Any]
-Arrays = dict[str, Array]
 
 
 class Prediction(NamedTuple):
@@ -104,7 +101,6 @@ class OrtGraphs:
         return self._run("encode", self.encoder_feeds(sources, places))
 
     def _run(self, role: Role, feeds: Mapping[str, Array]) -> Arrays:
-        """All outputs of a graph, by name."""
         names = self.variant.graphs[role].outputs
         return dict(zip(names, self.sessions[role].run(list(names), self._inputs_of(role, feeds)), strict=True))
 
@@ -295,11 +291,13 @@ def garbage(shape: Sequence[int], dtype: Any) -> Array:
 
 @cache
 def is_batch_invariant(scheme: QuantizationScheme) -> bool:
-    """Whether a row has the same bits in a batch of one and in a larger batch on this processor. For products in blocks
-    this is measured, because processors without AVX-512 use other kernels. The other schemes compute exact sums
-    everywhere."""
+    """Whether a row has the same bits in a batch of one and in a larger batch on this processor. For products in small
+    blocks this is measured, because processors without AVX-512 use other kernels. Larger blocks have it nowhere; the
+    other schemes compute exact sums everywhere."""
     if not scheme.block_size:
         return True
+    if scheme.block_size > INVARIANT_BLOCKS[scheme.weight_bits]:
+        return False
     random = np.random.default_rng(1)
     weight_KN, x_BK = (random.standard_normal(shape).astype(np.float32) for shape in ((512, 64), (4, 512)))
     model = onnx.parser.parse_model(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from export.verification.inputs import Ids, predicted_places
-from export.verification.measure import Array, Expectation
+from export.verification.measure import Array, Arrays, Expectation
 from model.architectures import Model, SourceModel
 from model.attention import CrossAttention, SelfAttention, merge_heads, split_heads
 from model.encoder import Encoder
@@ -22,8 +22,6 @@ from model.layers import Block
 from model.memory_compressed_attention import KeyValueCompression
 from model.recurrent import Recurrent, initial_state_names, state_names
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
-
-Arrays = dict[str, Array]
 
 
 class TorchReference:
@@ -189,7 +187,6 @@ class TorchReference:
         return weights_HTS
 
     def _forward(self, source: Ids, target: Ids, modules: Sequence[nn.Module], hook: Callable[..., Any]) -> None:
-        """An ordinary forward pass with a hook before some modules."""
         config, handles = self.model.config, [module.register_forward_pre_hook(hook) for module in modules]
         inputs = self._encoder_inputs(source) if config.has_encoder else ()
         try:

@@ -1,16 +1,14 @@
 """The schemes as data."""
 
-from export.passes.quantization_scheme import SCHEMES
+from export.passes.quantization_scheme import INVARIANT_BLOCKS, SCHEMES
 
 
-def test_which_schemes_are_batch_invariant():
-    assert {name for name, scheme in SCHEMES.items() if scheme.is_quantized and not scheme.is_batch_invariant} == {
+def test_which_schemes_have_blocks_too_large_for_batch_invariance():
+    blocks = {name: scheme for name, scheme in SCHEMES.items() if scheme.block_size}
+    assert {name for name, scheme in blocks.items() if scheme.block_size > INVARIANT_BLOCKS[scheme.weight_bits]} == {
         "w4-block128"
     }
-    entry = SCHEMES["w4-block128"].quantization()
-    assert entry is not None
-    assert not entry.batch_invariant
-    assert SCHEMES["fp32"].quantization() is None
+    assert SCHEMES["fp32"].quantization(batch_invariant=True) is None
 
 
 def test_blocks_are_for_decode_only_and_attend_keeps_no_cache():
@@ -30,6 +28,6 @@ def test_only_constant_steps_need_calibration():
 
 def test_names_are_those_of_the_manifest():
     assert all(name == scheme.name for name, scheme in SCHEMES.items())
-    entry = SCHEMES["w8a8-dynamic-kv8"].quantization()
+    entry = SCHEMES["w8a8-dynamic-kv8"].quantization(batch_invariant=True)
     assert entry is not None
     assert (entry.weight_bits, entry.activations, entry.kv_cache) == (8, "dynamic", "int8")

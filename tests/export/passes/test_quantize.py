@@ -81,7 +81,7 @@ def test_logits_are_near_those_of_fp32(architecture, scheme, tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder", "decoder rms"])
-@pytest.mark.parametrize("scheme", [name for name in QUANTIZED if SCHEMES[name].is_batch_invariant])
+@pytest.mark.parametrize("scheme", [name for name in QUANTIZED if name != "w4-block128"])
 def test_a_row_is_the_same_alone_and_among_others(architecture, scheme, tmp_path):
     """On every processor, but in 4 bits where kernels differ for a single product as well."""
     graphs = served(architecture, scheme, tmp_path)

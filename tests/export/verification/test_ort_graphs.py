@@ -11,7 +11,7 @@ from export.bundle import load_bundle
 from export.manifest import SESSION_CONFIG, GraphSpec, Limits, Variant
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
-from export.verification.ort_graphs import GARBAGE, OrtGraphs, garbage, lengths, padded, round_up
+from export.verification.ort_graphs import GARBAGE, OrtGraphs, garbage, is_batch_invariant, lengths, padded, round_up
 
 
 @pytest.fixture
@@ -125,3 +125,9 @@ def test_sessions_are_made_with_the_settings_of_the_bundle(tiny_translation_bund
         assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         for key, value in SESSION_CONFIG.items():
             assert options.get_session_config_entry(key) == value
+
+
+@pytest.mark.parametrize(("scheme", "is_invariant"), [("fp32", True), ("w8a8-static", True), ("w4-block128", False)])
+def test_batch_invariance_of_these_schemes_is_known_without_measuring(scheme, is_invariant, monkeypatch):
+    monkeypatch.delattr("export.verification.ort_graphs.open_session")
+    assert is_batch_invariant.__wrapped__(SCHEMES[scheme]) == is_invariant
