@@ -129,16 +129,12 @@ def _loss(figures: SchemeMeasurement, measure: Measure) -> float:
 
 
 def _summary(figures: SchemeMeasurement) -> str:
-    """Format the measurements of one scheme for messages."""
     parts = [f"BLEU {figures.bleu:.2f}"] if figures.bleu is not None else []
     if figures.nats_per_token is not None and figures.equal_tokens is not None:
         parts += [f"{figures.nats_per_token:.3f} nats per token", f"{figures.equal_tokens:.1%} of tokens equal"]
     if figures.exact_match is not None:
         parts.append(f"{figures.exact_match:.1%} of {figures.evaluation_samples} answers equal")
     return ", ".join([*parts, f"{figures.tokens_per_s:.0f} tokens/s"])
-
-
-# ---- samples
 
 
 class _Item(NamedTuple):
@@ -194,9 +190,6 @@ def _measured(
     return {BASELINE: first} | {
         name: [result for batch in batches[:count] for result in run(scheme, batch)] for name, scheme in others.items()
     }
-
-
-# ---- quality
 
 
 def _answered(
@@ -319,5 +312,4 @@ def read_batch(scheme: OrtGraphs, batch: Sequence[_Item]) -> _Reading:
 
 
 def _share(some: Sequence[T], wanted: Sequence[T], is_same: Callable[[T, T], bool] = operator.eq) -> float:
-    """Return the share of equal items, by position."""
     return sum(map(is_same, some, wanted)) / len(wanted)

@@ -117,7 +117,6 @@ def _last_dims(constants: Mapping[str, np.ndarray], node: NodeProto) -> tuple[in
 
 
 def _head_dim(graph: GraphProto, past: str) -> int:
-    """Return the size of the last axis of a cache."""
     (shape,) = (value.type.tensor_type.shape for value in graph.input if value.name == past)
     return int(shape.dim[3].dim_value)
 

@@ -74,10 +74,6 @@ class GraphRewriter:
         constant = next(name for name in maker.input if name in self.constants)
         return int(self.constants[constant].dims[-1])
 
-    def sizes(self, *sizes: int) -> str:
-        """Return the name of a constant int64 vector."""
-        return self.constant(f"sizes.{'.'.join(map(str, sizes))}", np.array(sizes))
-
     def output(self, name: str, like: str) -> str:
         """Add an output to the graph, with the type and shape of an input, and return its name."""
         value = ValueInfoProto()

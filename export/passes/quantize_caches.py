@@ -99,8 +99,9 @@ class CacheQuantizer:
 
     def split(self, value: str, *sizes: int) -> list[str]:
         """Split the last axis of a value."""
+        constant = self.rewriter.constant(f"sizes.{'.'.join(map(str, sizes))}", np.array(sizes))
         parts = [self.rewriter.name("Split") for _ in sizes]
-        self.rewriter.add("Split", [value, self.rewriter.sizes(*sizes)], *parts, axis=-1)
+        self.rewriter.add("Split", [value, constant], *parts, axis=-1)
         return parts
 
     def narrow_written_sources(self) -> None:

@@ -13,8 +13,6 @@ from export.verification.inputs import Ids
 from export.verification.measure import Comparison, Measured
 from export.verification.ort_graphs import Prediction, garbage, round_up
 
-# ---- blocks of tokens, in models that support chunked prefill
-
 
 def prefill(case: Case) -> Iterator[Comparison]:
     """A ragged, right-padded batch of prompts, and the longest prompt."""
@@ -80,9 +78,6 @@ def several_positions(case: Case) -> Iterator[Comparison]:
             yield "logprobs of a block", prediction.logprobs, logprobs[cut:]
 
 
-# ---- steps with one token per row
-
-
 def steps(case: Case) -> Iterator[Comparison]:
     """Cached steps against the full sequence in PyTorch, without a cache."""
     for row, source, target in case.rows:
@@ -127,9 +122,6 @@ def caches_elsewhere(case: Case) -> Iterator[Comparison]:
                 used = max(used, round_up(case.starts[row], PAD_MULTIPLE))
             unused = entries[:, -(-used // stride) :] if entries.ndim > 1 else entries[entries.size * bool(used) :]
             yield f"{name} after the end of row {row}", unused, garbage((), entries.dtype)
-
-
-# ---- log-probabilities and best tokens
 
 
 def normaliser(case: Case) -> Iterator[Comparison]:

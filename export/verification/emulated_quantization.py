@@ -15,7 +15,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -76,9 +76,6 @@ class Roundings:
             return array
         values: Array = array.astype(np.float32) * np.float32(self.steps[name])
         return values
-
-
-# ---- reading graphs
 
 
 def read_roundings(graphs: Iterable[ModelProto]) -> Roundings:
@@ -188,9 +185,6 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
     return found
 
 
-# ---- roundings of activations
-
-
 def round_rows(x: Tensor) -> Tensor:
     """Rounds each row to 127 steps on either side of 0; step 127 is the row's largest magnitude."""
     top = x.abs().amax(-1, keepdim=True)
@@ -212,9 +206,6 @@ def round_blocks(block: int) -> Round:
         return round_rows(torch.unflatten(padded, -1, (-1, block))).flatten(-2)[..., :inputs]
 
     return rounded
-
-
-# ---- the model
 
 
 class _Part(NamedTuple):
@@ -260,10 +251,7 @@ def folds_steps(config: Any) -> bool:
     return bool(config.has_encoder and config.positions not in ("rotary", "shaw") and not config.qk_norm)
 
 
-AnyModel = TypeVar("AnyModel", bound=Model)
-
-
-def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
+def emulated_model(model: Model, roundings: Roundings) -> Model:
     """A copy of the model with the roundings of the graphs."""
     rounded: Any = copy.deepcopy(model)
     for part in _parts(rounded, roundings):
@@ -276,12 +264,11 @@ def emulated_model(model: AnyModel, roundings: Roundings) -> AnyModel:
         for i, block in enumerate(rounded.decoder.blocks):
             assert isinstance(block, Block)
             _round_caches(block, i, roundings)
-    result: AnyModel = rounded.eval()
+    result: Model = rounded.eval()
     return result
 
 
 def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
-    """Round the keys and values of a layer as its int8 caches do."""
     steps = {name.partition(".")[0]: step for name, step in roundings.steps.items() if name.endswith(f".{layer}")}
     kept = {name: round_to_grid(step, 0, -INT8_MAX - 1, INT8_MAX) for name, step in steps.items()}
     if "self_key" in kept:
@@ -306,9 +293,6 @@ def _round_caches(block: Block, layer: int, roundings: Roundings) -> None:
             return kept["cross_key"](key), kept["cross_value"](value)
 
         block.cross_attention.project_source = projected  # type: ignore[method-assign,assignment]
-
-
-# ---- errors
 
 
 def weight_error(model: Model, roundings: Roundings, *, is_whole: bool = True) -> Measured:
