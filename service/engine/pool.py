@@ -64,14 +64,10 @@ class EnginePool:
             raise
         return partial(engine.inbox.cancel, ticket)
 
-    def stop_accepting(self) -> None:
-        """From now on `submit` raises ShuttingDown; accepted requests go on."""
-        for engine in self.engines:
-            engine.inbox.stop_accepting()
-
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends unfinished requests with ShuttingDown, and the threads. timeout_s: see `Engine.close`."""
-        self.stop_accepting()
+        for engine in self.engines:
+            engine.inbox.stop_accepting()
         for engine in self.engines:
             engine.close(timeout_s)
 

@@ -26,7 +26,7 @@ async def test_accepted_requests_finish_after_no_new_ones_are_accepted(start):
     sink = Sink(loop)
     pool.submit(request(), loop, sink)
     await asyncio.to_thread(runner.entered.wait)
-    pool.stop_accepting()
+    pool.engines[0].inbox.stop_accepting()
     with pytest.raises(ShuttingDown):
         pool.submit(request(), loop, Sink())
     runner.gate.set()
