@@ -1,20 +1,20 @@
 """The server's own check, against scripted runners. Real models: tests/service/runtime."""
 
+import contextlib
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from export.manifest import Golden
+from export.manifest import Golden, GoldenVector
 from service.decoding.search import search_for
-from service.encoder_request import EncoderRequest
 from service.engine.golden_check import (
     MAX_RAGGED_S,
     check_golden_decode,
     decode_single,
-    encode_single,
     is_batch_invariant,
 )
 from service.engine.scheduler import Scheduler, SchedulerConfig
@@ -167,10 +167,12 @@ def test_the_golden_decode_is_compared_token_by_token():
         check_golden_decode(runner, bundle)
 
 
-def test_encoder_outputs_of_one_request():
-    asked = Request(
-        request_id="r", source=(5, 6, 2), prompt=(1,), max_tokens=1, encoder_request=EncoderRequest(pooling="mean")
+@pytest.mark.parametrize(("value", "is_right"), [(6.0, True), (6.05, True), (6.2, False), (math.nan, False)])
+def test_a_golden_vector_may_differ_by_its_tolerance(value, is_right):
+    """The scripted runner's vector of a source is its tokens."""
+    golden = Golden(
+        source=(5, 6, 2), prompt=(), output=(), vectors={"fp32": GoldenVector(values=(5.0, value, 2.0), tolerance=0.01)}
     )
-    vector = encode_single(ScriptedRunner(), asked).vector
-    assert vector is not None
-    assert vector.tolist() == [5.0, 6.0, 2.0]
+    runner = ScriptedRunner(has_decoder=False)
+    with contextlib.nullcontext() if is_right else pytest.raises(StartupError, match="off the bundle's, more than"):
+        check_golden_decode(runner, manifest(golden))
