@@ -1,15 +1,9 @@
 """The sessions of one bundle, shared by all engines of a model. Rows, buffers and bindings are a runner's own.
 
-Threads and locks. Engines run the sessions concurrently; ONNX Runtime allows that. Two sessions may be opened while
-engines run:
-
-- `single_engine_sessions`, a second copy of the decoder for a single busy engine. Engines count their steps without a
-  lock, so that the count is approximate. The first one to reach SINGLE_ENGINE_STEPS takes the opener under `_claim`,
-  which is held only for that, and starts the thread `single-engine-sessions`. That thread opens the session
-  and assigns the attribute; until then engines find it empty and use the shared sessions. None of them ever waits.
-- the attention session, opened on first use by the requesting thread, under `_attention`; other such threads wait.
-
-`BusyEngines` has a lock of its own.
+Engines run the sessions concurrently; ONNX Runtime allows that. Two sessions may be opened meanwhile. A second copy of
+the decoder, for a single busy engine, is opened by a thread of its own: until then engines use the shared one, and none
+waits. They count their steps without a lock, so that the count is approximate. The attention session is opened by the
+first thread that requests it; other such threads wait.
 """
 
 from __future__ import annotations
