@@ -2,9 +2,9 @@
 
 What crosses the seam is plain data: requests with a ticket and cancellations by ticket go in; batches of (ticket,
 event), one a turn, and snapshots come out; `close` ends it. Engines know no event loops and no sinks: those stay
-here, by ticket. So an engine could run in a process of its own with a queue in each direction. (One thing of it stays
-in this process today: an engine calls its `EngineMetrics`, with numbers only.) Engines share the read-only sessions and
-nothing else.
+here, by ticket. So an engine could run in a process of its own with a queue in each direction. (Two things assume one
+process today: the pool reads the health, the heartbeat and the number of unfinished requests of an engine, and an
+engine calls its `EngineMetrics`, with numbers only.) Engines share the read-only sessions and nothing else.
 
 Threads: `submit` and what it returns may be called from any thread. `_deliver` runs on the engines' threads; sinks are
 called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
