@@ -45,10 +45,18 @@ def test_a_kept_bundle_is_whole_and_repeats_its_golden_answer(version):
     assert verify_bundle(kept(version))["passed"]
 
 
+def scores(found):
+    """The scores of all beams, removed from `found`."""
+    return [hypothesis.pop("score") for answer in found for hypothesis in answer["beam"]]
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_kept_bundles_are_served_with_their_recorded_answers(precision):
     models = {f"format-{version}": str(kept(version)) for version in FORMATS}
     with serving(models=models, precision=precision) as server, Client(server.address) as client:
         for name in models:
             recorded = json.loads((KEPT / name / "answers.json").read_text())[precision]
-            assert answers(client, name) == recorded, name
+            found = answers(client, name)
+            # Tokens are the same on every processor; sums in float32 differ between processors by some 1e-8.
+            assert scores(found) == pytest.approx(scores(recorded), rel=1e-6), name
+            assert found == recorded, name
