@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
 
 from export.manifest import Role, StateSpec
 from export.passes.integer_weights import INT8_MAX, symmetric_columns
@@ -96,16 +96,52 @@ def _projection_graph(kept: Mapping[str, Array]) -> ModelProto:
 
     ids int64 (B, W); word_ids: a copy, kept too. word_weight (B, M, W), others (B, W): see `_kept`.
     """
-    nodes, outputs = [_node("Identity", ["ids"], "word_ids")], [_value("word_ids", np.int64, ("batch", "words"))]
-    for name, table in kept.items():
-        if table.ndim == 1:
-            nodes.append(_node("Gather", [f"{name}.table", "ids"], name, axis=0))
-        else:
-            nodes.append(_node("Gather", [f"{name}.table", "ids"], f"{name}.rows", axis=0))
-            nodes.append(_node("Transpose", [f"{name}.rows"], name, perm=[0, 2, 1]))
-        outputs.append(_value(name, table.dtype, _axes(table)))
+    nodes = """
+        word_ids = Identity (ids)
+        "word_weight.rows" = Gather <axis = 0> ("word_weight.table", ids)
+        word_weight = Transpose <perm = [0, 2, 1]> ("word_weight.rows")
+    """
+    nodes += "".join(f'{name} = Gather <axis = 0> ("{name}.table", ids) ' for name in kept if name != "word_weight")
+    outputs = f"int64[batch, words] word_ids, {_declared(kept)}"
     tables = {f"{name}.table": table for name, table in kept.items()}
-    return _model("project_shortlist", nodes, [_value("ids", np.int64, ("batch", "words"))], outputs, tables)
+    return _graph("project_shortlist", "int64[batch, words] ids", outputs, nodes, tables)
+
+
+# Cast <to = 1> is to float32. word_weight is float16 on GPUs, which accumulate in sufficient precision.
+FLOAT_LOGITS = """
+    narrow = CastLike (states, word_weight)
+    apart = Unsqueeze (narrow, axis)
+    products = MatMul (apart, word_weight)
+    flat = Squeeze (products, axis)
+    scaled = Cast <to = 1> (flat)
+"""
+# States become bytes that span INT8_MAX steps on either side of ROW_ZERO; the outermost step is the row's largest
+# magnitude. ROW_ZERO is subtracted from the sum, because a product with a zero-point input takes twice as long.
+INTEGER_LOGITS = """
+    magnitudes = Abs (states)
+    top = ReduceMax <keepdims = 1> (magnitudes, axis)
+    shares = Div (states, top)
+    bytes = QuantizeLinear (shares, unit, middle)
+    apart = Unsqueeze (bytes, axis)
+    sums = MatMulInteger (apart, word_weight)
+    flat = Squeeze (sums, axis)
+    integers = Sub (flat, word_sum)
+    whole = Cast <to = 1> (integers)
+    scales = Mul (word_scale, top)
+    scaled = Mul (whole, scales)
+"""
+RANKING = """
+    counts = Unsqueeze (word_counts, axis)
+    is_own = Less (word_places, counts)
+    logits = Where (is_own, biased, nowhere)
+    logprobs = LogSoftmax <axis = -1> (logits)
+    first_logits = Gather <axis = 1> (logits, first)
+    first_logprobs = Gather <axis = 1> (logprobs, first)
+    normaliser = Sub (first_logits, first_logprobs)
+    best, places = TopK (logits, top_k)
+    top_ids = GatherElements <axis = 1> (word_ids, places)
+    top_logprobs = GatherElements <axis = 1> (logprobs, places)
+"""
 
 
 def _logprobs_graph(kept: Mapping[str, Array]) -> ModelProto:
@@ -120,80 +156,24 @@ def _logprobs_graph(kept: Mapping[str, Array]) -> ModelProto:
     float32 (B, N): their log-probabilities. Every row is a separate product, so its bits do not depend on other rows,
     nor on W while W is a multiple of 64.
     """
-    width = kept["word_weight"].shape[1]
-    inputs = [
-        _value("states", np.float32, ("batch", width)),
-        _value("word_ids", np.int64, ("batch", "words")),
-        *(_value(name, table.dtype, _axes(table)) for name, table in kept.items()),
-        _value("word_counts", np.int32, ("batch",)),
-        _value("word_places", np.int32, ("words",)),
-        _value("top_k", np.int64, (1,)),
-    ]
+    inputs = f"""
+        float[batch, {kept["word_weight"].shape[1]}] states, int64[batch, words] word_ids, {_declared(kept)},
+        int32[batch] word_counts, int32[words] word_places, int64[1] top_k
+    """
+    outputs = """
+        float[batch, words] logprobs, float[batch] normaliser,
+        float[batch, top_k] top_logprobs, int64[batch, top_k] top_ids
+    """
     constants = {
-        "axis.1": np.array([1]),
+        "axis": np.array([1]),
         "first": np.array(0),
         "nowhere": np.array(NOWHERE, np.float32),
         "unit": np.array(1 / INT8_MAX, np.float32),
         "middle": np.array(ROW_ZERO, np.uint8),
     }
-    nodes = _integer_logits() if "word_scale" in kept else _float_logits(kept["word_weight"].dtype)
-    if "word_bias" in kept:
-        nodes.append(_node("Add", [nodes[-1].output[0], "word_bias"], "biased"))
-    nodes += [
-        _node("Unsqueeze", ["word_counts", "axis.1"], "counts"),
-        _node("Less", ["word_places", "counts"], "is_own"),
-        _node("Where", ["is_own", nodes[-1].output[0], "nowhere"], "logits"),
-        _node("LogSoftmax", ["logits"], "logprobs", axis=-1),
-        _node("Gather", ["logits", "first"], "logits.first", axis=1),
-        _node("Gather", ["logprobs", "first"], "logprobs.first", axis=1),
-        _node("Sub", ["logits.first", "logprobs.first"], "normaliser"),
-        helper.make_node("TopK", ["logits", "top_k"], ["best", "places.best"], name="best"),
-        _node("GatherElements", ["word_ids", "places.best"], "top_ids", axis=1),
-        _node("GatherElements", ["logprobs", "places.best"], "top_logprobs", axis=1),
-    ]
-    outputs = [
-        _value("logprobs", np.float32, ("batch", "words")),
-        _value("normaliser", np.float32, ("batch",)),
-        _value("top_logprobs", np.float32, ("batch", "top_k")),
-        _value("top_ids", np.int64, ("batch", "top_k")),
-    ]
-    read = {name for node in nodes for name in node.input}
-    return _model(
-        "shortlist_logprobs", nodes, inputs, outputs, {k: value for k, value in constants.items() if k in read}
-    )
-
-
-def _float_logits(dtype: np.dtype[Any]) -> list[NodeProto]:
-    """word_weight is float16 on GPUs, which accumulate in sufficient precision."""
-    to = helper.np_dtype_to_tensor_dtype(dtype)
-    return [
-        _node("Cast", ["states"], "states.narrow", to=to),
-        _node("Unsqueeze", ["states.narrow", "axis.1"], "states.apart"),
-        _node("MatMul", ["states.apart", "word_weight"], "products"),
-        _node("Squeeze", ["products", "axis.1"], "products.flat"),
-        _node("Cast", ["products.flat"], "scaled", to=TensorProto.FLOAT),
-    ]
-
-
-def _integer_logits() -> list[NodeProto]:
-    """Quantize the states to bytes and compute the logits as an integer product.
-
-    The bytes span INT8_MAX steps on either side of ROW_ZERO; the outermost step is the row's largest magnitude. The
-    graph subtracts ROW_ZERO from the sum, because a product with a zero-point input takes twice as long.
-    """
-    return [
-        _node("Abs", ["states"], "magnitudes"),
-        _node("ReduceMax", ["magnitudes", "axis.1"], "top", keepdims=1),
-        _node("Div", ["states", "top"], "shares"),
-        _node("QuantizeLinear", ["shares", "unit", "middle"], "bytes"),
-        _node("Unsqueeze", ["bytes", "axis.1"], "bytes.apart"),
-        _node("MatMulInteger", ["bytes.apart", "word_weight"], "sums"),
-        _node("Squeeze", ["sums", "axis.1"], "sums.flat"),
-        _node("Sub", ["sums.flat", "word_sum"], "integers"),
-        _node("Cast", ["integers"], "integers.float", to=TensorProto.FLOAT),
-        _node("Mul", ["word_scale", "top"], "scales"),
-        _node("Mul", ["integers.float", "scales"], "scaled"),
-    ]
+    nodes = INTEGER_LOGITS if "word_scale" in kept else FLOAT_LOGITS
+    nodes += "biased = Add (scaled, word_bias)" if "word_bias" in kept else "biased = Identity (scaled)"
+    return _graph("shortlist_logprobs", inputs, outputs, nodes + RANKING, constants)
 
 
 def _node(op: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
@@ -205,13 +185,19 @@ def _value(name: str, dtype: Any, shape: tuple[int | str, ...]) -> ValueInfoProt
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
 
-def _model(
-    name: str,
-    nodes: list[NodeProto],
-    inputs: list[ValueInfoProto],
-    outputs: list[ValueInfoProto],
-    constants: Mapping[str, Array],
-) -> ModelProto:
-    tensors = [numpy_helper.from_array(np.asarray(array, order="C"), key) for key, array in constants.items()]
-    graph = helper.make_graph(nodes, name, inputs, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+def _declared(kept: Mapping[str, Array]) -> str:
+    types = {"float32": "float"}
+    return ", ".join(
+        f"{types.get(table.dtype.name, table.dtype.name)}[{', '.join(map(str, _axes(table)))}] {name}"
+        for name, table in kept.items()
+    )
+
+
+def _graph(name: str, inputs: str, outputs: str, nodes: str, constants: Mapping[str, Array]) -> ModelProto:
+    text = f'<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}]> {name} ({inputs}) => ({outputs}) {{ {nodes} }}'
+    model = parser.parse_model(text)
+    read = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array, order="C"), name) for name, array in constants.items() if name in read
+    )
+    return model
