@@ -14,7 +14,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def exported(trained):
+def trained_bundle(trained):
     out = trained.parent / "bundle"
     assert "passed" in run("export", trained, out)
     return out

@@ -5,13 +5,15 @@ import json
 from tests.cli.command import PAIRS, run
 
 
-def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, exported, test_set):
+def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test_set):
     in_torch = json.loads(run("eval", trained, "--data", test_set, "--json"))
-    served = json.loads(run("eval", exported, "--data", test_set, "--json"))
+    served = json.loads(run("eval", trained_bundle, "--data", test_set, "--json"))
     assert served["BLEU"] == in_torch["BLEU"]
     assert served["sentences"] == len(PAIRS)
     assert served["signature"].startswith("nrefs:1|case:mixed")
-    searched = json.loads(run("eval", exported, "--data", test_set, "--beam", 2, "--length-penalty", 0.6, "--json"))
+    searched = json.loads(
+        run("eval", trained_bundle, "--data", test_set, "--beam", 2, "--length-penalty", 0.6, "--json")
+    )
     assert searched["sentences"] == len(PAIRS)
     assert "export it to use --beam" in run("eval", trained, "--data", test_set, "--beam", 2, fails=True)
 

@@ -8,17 +8,17 @@ from glossa.version import VERSION
 from tests.cli.command import run
 
 
-def test_the_whole_path_from_training_to_a_served_bundle(trained, exported):
-    report = json.loads(run("verify", exported, "--checkpoint", trained, "--json"))
+def test_the_whole_path_from_training_to_a_served_bundle(trained, trained_bundle):
+    report = json.loads(run("verify", trained_bundle, "--checkpoint", trained, "--json"))
     assert report["passed"]
-    files = [path for path in exported.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    files = [path for path in trained_bundle.rglob("*") if path.is_file() and path.name != "manifest.json"]
     assert report["serving"]["bundle_bytes"] == sum(path.stat().st_size for path in files)
     assert 0 < report["serving"]["ready_s"] < 60
     assert report["serving"]["resident_bytes"] > 10e6
 
 
-def test_a_running_server_translates_from_the_command_line(exported):
-    with serving(exported) as (address, ops):
+def test_a_running_server_translates_from_the_command_line(trained_bundle):
+    with serving(trained_bundle) as (address, ops):
         before = counters(fetch(f"{ops}/metrics"))
         streamed = run("translate", "a b c", "--address", address)
         whole = json.loads(run("translate", "a b c", "--address", address, "--json"))

@@ -20,17 +20,17 @@ def refusal_to_serve(*arguments):
     return result.stderr.splitlines()[-1]
 
 
-def test_a_failed_start_is_reported_with_its_cause(exported, tmp_path):
+def test_a_failed_start_is_reported_with_its_cause(trained_bundle, tmp_path):
     anywhere = ("--port", 0, "--http-port", 0)
-    assert "--port" in run("serve", f"m={exported}", "--prt", "1", fails=2)
-    assert "NAME=BUNDLE" in refusal_to_serve(exported)
+    assert "--port" in run("serve", f"m={trained_bundle}", "--prt", "1", fails=2)
+    assert "NAME=BUNDLE" in refusal_to_serve(trained_bundle)
     assert "manifest.json" in refusal_to_serve(f"m={tmp_path}", *anywhere)
-    assert "cuda" in refusal_to_serve(f"m={exported}", *anywhere, "--device", "cuda")
+    assert "cuda" in refusal_to_serve(f"m={trained_bundle}", *anywhere, "--device", "cuda")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert str(port) in refusal_to_serve(f"m={exported}", "--port", port, "--http-port", 0)
+        assert str(port) in refusal_to_serve(f"m={trained_bundle}", "--port", port, "--http-port", 0)
 
 
 def test_every_setting_is_listed():
