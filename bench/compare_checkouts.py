@@ -1,8 +1,9 @@
 """Which of several checkouts of this repository is faster? Single-stream, batch, beams and streams, in one run.
 
-All checkouts serve the same bundle concurrently, each with its own code. One client measures them interleaved and in
-random order, so a difference of 2 % shows on a machine whose figures vary by 30 %. Ratios are of neighbouring
-measurements. The client writes HTTP/2 frames itself, so it takes hardly any processor time.
+All checkouts serve the same bundle concurrently, each with its own code and from two processes: the order in which
+processes start moves throughput by 5 %, so they start in one order and then in the reverse of it. One client measures
+all of them interleaved and in random order, so a difference of 2 % shows on a machine whose figures vary by 30 %.
+Ratios are of neighbouring measurements. The client writes HTTP/2 frames itself, so it takes hardly any processor time.
 
     single       one request at a time, ms per answer
     batch        throughput of all sentences, sentences per second
@@ -73,9 +74,9 @@ def calls_of(bundle: Path) -> Calls:
 
 
 def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str) -> list[Served]:
-    """A server for each checkout; the stack ends them."""
+    """Two servers for each checkout, started in mirrored order; the stack ends them."""
     served = []
-    for checkout in checkouts:
+    for checkout in [*checkouts, *reversed(checkouts)]:
         server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=["--precision", precision])
         address, _ = stack.enter_context(server)
         served.append(Served(checkout, LeanConnection(address), stack.enter_context(Client(address))))
@@ -122,12 +123,12 @@ def compare_checkouts(options: argparse.Namespace) -> None:
             if number == 0:
                 gaps |= {checkout: [] for checkout in gaps}
             work: list[Any] = texts if mode == "streams" else messages(options.beam if "beams" in mode else 1)
-            took = [0.0] * len(served)
+            took = dict.fromkeys(options.checkouts, 0.0)
             for piece in [work] if mode.endswith("batch") else [[one] for one in work]:
-                for place in draw.sample(range(len(served)), len(served)):
-                    took[place] += measured(mode, served[place], piece)
+                for one in draw.sample(served, len(served)):
+                    took[one.checkout] += measured(mode, one, piece) / 2
             if number >= 0:
-                spent[mode].append(took)
+                spent[mode].append([*took.values()])
     result: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds, "beams of": options.beam}
     verdicts = []
     for mode, rounds in spent.items():
