@@ -37,7 +37,7 @@ def export_bundle(checkpoint: Path, out: Path, options: ExportOptions = DEFAULTS
     """
     loaded = load_checkpoint(checkpoint)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    if options.quantized:
+    if options.quantized and options.quantization.development is None:
         options = options.with_development(own_development(loaded.lineage))
     return export_model(loaded.model, loaded.tokenizer, out, options, lineage=lineage, replace=replace)
 

@@ -76,7 +76,7 @@ class OnnxRunner:
         self.cross_attention, self.attention = attention.cross_attention, attention.attention
         self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
-        self._steps = 0  # decode steps of the last run
+        self._steps = 0  # of the last run; 1 for one that only encodes or prefills
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
         self._single_engine = self._passes_of({**model.sessions, **single}) if single else None

@@ -147,6 +147,18 @@ def test_an_export_reads_the_weights_once(checkpoint, tiny_generation_bundle, tm
     assert read.call_count + mapped.call_count == 1
 
 
+def test_the_corpus_is_drawn_only_where_no_development_text_is_given(checkpoint, tmp_path, monkeypatch):
+    drawn, exported = mock.Mock(return_value=None), mock.Mock()
+    monkeypatch.setattr(to_onnx, "own_development", drawn)
+    monkeypatch.setattr(to_onnx, "export_model", exported)
+    given = Development(TEXTS)
+    for development, draws in ((given, 0), (None, 1)):
+        quantization = QuantizationOptions(development=development)
+        export_bundle(checkpoint, tmp_path / "out", ExportOptions(precisions=("int8",), quantization=quantization))
+        assert drawn.call_count == draws
+        assert exported.call_args.args[3].quantization.development is development
+
+
 def test_a_checkpoint_cut_short_is_refused(checkpoint, tmp_path):
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
