@@ -123,12 +123,13 @@ def compare_checkouts(options: argparse.Namespace) -> None:
             if number == 0:
                 gaps |= {checkout: [] for checkout in gaps}
             work: list[Any] = texts if mode == "streams" else messages(options.beam if "beams" in mode else 1)
-            took = dict.fromkeys(options.checkouts, 0.0)
+            took = [0.0] * len(options.checkouts)
             for piece in [work] if mode.endswith("batch") else [[one] for one in work]:
-                for one in draw.sample(served, len(served)):
-                    took[one.checkout] += measured(mode, one, piece) / 2
+                for place in draw.sample(range(len(served)), len(served)):
+                    mirrored = len(served) - 1 - place
+                    took[min(place, mirrored)] += measured(mode, served[place], piece) / 2
             if number >= 0:
-                spent[mode].append([*took.values()])
+                spent[mode].append(took)
     result: dict[str, Any] = {"sentences": len(texts), "rounds": options.rounds, "beams of": options.beam}
     verdicts = []
     for mode, rounds in spent.items():

@@ -14,9 +14,6 @@ def request(name="r", source=(5, 6, 2), max_tokens=8, **more):
     return Request(request_id=name, source=source, prompt=(1,), max_tokens=max_tokens, **more)
 
 
-config = EngineConfig
-
-
 def never_ends(source, fed, vocab_size):
     return 4 + (len(fed) + sum(source)) % (vocab_size - 4)
 
@@ -61,4 +58,4 @@ def answer_events(engine, loop, asked):
 
 def drafting(manual, rule, **more):
     runner = ScriptedRunner(has_source=False, max_block=0, rule=rule)
-    return manual(runner, config(scheduler=SchedulerConfig(max_rows=4, draft_tokens=4)), **more)
+    return manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=4, draft_tokens=4)), **more)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engines import config
+from service.engine.engine import EngineConfig
 from tests.fakes import (
     ManualEngine,
     ManualLoop,
@@ -15,7 +15,7 @@ def manual():
     """An engine without a thread, on a clock and an event loop that the test turns."""
 
     def make(runner=None, settings=None, **more):
-        runner, settings = runner or ScriptedRunner(), settings or config()
+        runner, settings = runner or ScriptedRunner(), settings or EngineConfig()
         runner.max_rows = settings.scheduler.max_rows
         return ManualEngine(runner, settings, **more), ManualLoop()
 

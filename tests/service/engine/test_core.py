@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Cancelled,
@@ -12,7 +13,7 @@ from service.errors import (
     RequestError,
 )
 from service.request import Finished, FinishReason, Request
-from tests.engines import RecordingMetrics, answer_events, config, continued, drafting, never_ends, repeating, request
+from tests.engines import RecordingMetrics, answer_events, continued, drafting, never_ends, repeating, request
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -23,7 +24,7 @@ from tests.fakes import (
 def test_a_failed_turn_ends_exactly_its_requests_and_the_engine_goes_on(manual, caplog):
     runner = ScriptedRunner(rule=never_ends)
     runner.fail_on = {2}
-    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=2)))
+    engine, loop = manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=2)))
     sinks = [Sink() for _ in range(3)]
     for name, sink in zip("abc", sinks, strict=True):
         engine.submit(request(name), loop, sink)
@@ -131,7 +132,7 @@ def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
 def test_random_traffic_gets_one_final_answer_each(manual, seed):
     rng = random.Random(seed)
     runner = ScriptedRunner()
-    settings = config(
+    settings = EngineConfig(
         scheduler=SchedulerConfig(max_rows=6, kv_cache_bytes=6000), max_queue=10, failures_until_unhealthy=10**6
     )
     engine, loop = manual(runner, settings)
@@ -179,7 +180,7 @@ def test_steps_of_one_turn_are_counted_one_by_one(manual):
     metrics = RecordingMetrics()
     runner = ScriptedRunner(rule=never_ends)
     scheduler = SchedulerConfig(max_rows=4, greedy_steps_per_turn=4)
-    engine, loop = manual(runner, config(scheduler=scheduler), metrics=metrics)
+    engine, loop = manual(runner, EngineConfig(scheduler=scheduler), metrics=metrics)
     runner.before_run = lambda: engine.clock.advance(0.25)
     sink = Sink()
     engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)

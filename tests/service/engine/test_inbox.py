@@ -1,10 +1,11 @@
 import pytest
 
+from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Overloaded,
 )
-from tests.engines import config, never_ends, request
+from tests.engines import never_ends, request
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -12,7 +13,9 @@ from tests.fakes import (
 
 
 def test_a_full_queue_rejects_requests_with_a_hint_when_to_retry(manual):
-    engine, loop = manual(ScriptedRunner(rule=never_ends), config(scheduler=SchedulerConfig(max_rows=2), max_queue=3))
+    engine, loop = manual(
+        ScriptedRunner(rule=never_ends), EngineConfig(scheduler=SchedulerConfig(max_rows=2), max_queue=3)
+    )
     for _ in range(5):
         engine.submit(request(max_tokens=4), loop, Sink())
     with pytest.raises(Overloaded, match="3 requests are waiting already") as refused:
@@ -26,7 +29,7 @@ def test_a_full_queue_rejects_requests_with_a_hint_when_to_retry(manual):
 
 
 def test_the_hint_follows_the_pace_of_answers(manual):
-    engine, loop = manual(ScriptedRunner(), config(scheduler=SchedulerConfig(max_rows=1), max_queue=20))
+    engine, loop = manual(ScriptedRunner(), EngineConfig(scheduler=SchedulerConfig(max_rows=1), max_queue=20))
     for _ in range(15):
         engine.submit(request(max_tokens=1), loop, Sink())
     for _ in range(15):

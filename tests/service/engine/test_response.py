@@ -1,4 +1,5 @@
 from service.encoder_request import EncoderRequest
+from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     InternalFailure,
@@ -8,7 +9,6 @@ from service.request import FinishReason, TextDelta
 from tests.engines import (
     RecordingMetrics,
     answer_events,
-    config,
     continued,
     drafting,
     never_ends,
@@ -137,7 +137,7 @@ async def test_an_answer_that_reaches_its_length_ends_with_the_text_held_back(st
 
 def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     runner = ScriptedRunner(rule=never_ends)
-    engine, loop = manual(runner, config(scheduler=SchedulerConfig(max_rows=1)))
+    engine, loop = manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
     clock = engine.clock
     runner.before_run = lambda: clock.advance(1.0)
     first, second = Sink(), Sink()
