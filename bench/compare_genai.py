@@ -34,7 +34,7 @@ from bench.pipe import Pipe
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import SPECIAL, Tokenizer
-from service.config import processors
+from service.processors import processors
 from service.request import Request
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel

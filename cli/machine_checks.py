@@ -112,7 +112,7 @@ def _processor(root: Path) -> Finding:
 
 def _cores(root: Path) -> Finding:
     try:
-        from service.config import MAX_SINGLE_ENGINE_THREADS, processors  # imports pydantic, which may be missing
+        from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
     except ImportError as error:
         return Finding("fail", f"{os.cpu_count()}; {error}", INSTALL)
     found = processors(root)

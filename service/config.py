@@ -1,4 +1,4 @@
-"""The server's settings (`ServerSettings`), read once at the entry point, and the number of usable cores.
+"""The server's settings (`ServerSettings`), read once at the entry point.
 
 A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`),
 default. Unknown keys are errors in each of them. Nothing here opens a bundle or a port.
@@ -6,18 +6,15 @@ default. Unknown keys are errors in each of them. Nothing here opens a bundle or
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import itertools
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -30,8 +27,7 @@ from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
 OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of client commands
-MAX_SINGLE_ENGINE_THREADS = 8
-"""Intra-op threads by default: in a short step more threads wait for each other longer than they compute."""
+MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -66,6 +62,19 @@ class ServerSettings(BaseSettings):
         description="precision of the graphs; auto: the first of int8, int4, fp32 in the bundle on CPU, fp16 on CUDA",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
+    engines_per_process: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="engines that share a process and its weights; 0: 1 for small models, all of them for large ones",
+    )
+    pin_processes: bool = Field(False, description="give each engine process processors of its own")
+    process_memory_bytes: int = Field(
+        0, ge=0, description="limit of what an engine process may allocate; requests beyond it fail; 0: none"
+    )
+    process_start_timeout_s: PositiveSeconds = Field(
+        120.0, description="seconds until an engine process must have opened its bundle"
+    )
     single_engine_threads: int = Field(
         0,
         ge=0,
@@ -139,6 +148,21 @@ class ServerSettings(BaseSettings):
         "auto", description="auto: pretty on a terminal, else JSON lines"
     )
     log_text: bool = Field(False, description="log the texts of requests and answers")
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> Self:
+        engines, each, threads = self.engines, self.engines_per_process, self.single_engine_threads
+        if engines and each and engines % each:
+            raise ValueError(f"engines_per_process must divide engines, {engines}, got {each}")
+        if self.pin_processes and each and threads > each:
+            raise ValueError(
+                f"single_engine_threads must be at most engines_per_process, {each}, with pin_processes, got {threads}"
+            )
+        if 0 < self.process_memory_bytes < MIN_PROCESS_BYTES:
+            raise ValueError(
+                f"process_memory_bytes must be 0 or at least {MIN_PROCESS_BYTES}, got {self.process_memory_bytes}"
+            )
+        return self
 
     @field_validator("models", mode="before")
     @classmethod
@@ -246,55 +270,3 @@ def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
 def _unknown(key: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(key, known, n=1)
     return "unknown setting; " + (f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}")
-
-
-@dataclass(frozen=True)
-class Processors:
-    """The processors available. A container's quota shows in neither os.cpu_count() nor the affinity mask."""
-
-    allowed: int  # by the affinity mask; hyperthreads count one each
-    cores: int  # that these are threads of: two threads of a core share the units that multiply
-    quota: float | None  # processors' worth of time that cgroups (v1 or v2) allow
-
-    @property
-    def usable(self) -> int:
-        """How many can be kept busy, at least 1. A quota of 2.5 counts as 2: half a one would stall a step."""
-        return max(1, min(self.cores, int(self.quota) if self.quota is not None else self.cores))
-
-
-def processors(root: Path = Path("/")) -> Processors:
-    """Those this process may use. `root`: where /proc and /sys are found."""
-    allowed = os.sched_getaffinity(0)
-    cores = {_read_siblings(root, number) or str(number) for number in allowed}
-    return Processors(len(allowed), len(cores), min(_cpu_quotas(root), default=None))
-
-
-def _read_siblings(root: Path, number: int) -> str:
-    """The processors that are threads of the same core as this one; empty when the system does not report them."""
-    topology = root / f"sys/devices/system/cpu/cpu{number}/topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the newer name first
-        with contextlib.suppress(OSError):
-            return (topology / name).read_text().strip()
-    return ""
-
-
-def _cpu_quotas(root: Path) -> Iterator[float]:
-    """CPU limits of this process's cgroup and of every cgroup above it."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        mounts = ("", "unified") if not controllers else (controllers, "cpu") if "cpu" in controllers.split(",") else ()
-        group = Path(path.lstrip("/"))
-        # Inside a container the path may be the host's: the mount's own root then carries the limit.
-        for mount, part in itertools.product(mounts, (group, *group.parents)):
-            yield from _quotas_of(root / "sys/fs/cgroup" / mount / part)
-
-
-def _quotas_of(group: Path) -> Iterator[float]:
-    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            quota, period = map(float, " ".join((group / name).read_text() for name in names).split())
-            if quota > 0:
-                yield quota / period

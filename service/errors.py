@@ -7,6 +7,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
 ├── ShuttingDown              the server is draining
+├── EngineUnavailable         the engine's process ended, or is being started again; try again
 ├── DeadlineExceeded          the deadline passed before the answer was complete
 ├── Cancelled                 the client cancelled the call
 └── InternalFailure           a defect of the server; details are in the log under the request id, never in the message
@@ -16,7 +17,7 @@ StartupError                  the server cannot start: the message has the cause
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -84,6 +85,16 @@ class ShuttingDown(RequestError):
         super().__init__(message)
 
 
+class EngineUnavailable(RequestError):
+    """The process of the request's engine ended, or no engine of the model runs. retry_after_s: as in Overloaded."""
+
+    reason = "ENGINE_UNAVAILABLE"
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class DeadlineExceeded(RequestError):
     """The deadline passed before the answer was complete."""
 
@@ -107,8 +118,11 @@ class InternalFailure(RequestError):
 
 
 # The errors that reject a request before any work, and those that end an accepted one.
-REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown)
-ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, InternalFailure)
+REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown, EngineUnavailable)
+ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
+_KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)
+ERRORS: Mapping[str, type[RequestError]] = {kind.reason: kind for kind in _KINDS}
+"""All errors of requests by their reasons."""
 
 
 class StartupError(Exception):

@@ -1,9 +1,10 @@
 """The composition root: settings → a serving process, and its shutdown.
 
-Start: ops port → gRPC port bound (but not yet answering) → models opened → answering → SERVING. Shutdown, on SIGTERM or
+Start: ops port → gRPC port bound (but not yet answering) → engine processes of all models started, bundles opened →
+answering → SERVING. Shutdown, on SIGTERM or
 SIGINT: NOT_SERVING → still accepting for `drain_delay_s`, until load balancers have noticed (not on SIGINT without an
 open call) → accepting nothing, `drain_timeout_s` for open calls → engines closed. A second signal ends the process at
-once. Exactly one event loop runs gRPC; engines are threads. No decision about a request is made here.
+once, and its engine processes end with it. Exactly one event loop runs gRPC. No decision about a request is made here.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,18 @@ from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog
 from service.edge.health import Health
 from service.edge.metrics import CONTENT_TYPE, Metrics
+from service.edge.open_model import ModelOpener
 from service.edge.ops import OpsServer, explain_bind
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
-from service.model_loader import open_model
-from service.runtime.model_sessions import BusyEngines
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
 SETTLE_S = 5.0  # for handlers that grpc has aborted to end
 
-OpenModel = Callable[[str, Path, ServerSettings, Metrics], ServedModel]
-_open_model = open_model  # `Server.__init__` has an argument of this name
+OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
 
 
 def serve(settings: ServerSettings) -> None:
@@ -89,9 +87,9 @@ class Server:
     def __init__(self, settings: ServerSettings, *, open_model: OpenModel | None = None) -> None:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
-        self._open_model = open_model or partial(_open_model, busy_engines=BusyEngines())
-        self._metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
-        self.calls = Calls(self._metrics, settings)
+        self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
+        self._open_model = open_model or ModelOpener(settings, self.metrics).open
+        self.calls = Calls(self.metrics, settings)
         self._models: list[ServedModel] = []
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
@@ -107,9 +105,7 @@ class Server:
         self._beating = asyncio.create_task(self._beat())
         self._grpc = grpc.aio.server(options=server_options(settings))
         self.port = self._listen()
-        for name, path in settings.models.items():
-            logs.event("loading_model", {"model": name, "bundle": str(path)})
-            self._models.append(await asyncio.to_thread(self._open_model, name, path, settings, self._metrics))
+        await self._open_models()
         limits = TextLimits(
             max_text_bytes=settings.max_text_bytes,
             max_stop_strings=settings.max_stop_strings,
@@ -125,6 +121,18 @@ class Server:
         self.state = "ready"
         self._show_health()
         self._announce(time.monotonic() - began_s)
+
+    async def _open_models(self) -> None:
+        """Opens all models at once. Raises StartupError; `stop` closes those that were opened."""
+
+        async def open_model(name: str, path: Path) -> None:
+            logs.event("loading_model", {"model": name, "bundle": str(path)})
+            self._models.append(await self._open_model(name, path))
+
+        opening = [open_model(name, path) for name, path in self.settings.models.items()]
+        for result in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def stop(self, *, interrupted: bool = False) -> None:
         """Drains and closes everything that was started, in the order that loses nothing.
@@ -143,8 +151,7 @@ class Server:
             await asyncio.wait_for(self.calls.idle(), SETTLE_S)
         except TimeoutError:
             logs.event("unfinished_handlers", level=logs.WARNING)
-        for model in self._models:
-            await asyncio.to_thread(model.pool.close)
+        await asyncio.gather(*[model.pool.aclose() for model in self._models])
         if self._beating is not None:
             self._beating.cancel()
         if self._ops is not None:
@@ -168,20 +175,26 @@ class Server:
         return bound
 
     async def _beat(self) -> None:
+        cpu_s = 0.0
         while True:
             self._beat_s = time.monotonic()
+            cpu_s, used_s = time.thread_time(), cpu_s
+            self.metrics.event_loop_worked(cpu_s - used_s)
             self._show_health()
             await asyncio.sleep(BEAT_S)
 
     def _show_health(self) -> None:
-        """Copies liveness, as the ops port reports it, to gRPC health."""
+        """Copies readiness to gRPC health. A service is well if all models that it serves are, and it has any."""
         alive = self.state == "ready" and not self.problems()
-        served = {name for model in self._models for name in SERVICES_OF_TASK[model.manifest.task]}
-        known = {name for names in SERVICES_OF_TASK.values() for name in names}
+        models_of = {
+            name: [model for model in self._models if name in SERVICES_OF_TASK[model.manifest.task]]
+            for names in SERVICES_OF_TASK.values()
+            for name in names
+        }
         for service in SERVICES:
-            name = service.rpartition(".")[2]
-            self.health.set(service, alive and (name in served or name not in known))
-        self.health.set("", alive)
+            models = models_of.get(service.rpartition(".")[2], self._models)
+            self.health.set(service, alive and bool(models) and all(model.pool.is_ready for model in models))
+        self.health.set("", alive and not self.not_ready())
 
     def _announce(self, seconds: float) -> None:
         settings = self.settings
@@ -212,18 +225,15 @@ class Server:
         if now_s - self._beat_s > limit_s:
             found.append(f"the event loop has not turned for {now_s - self._beat_s:.1f} s")
         for model in list(self._models):
-            age_s = now_s - model.pool.heartbeat_s
-            if not model.pool.is_healthy:
-                found.append(f"model {model.name}: an engine failed")
-            elif age_s > limit_s:
-                found.append(f"model {model.name}: an engine has not turned for {age_s:.1f} s")
+            found += [f"model {model.name}: {problem}" for problem in model.pool.problems(limit_s)]
         return found
 
     def not_ready(self) -> list[str]:
-        return [*([] if self.state == "ready" else [self.state]), *self.problems()]
+        waiting = [f"model {model.name}: no engine runs" for model in list(self._models) if not model.pool.is_ready]
+        return [*([] if self.state == "ready" else [self.state]), *self.problems(), *waiting]
 
     def exposition(self) -> tuple[bytes, str]:
-        return self._metrics.render(), CONTENT_TYPE
+        return self.metrics.render(), CONTENT_TYPE
 
     def version(self) -> dict[str, Any]:
         return {

@@ -22,6 +22,7 @@ from service.edge import logs
 from service.edge.metrics import Metrics, Rpc
 from service.edge.status import abort, status_code
 from service.errors import (
+    ENDS,
     REJECTIONS,
     Cancelled,
     DeadlineExceeded,
@@ -45,7 +46,7 @@ class Call:
     def __init__(self, rpc: Rpc, request_id: str, started_s: float, deadline_s: float) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.model = ""
-        self.is_accepted = False  # by an engine, which counts its end
+        self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
         self.finished: Finished | None = None
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
@@ -147,7 +148,7 @@ class Calls:
         code = status_code(error) if error else grpc.StatusCode.OK
         seconds = time.monotonic() - call.started_s
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
-        if isinstance(error, REJECTIONS) and not call.is_accepted:
+        if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)
         fields: dict[str, Any] = {
             "request_id": call.request_id,

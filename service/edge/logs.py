@@ -34,8 +34,8 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+        if exception := _exception(self, record):
+            line["exception"] = exception
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -48,8 +48,13 @@ class PrettyFormatter(logging.Formatter):
             f"\x1b[2m{key}=\x1b[0m{_plain(value)}" for key, value in getattr(record, "fields", {}).items()
         )
         event = f"\x1b[{COLOURS.get(record.levelname, 32)}m{record.getMessage()}\x1b[0m"
-        exception = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return f"{moment} {event} {fields}{exception}"
+        exception = _exception(self, record)
+        return f"{moment} {event} {fields}" + (f"\n{exception}" if exception else "")
+
+
+def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The traceback of a record; one that comes from another process has text only."""
+    return formatter.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
 
 
 def _plain(value: object) -> str:
@@ -127,3 +132,10 @@ def event(
     raised = (type(exception), exception, exception.__traceback__) if exception else None
     extra = {"fields": fields or {}}
     LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, name, (), raised, extra=extra))
+
+
+def forward(logger: str, level: int, text: str, fields: Mapping[str, object], exception: str) -> None:
+    """Logs a record of another process. exception: its traceback, as text."""
+    record = logging.getLogger(logger).makeRecord(logger, level, "", 0, text, (), None, extra={"fields": fields})
+    record.exc_text = exception or None
+    logging.getLogger().handle(record)

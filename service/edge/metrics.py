@@ -41,6 +41,7 @@ CODES = (
 END_REASONS = (*(reason.value for reason in FinishReason), *(kind.reason.lower() for kind in ENDS))
 REJECT_REASONS = tuple(kind.reason.lower() for kind in REJECTIONS)
 MEMORY_KINDS = ("weights", "kv_cache", "outputs")
+PROCESS_ENDS = ("killed", "exited", "hung", "engine_failed", "bad_message", "not_started")  # why it was restarted
 
 
 class Rpc(NamedTuple):
@@ -111,6 +112,9 @@ class _ServerSeries:
     rejected: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_rejected", "Requests rejected before any work, by reason.", "reason"
     )
+    event_loop_cpu: Counter = _metric(
+        Counter, "glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread."
+    )
     build: Callable[..., Gauge] = _metric(
         Gauge, "glossa_build_info", "Always 1; labels are the running version.", "version", "commit"
     )
@@ -151,6 +155,21 @@ class _ModelSeries:
     wasted: Counter = _metric(Counter, "glossa_wasted_tokens", "Tokens of cancelled, late and failed requests.")
     finished: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_finished", "Accepted requests that ended, by reason.", "reason"
+    )
+    processes_ended: Callable[..., Counter] = _metric(
+        Counter, "glossa_engine_process_restarts", "Engine processes that ended and were started again.", "reason"
+    )
+    process_up: Callable[..., Gauge] = _metric(
+        Gauge, "glossa_engine_process_up", "1 while an engine process takes requests, else 0.", "process"
+    )
+    process_cpu: Callable[..., Counter] = _metric(
+        Counter,
+        "glossa_engine_process_cpu_seconds",
+        "Processor time of an engine process and its predecessors.",
+        "process",
+    )
+    process_memory: Callable[..., Gauge] = _metric(
+        Gauge, "glossa_engine_process_resident_memory_bytes", "Resident memory of an engine process.", "process"
     )
     provider: Callable[..., Gauge] = _metric(
         Gauge,
@@ -203,12 +222,13 @@ class Metrics:
         """A request was rejected before any work."""
         self._server.rejected(error.reason.lower()).inc()
 
-    def model(self, name: str, manifest: Manifest, choice: ExecutionChoice) -> ModelMetrics:
-        """The metrics of a model that is served from now on."""
-        series = _bind(_ModelSeries(), self._models, name)
-        series.info(manifest.architecture, manifest.task, choice.precision).set(1)
-        series.provider(choice.provider, choice.requested, str(int(choice.fallback))).set(1)
-        return ModelMetrics(series)
+    def model(self, name: str) -> ModelMetrics:
+        """The metrics of a model."""
+        return ModelMetrics(_bind(_ModelSeries(), self._models, name))
+
+    def event_loop_worked(self, cpu_s: float) -> None:
+        """The event loop has used so much more processor time."""
+        self._server.event_loop_cpu.inc(cpu_s)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""
@@ -223,14 +243,30 @@ class ModelMetrics:
         self._finished = {reason: series.finished(reason) for reason in END_REASONS}
         for kind in MEMORY_KINDS:
             series.memory(kind)
+        self._processes_ended = {reason: series.processes_ended(reason) for reason in PROCESS_ENDS}
 
-    def measure(self, engines: Callable[[], Sequence[Any]], memory: Callable[[], Mapping[str, int]]) -> None:
-        """Sets what is called at every scrape, on its thread. engines: the `Snapshot` of each; memory: bytes by
-        MEMORY_KINDS."""
+    def describe(self, manifest: Manifest, choice: ExecutionChoice) -> None:
+        """Sets the labels of a model that is served from now on."""
+        series = self._series
+        series.info(manifest.architecture, manifest.task, choice.precision).set(1)
+        series.provider(choice.provider, choice.requested, str(int(choice.fallback))).set(1)
+
+    def measure(
+        self,
+        engines: Callable[[], Sequence[Any]],
+        memory: Callable[[], Mapping[str, int]],
+        processes: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Sets what is called at every scrape, on its thread. engines: the state of each; memory: bytes by
+        MEMORY_KINDS; processes: the last `Beat` of each by name, None of one that is not open."""
         series = self._series
         series.queued.set_function(lambda: sum(engine.queued for engine in engines()))
         series.running.set_function(lambda: sum(engine.rows for engine in engines()))
-        series.kv_cache.set_function(lambda: fmean(engine.kv_ratio for engine in engines()))
+        series.kv_cache.set_function(lambda: fmean([engine.kv_ratio for engine in engines()] or [0.0]))
+        for name in processes():
+            series.process_memory(name).set_function(partial(_resident, processes, name))
+            series.process_up(name).set_function(partial(_is_up, processes, name))
+            series.process_cpu(name)
         for kind in MEMORY_KINDS:
             series.memory(kind).set_function(partial(_bytes_of, memory, kind))
 
@@ -243,7 +279,7 @@ class ModelMetrics:
         """One turn's encoder and prefill work."""
         self._series.prefill.observe(seconds)
 
-    def looked_up(self, tokens: int, *, hits: int, reused: int) -> None:
+    def looked_up(self, tokens: int, hits: int, reused: int) -> None:
         """New prompts were looked up in the prefix cache."""
         self._series.prefix_queried.inc(tokens)
         self._series.prefix_hits.inc(hits)
@@ -271,11 +307,28 @@ class ModelMetrics:
         """Tokens of one turn."""
         self._series.generated.inc(tokens)
 
+    def process_worked(self, process: str, cpu_s: float) -> None:
+        """An engine process has used so much more processor time."""
+        self._series.process_cpu(process).inc(cpu_s)
+
+    def process_ended(self, reason: str) -> None:
+        """An engine process ended; reason: one of PROCESS_ENDS."""
+        self._processes_ended[reason].inc()
+
     def finished(self, reason: str, wasted_tokens: int) -> None:
         """A request ended; reason: one of END_REASONS."""
         self._finished[reason].inc()
         self._series.wasted.inc(wasted_tokens)
 
 
+def _resident(processes: Callable[[], Mapping[str, Any]], name: str) -> float:
+    beat = processes()[name]
+    return 0.0 if beat is None else float(beat.resident_bytes)
+
+
+def _is_up(processes: Callable[[], Mapping[str, Any]], name: str) -> float:
+    return float(processes()[name] is not None)
+
+
 def _bytes_of(measure: Callable[[], Mapping[str, int]], kind: str) -> float:
-    return float(measure()[kind])
+    return float(measure().get(kind, 0))

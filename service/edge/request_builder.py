@@ -160,8 +160,6 @@ class RequestBuilder:
             lengths = Lengths(len(source), len(forced) or len(prompt) + new_tokens - 1)
         if problem := attention_excess(maps, choice, lengths):
             raise InvalidRequest("text", problem)
-        if model.open_attention is not None:
-            model.open_attention()
         request = self._request(
             source=source,
             prompt=forced[:1] or prompt,

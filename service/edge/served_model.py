@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,22 +21,22 @@ from service.request import Cancel, EventSink, Request
 
 
 class Pool(Protocol):
-    """The engines of one model."""
+    """The engines of one model. Event-loop thread only."""
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
-        """Queues the request; its events reach `sink` on the thread of `loop`. Returns what cancels it. From any
-        thread; blocks for up to seconds with one of `service.decoding.request_processors.SLOW_OPTIONS`."""
+        """Queues the request; its events reach `sink` on the thread of `loop`. Returns what cancels it. Raises
+        Overloaded, ShuttingDown or EngineUnavailable instead."""
 
-    def close(self) -> None:
-        """Stops the engines. Blocks until their threads have ended."""
-
-    @property
-    def heartbeat_s(self) -> float:
-        """When the slowest engine last started a turn, on the clock of time.monotonic()."""
+    async def aclose(self) -> None:
+        """Stops the engines. Returns when nothing of them is left."""
 
     @property
-    def is_healthy(self) -> bool:
-        """False once an engine has failed."""
+    def is_ready(self) -> bool:
+        """Whether an engine takes requests."""
+
+    def problems(self, silent_s: float) -> list[str]:
+        """Why only a restart of the server could help; []: nothing. silent_s: after which an engine counts as hanging.
+        From any thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,10 @@ class ServedModel:
     pool: Pool
     shortlist: Shortlist | None = None
     max_hypotheses: int = MAX_WIDTH  # per request: the rows of an engine
-    open_attention: Callable[[], object] | None = None  # opens the attention graph; may take seconds
     draft_tokens: int = 0  # proposed per step; above 0, near-ties may be decided either way
     is_batch_invariant: bool = True  # on this machine
+    processes: int = 1  # that its engines run in
+    engines: int = 1  # of all processes
 
     @property
     def quantization(self) -> Quantization | None:

@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError, Message
 
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
-from service.decoding.request_processors import SLOW_OPTIONS
 from service.edge.calls import Call, Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.event_stream import EventStream
@@ -42,7 +41,7 @@ from service.edge.request_limits import response_size
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
-from service.request import Cancel, Finished, Request
+from service.request import Finished, Request
 
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
@@ -243,31 +242,13 @@ def _method_handler(calls: Calls, rpc: Rpc, behaviour: Callable[..., Any], metho
 async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
     """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
     events = EventStream()
-    submit = partial(model.pool.submit, request, asyncio.get_running_loop(), events)
-    is_slow = any(getattr(request.options, name) for name in SLOW_OPTIONS)
-    cancel = await _submitted_in_thread(submit) if is_slow else submit()
+    cancel = model.pool.submit(request, asyncio.get_running_loop(), events)
     call.is_accepted = True
     try:
         yield events
     finally:
         if call.finished is None:
             cancel()
-
-
-async def _submitted_in_thread(submit: Callable[[], Cancel]) -> Cancel:
-    """`submit()` in a thread. A call that ends meanwhile cancels what is submitted after its end."""
-    submitting = asyncio.ensure_future(asyncio.to_thread(submit))
-    try:
-        return await asyncio.shield(submitting)
-    except asyncio.CancelledError:
-        submitting.add_done_callback(_cancel_submitted)
-        raise
-
-
-def _cancel_submitted(submitting: asyncio.Future[Cancel]) -> None:
-    if submitting.exception() is None:
-        cancel = submitting.result()
-        cancel()
 
 
 async def _built(build: Callable[[], T], message: Message, *, is_slow: bool = False) -> T:

@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
+    EngineUnavailable,
     InternalFailure,
     InvalidRequest,
     ModelNotFound,
@@ -31,6 +32,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
+    EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     Cancelled: grpc.StatusCode.CANCELLED,
     InternalFailure: grpc.StatusCode.INTERNAL,
@@ -67,6 +69,8 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": "requests", "description": f"at most {error.limit} concurrent requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
+        case EngineUnavailable():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
         case ShuttingDown():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
         case InternalFailure():
@@ -80,6 +84,6 @@ async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, st
         status.details.add().Pack(detail)
     rich = rpc_status.to_status(status)
     trailing = [*trailers, *rich.trailing_metadata]
-    if isinstance(error, Overloaded):
+    if isinstance(error, Overloaded | EngineUnavailable):
         trailing.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
     await context.abort(rich.code, rich.details, tuple(trailing))

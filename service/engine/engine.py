@@ -143,7 +143,7 @@ class Engine:
                 if self._core.scheduler.is_idle:
                     self._runner.mark_idle()
                     self.inbox.wait(IDLE_TURN_S)
-                    self.inbox.last_answer_s = self._clock()
+                    self.inbox.pace.resume(self._clock())
                 self.turn()
             with self._ownership:
                 if not self._is_abandoned:

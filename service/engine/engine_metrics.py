@@ -15,7 +15,7 @@ class EngineMetrics(Protocol):
     def prefilled(self, seconds: float) -> None:
         """The encoder and prefill of a turn took so long."""
 
-    def looked_up(self, tokens: int, *, hits: int, reused: int) -> None:
+    def looked_up(self, tokens: int, hits: int, reused: int) -> None:
         """The prefix cache was queried for new prompts of `tokens` tokens: `hits` prompts and `reused` tokens hit."""
 
     def stepped(self, seconds: float, rows: int, steps: int = 1) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 
+from service.answer_pace import AnswerPace
 from service.engine.response import Response
 from service.errors import Overloaded, ShuttingDown
 
@@ -16,7 +17,7 @@ class Inbox:
     """Any thread may call everything here.
 
     rows: requests that can run at once. max_queue: how many more are accepted. unfinished: accepted requests without a
-    final event. last_answer_s: when the pace of answers was last measured; the time without work is left out.
+    final event. pace: of the answers.
     """
 
     def __init__(self, rows: int, max_queue: int, now_s: float) -> None:
@@ -26,8 +27,7 @@ class Inbox:
         self._cancels: list[int] = []
         self.unfinished = 0
         self.is_accepting = self.is_closing = False
-        self._s_per_answer = 0.0  # from one final event to the next, smoothed, while there was work
-        self.last_answer_s = now_s
+        self.pace = AnswerPace(now_s)
 
     def put(self, response: Response) -> None:
         """Accepts a request. Raises ShuttingDown, or Overloaded with a hint when to try again."""
@@ -35,7 +35,7 @@ class Inbox:
             if not self.is_accepting:
                 raise ShuttingDown
             if self.unfinished >= self._rows + self._max_queue:
-                retry_after_s = min(30.0, max(0.05, self._s_per_answer * self._max_queue / 2))
+                retry_after_s = self.pace.retry_after_s(self._max_queue)
                 raise Overloaded(
                     f"{self._max_queue} requests are waiting already; try again in {retry_after_s:.2g} s",
                     retry_after_s=retry_after_s,
@@ -67,8 +67,7 @@ class Inbox:
     def count_answers(self, count: int, now_s: float) -> None:
         """Counts final events."""
         with self._condition:
-            self._s_per_answer += 0.2 * ((now_s - self.last_answer_s) / count - self._s_per_answer)
-            self.last_answer_s = now_s
+            self.pace.count(count, now_s)
             self.unfinished -= count
 
     def stop_accepting(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,13 +20,12 @@ from typing import Any, Self
 from export.bundle import BundleError, verify_files
 from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout
+from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
 from service.runtime.sessions import (
     CPU,
-    Device,
     Open,
-    Precision,
     Sessions,
     open_session,
     open_sessions,
@@ -46,22 +46,27 @@ log = logging.getLogger(__name__)
 
 
 class BusyEngines:
-    """The engines with work. Shared by the runners of a server; every method may be called from any thread."""
+    """The engines with work, of all models that share the processors: one byte for each in a table, which engines of
+    several processes may share. Every method may be called from any thread; an engine writes its own byte only."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._busy: set[object] = set()
+    def __init__(self, table: mmap.mmap | bytearray | None = None, first: int = 0) -> None:
+        """first: the place of the first engine of this process; the others follow."""
+        self._table = bytearray(256) if table is None else table
+        self._free = itertools.count(first)
+        self._places: dict[object, int] = {}
 
     def mark_busy(self, engine: object) -> bool:
         """Records that `engine` has work. Returns whether it is the only one."""
-        with self._lock:
-            self._busy.add(engine)
-            return len(self._busy) == 1
+        place = self._places.get(engine)
+        if place is None:
+            place = self._places.setdefault(engine, next(self._free))
+        self._table[place] = 1
+        return self._table.find(b"\1") == place == self._table.rfind(b"\1")
 
     def mark_idle(self, engine: object) -> None:
         """Records that `engine` has no work; idempotent."""
-        with self._lock:
-            self._busy.discard(engine)
+        if engine in self._places:
+            self._table[self._places[engine]] = 0
 
 
 class ModelSessions:

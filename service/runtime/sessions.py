@@ -9,7 +9,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnxruntime as ort
 
@@ -21,13 +21,12 @@ from export.manifest import (
     Manifest,
     Variant,
 )
+from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
 
 log = logging.getLogger(__name__)
 
-Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "int8", "int4"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there

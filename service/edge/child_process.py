@@ -1,0 +1,111 @@
+"""A program that the server started: its standard error goes to the server's log, its end has a cause.
+
+Event-loop thread only. The program ends with the thread that started it (`engine_process.limits.end_with`), so it is
+started on the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from service.edge import logs
+
+TAIL_LINES = 20
+LINE_BYTES = 4096
+
+
+class Progress(NamedTuple):
+    """What the system knows of a process. state: as in proc(5), R running, S sleeping, T stopped; cpu_ticks: used."""
+
+    state: str
+    cpu_ticks: int
+
+
+class ChildProcess:
+    """A Python module that runs as a program. Inherits `files` and the search path of modules of this process."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], files: Sequence[int]) -> None:
+        self.name = name
+        self._loop = asyncio.get_running_loop()
+        self._errors, write = os.pipe()
+        self._tail = collections.deque[str](maxlen=TAIL_LINES)
+        self._partial = b""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-P", "-m", module, *arguments]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=write, pass_fds=files, env=environment
+            )
+        finally:
+            os.close(write)
+        os.set_blocking(self._errors, False)
+        self._loop.add_reader(self._errors, self._read_errors)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def progress(self) -> Progress | None:
+        """Its state; None once it has ended."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            return Progress(fields[0], int(fields[11]) + int(fields[12]))
+        return None
+
+    def kill(self) -> None:
+        """Ends it at once, whatever it does."""
+        self._process.kill()
+
+    async def wait(self, timeout_s: float) -> str:
+        """Waits until it has ended, and kills it after `timeout_s`. Returns how it ended, with its last words."""
+        try:
+            await asyncio.to_thread(self._process.wait, timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            await asyncio.to_thread(self._process.wait)
+        self._read_errors()
+        self._close_errors()
+        status = self._process.returncode
+        how = f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
+        return f"{how}: {' | '.join(self._tail)}" if self._tail else how
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it."""
+        return (self._process.returncode or 0) < 0
+
+    def _read_errors(self) -> None:
+        if self._errors < 0:
+            return
+        try:
+            while data := os.read(self._errors, 1 << 16):
+                *lines, self._partial = (self._partial + data).split(b"\n")
+                self._partial = self._partial[:LINE_BYTES]
+                for line in lines:
+                    self._log(line)
+        except BlockingIOError:
+            return
+        self._close_errors()
+
+    def _close_errors(self) -> None:
+        if self._errors >= 0:
+            self._loop.remove_reader(self._errors)
+            os.close(self._errors)
+            self._errors = -1
+            if self._partial:
+                self._log(self._partial)
+
+    def _log(self, line: bytes) -> None:
+        if text := line[:LINE_BYTES].decode(errors="replace").rstrip():
+            self._tail.append(text)
+            logs.event("engine_process_stderr", {"process": self.name, "line": text}, level=logs.WARNING)

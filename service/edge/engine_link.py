@@ -1,0 +1,241 @@
+"""One engine process as the edge sees it: messages out, events to their sinks, and its end.
+
+Event-loop thread only. Requests and cancellations of one turn of the event loop leave as one message. A message never
+waits for another process: while the socket is full, messages wait here, and admission bounds their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import time
+from typing import Any, Literal
+
+from service.answer_pace import AnswerPace
+from service.edge import logs
+from service.edge.child_process import ChildProcess
+from service.errors import StartupError
+from service.request import EventSink, Request
+from service.wire.channel import receive, send, socket_pair
+from service.wire.messages import (
+    VERSION,
+    Beat,
+    Close,
+    FromEngine,
+    Log,
+    Measurement,
+    Opened,
+    Refused,
+    Rejected,
+    Start,
+    ToEngine,
+    Turn,
+    WireError,
+    Work,
+    decode_from_engine,
+    encode,
+    error_of,
+)
+
+MODULE = "service.engine_process"
+READS_AT_ONCE = 32  # messages of one process before the event loop looks at others
+EXIT_S = 1.0  # from the end of the connection to the end of the process
+
+EndReason = Literal["killed", "exited", "hung", "engine_failed", "bad_message", "not_started", "closed"]
+
+
+class EngineLink:
+    """Starts an engine process and speaks with it.
+
+    receivers: the sinks of unfinished requests by ticket. pace: of the answers. beat: the last one. heard_s: when the
+    last message came.
+    end_reason: None while it lives. `ended` is set with it.
+    """
+
+    def __init__(self, name: str, start: Start, table: int, metrics: Any) -> None:
+        """table: the descriptor of the table of busy engines. metrics: of the model."""
+        self.name = name
+        self.receivers: dict[int, EventSink] = {}
+        self.beat: Beat | None = None
+        self.heard_s = time.monotonic()
+        self.pace = AnswerPace(self.heard_s)
+        self.end_reason: EndReason | None = None
+        self.ended = asyncio.Event()
+        self.opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._requests: list[tuple[int, Request]] = []
+        self._cancels: list[int] = []
+        self._unsent: collections.deque[bytes] = collections.deque()
+        self._end, theirs = socket_pair()
+        with theirs:
+            files = (theirs.fileno(), table)
+            self.child = ChildProcess(name, MODULE, [*map(str, files), str(os.getpid())], files)
+        self._end.setblocking(False)
+        self._loop.add_reader(self._end, self._on_readable)
+        self._post(start)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.end_reason is None and self.opened.done() and not self.opened.exception()
+
+    async def wait_opened(self, timeout_s: float) -> Opened:
+        """What it opened. Raises StartupError; the process has ended then."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self.opened), timeout_s)
+        except TimeoutError:
+            self.end("not_started")
+            await self.child.wait(EXIT_S)
+            raise StartupError(
+                f"its engine process was not ready within {timeout_s:g} s; fix: raise --process-start-timeout-s, "
+                "or give the machine more processors"
+            ) from None
+
+    def submit(self, ticket: int, request: Request, sink: EventSink) -> None:
+        """Sends a request with this turn's message."""
+        if not self.receivers:
+            self.pace.resume(time.monotonic())
+        self.receivers[ticket] = sink
+        if not self._requests and not self._cancels:
+            self._loop.call_soon(self._flush)
+        self._requests.append((ticket, request))
+
+    def cancel(self, ticket: int) -> None:
+        """Asks for the end of a request, unless it has ended."""
+        if ticket in self.receivers:
+            if not self._requests and not self._cancels:
+                self._loop.call_soon(self._flush)
+            self._cancels.append(ticket)
+
+    def close(self) -> None:
+        """Asks the process to end unfinished requests with ShuttingDown, and then itself."""
+        self._post(Close())
+
+    def end(self, reason: EndReason) -> None:
+        """Closes the connection and kills the process. Its unfinished requests get nothing more."""
+        if self.end_reason is not None:
+            return
+        self.end_reason = reason
+        self._loop.remove_reader(self._end)
+        self._loop.remove_writer(self._end)
+        self._end.close()
+        self._unsent.clear()
+        if reason not in ("exited", "closed"):
+            self.child.kill()
+        if not self.opened.done():
+            self._loop.create_task(self._explain_end())
+        self.ended.set()
+
+    async def _explain_end(self) -> None:
+        how = await self.child.wait(EXIT_S)
+        if not self.opened.done():
+            self.opened.set_exception(
+                StartupError(
+                    f"its engine process ended while it opened the bundle, {how}; fix: check the bundle with "
+                    "`glossa doctor BUNDLE`, export it again, or free memory"
+                )
+            )
+            self.opened.exception()  # nobody may be waiting any more
+
+    def _flush(self) -> None:
+        work = Work(self._requests, self._cancels)
+        self._requests, self._cancels = [], []
+        self._post(work)
+
+    def _post(self, message: ToEngine) -> None:
+        if self.end_reason is None:
+            self._unsent.append(encode(message))
+            if len(self._unsent) == 1:
+                self._write()
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                send(self._end, self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self._end, self._write)
+            return
+        except OSError:  # it has ended, which its end of the connection will show
+            self._unsent.clear()
+        self._loop.remove_writer(self._end)
+
+    def _on_readable(self) -> None:
+        try:
+            for _ in range(READS_AT_ONCE):
+                data = receive(self._end)
+                if not data:
+                    self.end("exited")
+                    return
+                self.heard_s = time.monotonic()
+                self._take(decode_from_engine(data))
+                if self.end_reason is not None:
+                    return
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            self.end("exited")
+        except WireError as error:
+            logs.event("bad_message", {"process": self.name, "problem": str(error)}, level=logs.ERROR)
+            self.end("bad_message")
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case Turn():
+                self._measured(message.measurements)
+                self._state(message)
+                self._dispatch(message)
+            case Beat():
+                self._measured(message.measurements)
+                self._metrics.process_worked(self.name, max(0.0, message.cpu_s - (self.beat.cpu_s if self.beat else 0)))
+                self.beat = message
+            case Rejected():
+                self._give(message.ticket, error_of(message.failure), is_last=True)
+            case Log():
+                fields = {"process": self.name}
+                logs.forward(message.logger, message.level, message.text, fields, message.exception)
+            case Opened(version=version) if version != VERSION:
+                raise WireError(f"version {version} instead of {VERSION}")
+            case Opened():
+                if not self.opened.done():
+                    self.opened.set_result(message)
+            case Refused():
+                if not self.opened.done():
+                    self.opened.set_exception(StartupError(message.message))
+                    self.opened.exception()
+
+    def _state(self, turn: Turn) -> None:
+        if self.beat is not None:
+            try:
+                self.beat.states[turn.engine] = turn.state
+            except IndexError:
+                raise WireError(f"a turn of engine {turn.engine} of {len(self.beat.states)}") from None
+
+    def _dispatch(self, turn: Turn) -> None:
+        for ticket, delta in turn.deltas:
+            self._give(ticket, delta, is_last=False)
+        for ticket, finished in turn.ends:
+            self._give(ticket, finished, is_last=True)
+        for ticket, failure in turn.failures:
+            self._give(ticket, error_of(failure), is_last=True)
+        if answers := len(turn.ends) + len(turn.failures):
+            self.pace.count(answers, self.heard_s)
+
+    def _give(self, ticket: int, event: Any, *, is_last: bool) -> None:
+        sink = self.receivers.pop(ticket, None) if is_last else self.receivers.get(ticket)
+        if sink is None:
+            raise WireError(f"an event of request {ticket}, which is not there")
+        try:
+            sink(event)
+        except Exception as error:  # one client's sink must not cost others their events
+            logs.event("sink_failed", {"process": self.name}, level=logs.ERROR, exception=error)
+
+    def _measured(self, measurements: list[Measurement]) -> None:
+        metrics = self._metrics
+        try:
+            for name, numbers in measurements:
+                getattr(metrics, name)(*numbers)
+        except (TypeError, ValueError, KeyError) as error:
+            raise WireError(f"a measurement that is none: {error!r}") from None

@@ -1,0 +1,113 @@
+"""A bundle → a served model: its engine processes started, and what the edge itself reads of it.
+
+The edge reads the manifest first, to plan the processes, and the tokenizer when they have opened the bundle: a process
+that a damaged file brings down is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import mmap
+import os
+from functools import partial
+from pathlib import Path
+
+from export.bundle import BundleError, load_manifest, load_shortlist
+from export.manifest import MANIFEST, TOKENIZER, Manifest, Shortlist
+from glossa.version import VERSION
+from model.tokenizer import Tokenizer, TokenizerError
+from service.config import ServerSettings
+from service.edge.engine_link import EngineLink
+from service.edge.metrics import Metrics, ModelMetrics
+from service.edge.process_plan import ProcessPlan, engine_settings, plan_processes
+from service.edge.process_pool import PoolLimits, ProcessPool
+from service.edge.served_model import ServedModel
+from service.errors import StartupError
+from service.options import MAX_WIDTH
+from service.processors import processors
+from service.wire.messages import Start
+
+
+class ModelOpener:
+    """Opens the models of one server. Event-loop thread only."""
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
+        self._settings, self._metrics, self._processors = settings, metrics, processors()
+        most = 2 * (settings.engines or self._processors.usable) * len(settings.models)  # engines of all models
+        self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
+        os.ftruncate(self._table_file, most)
+        self._table = mmap.mmap(self._table_file, most)
+        self._next_engine = 0
+
+    async def open(self, name: str, path: Path) -> ServedModel:
+        """A model that answers. Raises StartupError naming the model; none of its processes is left then."""
+        try:
+            return await self._open(name, path)
+        except (BundleError, TokenizerError, StartupError) as error:
+            raise StartupError(f"model {name}: {error}") from error
+
+    async def _open(self, name: str, path: Path) -> ServedModel:
+        settings = self._settings
+        manifest = await asyncio.to_thread(load_manifest, path)
+        digest = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+        plan = plan_processes(settings, manifest, self._processors)
+        metrics = self._metrics.model(name)
+        first, self._next_engine = self._next_engine, self._next_engine + plan.engines
+        start = partial(self._start, name, path, plan, first, metrics)
+        limits = PoolLimits(
+            rows=settings.max_rows * plan.engines_per_process,
+            queued=math.ceil(settings.max_queue / plan.processes),
+            start_s=settings.process_start_timeout_s,
+            heartbeat_s=settings.heartbeat_timeout_s,
+        )
+        pool = ProcessPool(name, plan.processes, start, limits, metrics)
+        opened = await pool.open()
+        try:
+            if opened.bundle_sha256 != digest:
+                raise StartupError(f"{path} changed while it was opened; fix: start again")
+            tokenizer, shortlist = await asyncio.to_thread(_read, path, manifest)
+        except BaseException:
+            await pool.aclose()
+            raise
+        metrics.describe(manifest, opened.choice)
+        metrics.measure(lambda: pool.states, lambda: pool.memory_bytes, lambda: pool.processes)
+        return ServedModel(
+            name=name,
+            manifest=manifest,
+            choice=opened.choice,
+            bundle_sha256=digest,
+            tokenizer=tokenizer,
+            pool=pool,
+            shortlist=shortlist,
+            max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+            draft_tokens=settings.draft_tokens if manifest.limits.max_block != 1 else 0,
+            is_batch_invariant=opened.is_batch_invariant,
+            processes=plan.processes,
+            engines=plan.processes * opened.engines,
+        )
+
+    def _start(
+        self, name: str, path: Path, plan: ProcessPlan, first: int, metrics: ModelMetrics, place: int, digest: str
+    ) -> EngineLink:
+        each = plan.engines_per_process
+        first += place * each
+        self._table[first : first + each] = bytes(each)  # an earlier process of this place may have left its marks
+        start = Start(
+            program=VERSION,
+            model=name,
+            path=str(path),
+            settings=engine_settings(self._settings, plan, place),
+            first_engine=first,
+            bundle_sha256=digest,
+            checks_batches=not digest,
+        )
+        return EngineLink(f"{name}-{place}", start, self._table_file, metrics)
+
+
+def _read(path: Path, manifest: Manifest) -> tuple[Tokenizer, Shortlist | None]:
+    """What the edge needs of a bundle's other files."""
+    vocab_size = manifest.limits.vocab_size
+    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
+    return tokenizer, load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None

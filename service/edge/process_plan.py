@@ -1,0 +1,93 @@
+"""How many engine processes a model gets, and how many engines each: one engine each for small models, one process for
+large ones.
+
+An engine that shares its process waits for the others whenever Python runs. A model's weights are in memory once for
+each process. Small models gain much and cost little, large ones the reverse: MAX_SMALL_BYTES is in between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from typing import NamedTuple
+
+from export.manifest import Manifest
+from service.config import ServerSettings
+from service.engine_settings import EngineSettings
+from service.processors import Processors
+
+MAX_SMALL_BYTES = 48 << 20
+"""Weights of a model whose engines run in a process each, by default."""
+
+CPU_ORDER = ("int8", "int4", "fp32")
+
+
+class ProcessPlan(NamedTuple):
+    """The engine processes of a model. A model on a GPU has one engine, whatever is planned."""
+
+    processes: int
+    engines_per_process: int
+
+    @property
+    def engines(self) -> int:
+        """Those of all processes."""
+        return self.processes * self.engines_per_process
+
+
+def plan_processes(settings: ServerSettings, manifest: Manifest, found: Processors) -> ProcessPlan:
+    """The plan for one model on these processors."""
+    engines = settings.engines or found.usable
+    if may_use_gpu(settings):
+        return ProcessPlan(1, engines)
+    each = settings.engines_per_process
+    if not each:
+        each = 1 if weight_bytes(manifest, settings.precision) <= MAX_SMALL_BYTES else engines
+    return ProcessPlan(-(-engines // each), min(each, engines))
+
+
+def may_use_gpu(settings: ServerSettings) -> bool:
+    """Whether a GPU may be found by the runtime that is installed. Only an engine process loads that runtime."""
+    if settings.device == "cpu" or settings.precision != "auto":
+        return False
+    try:
+        metadata.distribution("onnxruntime-gpu")
+    except metadata.PackageNotFoundError:
+        return settings.device == "cuda"
+    return True
+
+
+def weight_bytes(manifest: Manifest, precision: str) -> int:
+    """Bytes of the graphs that serve on the CPU; attention and verification graphs are opened on demand."""
+    variants = {variant.precision: variant for variant in manifest.variants}
+    wanted = CPU_ORDER if precision == "auto" else (precision,)
+    chosen = next((variants[name] for name in wanted if name in variants), None)
+    if chosen is None:
+        return 0
+    files = {graph.file for role, graph in chosen.graphs.items() if role not in ("attend", "align")}
+    return sum(
+        digest.bytes
+        for name, digest in manifest.files.items()
+        if any(name == file or name.startswith(file + ".") for file in files)
+    )
+
+
+def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> EngineSettings:
+    """What the process of a place opens."""
+    shared: Mapping[str, object] = {
+        name: getattr(settings, name)
+        for name in (
+            *("device", "precision", "single_engine_threads", "max_rows", "kv_cache_bytes", "max_prefill_tokens"),
+            *("prefix_cache_bytes", "draft_tokens", "max_queue"),
+        )
+    }
+    allowed = sorted(os.sched_getaffinity(0))
+    each = plan.engines_per_process
+    pinned = [allowed[(place * each + index) % len(allowed)] for index in range(each)]
+    return EngineSettings(
+        **shared,  # type: ignore[arg-type]
+        engines=each,
+        model_engines=plan.engines,
+        processors=tuple(sorted(set(pinned))) if settings.pin_processes else (),
+        memory_bytes=settings.process_memory_bytes,
+    )

@@ -1,0 +1,269 @@
+"""The engines of one model in processes of their own: which of them gets a request, and what happens when one ends.
+
+Event-loop thread only. A process that ends, hangs or breaks the protocol costs its own unfinished requests one error
+each, and is started again: at once, then after growing delays. Others never notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from service.edge import logs
+from service.edge.engine_link import EXIT_S, EndReason, EngineLink
+from service.errors import EngineUnavailable, Overloaded, RequestError, ShuttingDown, StartupError
+from service.request import Cancel, EventSink, Request
+from service.wire.messages import Beat, Opened, State
+
+CHECK_S = 0.25
+STOPPED_S = 0.75  # without a message from a process that the system shows as stopped
+FROZEN_S = 1.5  # without a message and without processor time from one that sleeps
+RESTART_DELAYS_S = (0.0, 0.1, 0.5, 2.0)  # before the first restart of FAILING_WITHIN_S, the second, …
+FAILING_DELAY_S = 30.0  # before each later one
+FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
+CLOSE_S = 15.0  # engines give up a computation after 10
+
+
+class PoolMetrics(Protocol):
+    """What a pool reports itself."""
+
+    def finished(self, reason: str, wasted_tokens: int) -> None:
+        """See `EngineMetrics`."""
+
+    def process_ended(self, reason: EndReason) -> None:
+        """An engine process ended that should not have."""
+
+
+class PoolLimits(NamedTuple):
+    """rows: of all engines of a process together. queued: more requests that it may hold. start_s: until it must be
+    open. heartbeat_s: an engine that has not turned for so long hangs."""
+
+    rows: int
+    queued: int
+    start_s: float
+    heartbeat_s: float
+
+
+class ProcessPool:
+    """Engine processes of one model, as a `service.edge.served_model.Pool`.
+
+    start: starts the process of a place; the bundle's digest is empty the first time.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        processes: int,
+        start: Callable[[int, str], EngineLink],
+        limits: PoolLimits,
+        metrics: PoolMetrics,
+    ) -> None:
+        self._model, self._start, self._limits, self._metrics = model, start, limits, metrics
+        self._tickets = itertools.count()
+        self._deaths = [collections.deque[float](maxlen=FAILING_DEATHS) for _ in range(processes)]
+        self._links: list[EngineLink] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
+        self.opened: Opened | None = None
+
+    async def open(self) -> Opened:
+        """Starts all processes at once. Raises StartupError, after which none of them is left."""
+        self._links = [self._start(place, "") for place in range(len(self._deaths))]
+        try:
+            found = await asyncio.gather(*[link.wait_opened(self._limits.start_s) for link in self._links])
+            if len({opened.bundle_sha256 for opened in found}) > 1:
+                raise StartupError("its bundle changed while it was opened; fix: start again")
+        except BaseException:
+            await self._end_all()
+            raise
+        is_invariant = all(opened.is_batch_invariant for opened in found)
+        self.opened = msgspec.structs.replace(found[0], is_batch_invariant=is_invariant)
+        self._tasks = [asyncio.create_task(self._keep_running(place)) for place in range(len(self._links))]
+        self._tasks.append(asyncio.create_task(self._watch()))
+        return self.opened
+
+    @property
+    def processes(self) -> Mapping[str, Beat | None]:
+        """What each process reported last, by its name; None of one that does not run."""
+        return {link.name: link.beat if link.is_open else None for link in self._links}
+
+    @property
+    def states(self) -> list[State]:
+        """The state of every engine that runs."""
+        return [state for link in self._links if link.is_open and link.beat for state in link.beat.states]
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Bytes by kind, of all processes."""
+        total = collections.Counter[str]()
+        for link in self._links:
+            if link.beat:
+                total.update(link.beat.memory)
+        return total
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether an engine would take a request."""
+        return any(link.is_open for link in self._links)
+
+    def problems(self, silent_s: float) -> list[str]:
+        """Processes that end again and again. See `service.edge.served_model.Pool`."""
+        now_s = time.monotonic()
+        return [
+            f"engine process {link.name} ended {FAILING_DEATHS} times within {FAILING_WITHIN_S:g} s"
+            for link, deaths in zip(self._links, self._deaths, strict=True)
+            if not link.is_open and _is_failing(deaths, now_s)
+        ]
+
+    def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
+        """Accepts a request: `sink` gets its events, the last of them Finished or a RequestError.
+
+        Returns what cancels it. Raises Overloaded, ShuttingDown or EngineUnavailable instead of accepting. Never
+        blocks: what an engine finds wrong with a request comes as its only event.
+        """
+        if self._is_closing:
+            raise ShuttingDown
+        link = min(filter(_is_open, self._links), key=_unfinished, default=None)
+        if link is None:
+            retry_after_s = 1.0
+            raise EngineUnavailable(
+                f"no engine of model {self._model} runs; try again in {retry_after_s:g} s", retry_after_s=retry_after_s
+            )
+        if len(link.receivers) >= self._limits.rows + self._limits.queued:
+            retry_after_s = link.pace.retry_after_s(self._limits.queued)
+            raise Overloaded(
+                f"{self._limits.queued} requests are waiting already; try again in {retry_after_s:.2g} s",
+                retry_after_s=retry_after_s,
+                limit=self._limits.queued,
+            )
+        ticket = next(self._tickets)
+        link.submit(ticket, request, sink)
+        return partial(link.cancel, ticket)
+
+    async def aclose(self) -> None:
+        """Ends unfinished requests with ShuttingDown, and all processes."""
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self._links:
+            link.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*[link.ended.wait() for link in self._links]), CLOSE_S)
+        await self._end_all()
+
+    async def _end_all(self) -> None:
+        for link in self._links:
+            link.end("closed")
+            self._fail(link, ShuttingDown())
+        await asyncio.gather(*[link.child.wait(EXIT_S) for link in self._links])
+
+    async def _keep_running(self, place: int) -> None:
+        """Starts the process of a place again whenever it ends."""
+        deaths = self._deaths[place]
+        while True:
+            link = self._links[place]
+            await link.ended.wait()
+            lost = self._fail(link, _lost_engine())
+            how = await link.child.wait(EXIT_S)
+            reason = link.end_reason or "exited"
+            if reason == "exited" and link.child.was_killed:
+                reason = "killed"
+            deaths.append(time.monotonic())
+            self._metrics.process_ended(reason)
+            delay_s = _delay_s(deaths)
+            fields = {
+                "process": link.name,
+                "reason": reason,
+                "how": how,
+                "lost_requests": lost,
+                "restart_in_s": delay_s,
+            }
+            logs.event("engine_process_ended", fields, level=logs.ERROR)
+            if delay_s == FAILING_DELAY_S:
+                logs.event("engine_process_failing", {"process": link.name, "fix": FIX}, level=logs.ERROR)
+            await asyncio.sleep(delay_s)
+            await self._restart(place)
+
+    async def _restart(self, place: int) -> None:
+        began_s = time.monotonic()
+        assert self.opened is not None
+        link = self._links[place] = self._start(place, self.opened.bundle_sha256)
+        try:
+            await link.wait_opened(self._limits.start_s)
+        except StartupError as error:
+            logs.event("engine_process_not_started", {"process": link.name, "problem": str(error)}, level=logs.ERROR)
+            link.end("not_started")
+            return
+        fields = {"process": link.name, "pid": link.child.pid, "start_s": round(time.monotonic() - began_s, 3)}
+        logs.event("engine_process_started", fields)
+
+    def _fail(self, link: EngineLink, error: RequestError) -> int:
+        """Ends the unfinished requests of a process that is gone. Returns their number."""
+        receivers, link.receivers = link.receivers, {}
+        for sink in receivers.values():
+            self._metrics.finished(error.reason.lower(), 0)
+            sink(error)
+        return len(receivers)
+
+    async def _watch(self) -> None:
+        """Ends processes that hang: those that are silent, and those with an engine that does not turn."""
+        cpu_ticks: dict[EngineLink, int] = {}
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(CHECK_S)
+            now_s = time.monotonic()
+            if now_s - began_s > 2 * CHECK_S:
+                continue  # this loop was late: messages may be waiting
+            for link in [link for link in self._links if link.is_open]:
+                if link.beat and not all(state.is_healthy for state in link.beat.states):
+                    link.end("engine_failed")
+                elif self._hangs(link, now_s, cpu_ticks):
+                    link.end("hung")
+
+    def _hangs(self, link: EngineLink, now_s: float, cpu_ticks: dict[EngineLink, int]) -> bool:
+        silent_s = now_s - link.heard_s
+        turned_s = min((state.heartbeat_s for state in link.beat.states), default=now_s) if link.beat else now_s
+        if max(silent_s, now_s - turned_s) > self._limits.heartbeat_s:
+            return True
+        if silent_s < STOPPED_S or (progress := link.child.progress()) is None:
+            cpu_ticks.pop(link, None)
+            return False
+        worked = progress.cpu_ticks != cpu_ticks.get(link)
+        cpu_ticks[link] = progress.cpu_ticks
+        return progress.state in "Tt" or (progress.state in "SD" and not worked and silent_s >= FROZEN_S)
+
+
+FIX = "check the bundle with `glossa doctor BUNDLE` and the machine's memory; the server goes on trying"
+
+
+def _is_open(link: EngineLink) -> bool:
+    return link.is_open
+
+
+def _unfinished(link: EngineLink) -> int:
+    return len(link.receivers)
+
+
+def _is_failing(deaths: collections.deque[float], now_s: float) -> bool:
+    return len(deaths) == FAILING_DEATHS and now_s - deaths[0] < FAILING_WITHIN_S
+
+
+def _delay_s(deaths: collections.deque[float]) -> float:
+    """How long to wait before the restart after the last of these deaths."""
+    if _is_failing(deaths, deaths[-1]):
+        return FAILING_DELAY_S
+    recent = sum(deaths[-1] - death_s < FAILING_WITHIN_S for death_s in deaths)
+    return RESTART_DELAYS_S[min(recent, len(RESTART_DELAYS_S)) - 1]
+
+
+def _lost_engine() -> EngineUnavailable:
+    return EngineUnavailable("the engine's process ended before the answer was complete; try again", retry_after_s=0.1)

@@ -1,0 +1,102 @@
+"""The program of an engine process: `python -m service.engine_process SOCKET TABLE PARENT`, started by the edge only.
+
+SOCKET, TABLE: descriptors of the socket to the edge and of the table of busy engines. PARENT: process id of the edge.
+A reason not to serve goes to the edge in one `Refused`; a crash shows in the exit status and on standard error.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import mmap
+import os
+import socket
+import sys
+from pathlib import Path
+
+from glossa.version import VERSION
+from service.engine_process import limits
+from service.errors import StartupError
+from service.wire import messages
+from service.wire.channel import receive
+from service.wire.messages import Refused, Start, WireError, decode_to_engine, encode
+
+
+def main() -> None:
+    """Serves until the edge closes the connection."""
+    descriptor, table, parent = map(int, sys.argv[1:])
+    limits.end_with(parent)
+    limits.leave_signals_to_parent()
+    limits.prefer_for_oom_kill()
+    limits.no_core_dumps()
+    faulthandler.enable()
+    end = socket.socket(fileno=descriptor)
+    start = _start_message(end)
+    limits.limit_memory(start.settings.memory_bytes)
+    limits.pin_to(start.settings.processors)
+    try:
+        _serve(end, start, mmap.mmap(table, 0))
+    except (StartupError, ImportError, MemoryError) as error:
+        fix = "" if isinstance(error, StartupError) else "; fix: reinstall Glossa, see `glossa doctor`"
+        end.send(encode(Refused(f"{str(error) or type(error).__name__}{fix}"[:10_000])))
+        sys.exit(1)
+    os._exit(0)  # threads of libraries must not delay the end
+
+
+def _start_message(end: socket.socket) -> Start:
+    data = receive(end)
+    if not data:  # the edge gave up
+        sys.exit(0)
+    try:
+        match decode_to_engine(data):
+            case Start(version=messages.VERSION, program=program) as start if program == VERSION:
+                return start
+            case other:
+                problem = f"a {type(other).__name__} of another program"
+    except WireError as error:
+        problem = str(error)
+    end.send(encode(Refused(f"this is Glossa {VERSION}, which got {problem}; fix: restart the server")))
+    sys.exit(1)
+
+
+def _serve(end: socket.socket, start: Start, table: mmap.mmap) -> None:
+    # Only now: what is imported here takes most of a second, and the limits must stand before it makes threads.
+    from service.engine_process.engine_process import Connection, EngineProcess
+    from service.engine_process.log_handler import WireLogHandler
+    from service.engine_process.measurements import Measurements
+    from service.engine_process.open_engines import open_engines
+    from service.runtime.model_sessions import BusyEngines
+
+    connection = Connection(end)
+    logging.getLogger().addHandler(WireLogHandler(connection.send))
+    measurements: list[Measurements] = []
+
+    def new_metrics() -> Measurements:
+        measurements.append(Measurements())
+        return measurements[-1]
+
+    opened = open_engines(
+        Path(start.path),
+        start.settings,
+        busy_engines=BusyEngines(table, start.first_engine),
+        new_metrics=new_metrics,
+        bundle_sha256=start.bundle_sha256,
+        checks_batches=start.checks_batches,
+        name=f"engine-{start.model}",
+    )
+    gc.collect()
+    gc.freeze()  # or each full collection would stop all threads for 14 to 25 ms (Zen 5)
+    connection.send(
+        messages.Opened(
+            bundle_sha256=opened.bundle_sha256,
+            choice=opened.choice,
+            engines=len(opened.engines),
+            is_batch_invariant=opened.is_batch_invariant,
+        )
+    )
+    EngineProcess(connection, opened, measurements).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What an engine process sets for itself before it opens anything: its end with its parent, its limits, its signals."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+OOM_SCORE = 500  # of 1,000: short of memory, the kernel ends an engine process and not the edge
+
+
+def end_with(parent: int) -> None:
+    """From now on the kernel kills this process when the thread that started it ends, even while it is stopped."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended meanwhile
+        os._exit(0)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and service managers signal all processes; only the edge, which drains, decides when engines end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def prefer_for_oom_kill() -> None:
+    """Makes this process the kernel's choice when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Allocations beyond the limit fail: of all private writable memory, as RLIMIT_DATA counts it."""
+    if limit_bytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def pin_to(processors: Sequence[int]) -> None:
+    """Runs on these processors only; () changes nothing."""
+    if processors:
+        os.sched_setaffinity(0, processors)
+
+
+def no_core_dumps() -> None:
+    """A core file of a process full of weights would fill the disk before the process ends."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,0 +1,148 @@
+"""A bundle directory → engines: files checked, sessions opened, the golden decode repeated.
+
+It runs in the process that will serve the bundle, so what a bundle does to a process it does to that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from export.bundle import BundleError, load_bundle
+from export.manifest import MANIFEST, TOKENIZER
+from model.tokenizer import Tokenizer, TokenizerError
+from service.decoding.vocabulary import Vocabulary
+from service.engine.engine import Engine, EngineConfig
+from service.engine.engine_metrics import EngineMetrics, NullMetrics
+from service.engine.golden_check import check_golden_decode, is_batch_invariant
+from service.engine.scheduler import SchedulerConfig
+from service.engine_settings import EngineSettings
+from service.errors import StartupError
+from service.execution_choice import ExecutionChoice
+from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
+from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES, BusyEngines
+from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.sessions import CPU, give_back_memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedEngines:
+    """Engines that are not started yet, and what is known of their bundle.
+
+    open_attention: opens the session of attention weights, which may take seconds. memory_bytes: allocated, by kind.
+    """
+
+    engines: Sequence[Engine]
+    choice: ExecutionChoice
+    bundle_sha256: str
+    is_batch_invariant: bool
+    open_attention: Callable[[], object]
+    memory_bytes: Callable[[], dict[str, int]]
+
+
+def open_engines(
+    path: Path,
+    settings: EngineSettings,
+    *,
+    busy_engines: BusyEngines | None = None,
+    new_metrics: Callable[[], EngineMetrics] = NullMetrics,
+    bundle_sha256: str = "",
+    checks_batches: bool = True,
+    name: str = "engine",
+) -> OpenedEngines:
+    """Opens a bundle. Blocks for seconds. Raises StartupError.
+
+    busy_engines: tracks the engines of all models that share the processors. new_metrics: called for each engine.
+    bundle_sha256, checks_batches: see `service.wire.messages.Start`.
+    """
+    try:
+        return _open(path, settings, busy_engines, new_metrics, bundle_sha256, checks_batches, name)
+    except (BundleError, TokenizerError) as error:
+        raise StartupError(str(error)) from error
+    except StartupError:
+        raise
+    except Exception as error:  # what a device's libraries raise has no common class
+        raise StartupError(
+            f"a first answer could not be computed: {error}; fix: free memory, or use --device cpu"
+        ) from error
+
+
+def _open(
+    path: Path,
+    settings: EngineSettings,
+    busy_engines: BusyEngines | None,
+    new_metrics: Callable[[], EngineMetrics],
+    bundle_sha256: str,
+    checks_batches: bool,
+    name: str,
+) -> OpenedEngines:
+    manifest = load_bundle(path)
+    sha256 = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+    if bundle_sha256 not in ("", sha256):
+        raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
+    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=manifest.limits.vocab_size)
+    model = OnnxModel.open(
+        path,
+        manifest,
+        device=settings.device,
+        precision=settings.precision,
+        single_engine_threads=settings.single_engine_threads or min(processors().usable, MAX_SINGLE_ENGINE_THREADS),
+        single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
+        single_engine_eagerly=settings.single_engine_threads > 1,
+    )
+    is_cpu = model.choice.provider == CPU
+    runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
+    _check_answers(model, runners[0])
+    config = _engine_config(settings, settings.model_engines if is_cpu else 1, manifest.limits.max_block)
+    limit = config.scheduler.kv_cache_bytes
+    is_invariant = not checks_batches or is_batch_invariant(runners[0], manifest, kv_cache_bytes=limit)
+    if busy_engines is not None:
+        model.busy_engines = busy_engines  # only now: the checks must not depend on what other models do
+    vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
+    give_back_memory()
+    return OpenedEngines(
+        engines=[
+            Engine(runner, tokenizer, config, new_metrics(), vocabulary=vocabulary, name=f"{name}-{index}")
+            for index, runner in enumerate(runners)
+        ],
+        choice=model.choice,
+        bundle_sha256=sha256,
+        is_batch_invariant=is_invariant,
+        open_attention=model.open_attend,
+        memory_bytes=partial(_memory_bytes, model, runners),
+    )
+
+
+def _engine_config(settings: EngineSettings, engines: int, max_block: int) -> EngineConfig:
+    """The share of each of a model's `engines`."""
+    return EngineConfig(
+        scheduler=SchedulerConfig(
+            max_rows=settings.max_rows,
+            kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
+            max_prefill_tokens=settings.max_prefill_tokens,
+            prefix_cache_bytes=settings.prefix_cache_bytes // engines,
+            draft_tokens=settings.draft_tokens if max_block != 1 else 0,
+        ),
+        max_queue=math.ceil(settings.max_queue / engines),
+    )
+
+
+def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:
+    """Repeats the golden decode in all sessions: those of a single busy engine, and those that engines share."""
+    check_golden_decode(runner, model.manifest, model.choice.precision)  # the only busy engine
+    if model.single_engine_sessions:
+        model.busy_engines.mark_busy(model)
+        check_golden_decode(runner, model.manifest, model.choice.precision)
+        model.busy_engines.mark_idle(model)
+
+
+def _memory_bytes(model: OnnxModel, runners: Sequence[OnnxRunner]) -> dict[str, int]:
+    total = Counter({"weights": model.weight_bytes})
+    for runner in runners:
+        total.update(runner.memory_bytes())
+    return dict(total)

@@ -1,0 +1,33 @@
+"""What an engine process needs to know of the server's settings (`EngineSettings`): plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "fp32", "int8", "int4"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """How one process opens a model. Limits are those of the whole model; each engine gets its share.
+
+    engines: of this process, on CPU; a GPU has one. model_engines: of all processes of the model.
+    processors: the only ones the process may run on; empty: all. memory_bytes: limit of what it may allocate; 0: none.
+    single_engine_threads and the limits: see `service.config.ServerSettings`.
+    """
+
+    device: Device = "auto"
+    precision: Precision = "auto"
+    engines: int = 1
+    model_engines: int = 1
+    single_engine_threads: int = 0
+    max_rows: int = 64
+    kv_cache_bytes: int = 1 << 30
+    max_prefill_tokens: int = 256
+    prefix_cache_bytes: int = 1 << 27
+    draft_tokens: int = 0
+    max_queue: int = 256
+    processors: tuple[int, ...] = ()
+    memory_bytes: int = 0

@@ -1,0 +1,76 @@
+"""One end of the connection between the edge and an engine process: whole messages over a Unix socket pair.
+
+SOCK_SEQPACKET keeps messages whole. One above INLINE_BYTES (attention weights, many requests at once) travels as a
+sealed memory file instead, whose descriptor the packet carries: nobody copies it through the socket, it has no name
+that could be left behind, and its sender can no longer change or shrink it while it is read.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import mmap
+import os
+import socket
+
+from service.wire.messages import MAX_MESSAGE_BYTES, Data, WireError
+
+INLINE_BYTES = 1 << 16
+BUFFER_BYTES = 1 << 20  # what the kernel may hold of each direction; it grants less to some users
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_MARK = b"\0"  # of a packet whose message is in a memory file
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a new connection. They are closed in programs that this process executes."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    return pair
+
+
+def send(end: socket.socket, message: bytes) -> None:
+    """Sends one message. Raises BlockingIOError if a socket that does not block is full, and OSError if the other end
+    is closed: then nothing was sent."""
+    if len(message) <= INLINE_BYTES:
+        end.send(message)
+        return
+    assert len(message) <= MAX_MESSAGE_BYTES, f"{len(message)} bytes in one message, at most {MAX_MESSAGE_BYTES}"
+    file = os.memfd_create("glossa", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(message)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+        socket.send_fds(end, [_MARK], [file])
+    finally:
+        os.close(file)
+
+
+def receive(end: socket.socket) -> Data:
+    """The next message; empty when the other end is closed. Raises BlockingIOError if a socket that does not block has
+    none, WireError for what `send` does not send."""
+    data, ancillary, flags, _ = end.recvmsg(INLINE_BYTES, socket.CMSG_SPACE(array.array("i").itemsize))
+    files = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            files.frombytes(content[: len(content) - len(content) % files.itemsize])
+    with contextlib.ExitStack() as stack:
+        for file in files:
+            stack.callback(os.close, file)
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise WireError(f"a packet of more than {INLINE_BYTES} bytes or one descriptor")
+        return _content(files[0]) if files else data
+
+
+def _content(file: int) -> Data:
+    """The bytes of a memory file, which stay readable after it is closed."""
+    try:
+        is_sealed = fcntl.fcntl(file, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:  # not a memory file
+        is_sealed = False
+    size = os.fstat(file).st_size
+    if not is_sealed or not 0 < size <= MAX_MESSAGE_BYTES:
+        raise WireError(f"a file of {size} bytes instead of a sealed one of at most {MAX_MESSAGE_BYTES}")
+    return mmap.mmap(file, size, access=mmap.ACCESS_READ)
