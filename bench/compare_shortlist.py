@@ -25,11 +25,11 @@ from export.bundle import load_bundle, load_shortlist
 from export.manifest import SHORTLIST, TOKENIZER, Shortlist
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
+from service.engine_settings import Precision
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import Precision
 
 ROWS, BATCH = 64, 64
 COUNTS = {"alone": 20, "offline": 256, "beam": 96}

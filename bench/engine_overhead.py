@@ -31,8 +31,7 @@ from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
-from service.config import ServerSettings, load_settings
-from service.edge.metrics import Metrics
+from service.config import load_settings
 from service.edge.served_model import ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
@@ -152,9 +151,9 @@ async def measure_served(
     """The same in the real server, with metrics and log, and a client in another process."""
     runner = TimedRunner(model, max_rows=rows)
 
-    def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
+    async def open_model(name: str, path: Path) -> ServedModel:
         config = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, max_prefill_tokens=1 << 20))
-        pool = EnginePool([Engine(runner, tokenizer, config, metrics.model(name, model.manifest, model.choice))])
+        pool = EnginePool([Engine(runner, tokenizer, config, server.metrics.model(name))])
         pool.start()
         return ServedModel(
             name=name,

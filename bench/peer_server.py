@@ -32,9 +32,8 @@ from cli.local_server import free_port, is_ready
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
-from service.config import ServerSettings, load_settings
+from service.config import load_settings
 from service.edge import logs
-from service.edge.metrics import Metrics
 from service.edge.served_model import ServedModel
 from service.errors import InternalFailure
 from service.execution_choice import ExecutionChoice
@@ -64,11 +63,7 @@ class CTranslate2Pool:
         self._arrivals: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._main, daemon=True) for _ in range(workers)]
         self._collecting = threading.Lock()  # one worker collects while the others translate
-        self.is_healthy = True
-
-    @property
-    def heartbeat_s(self) -> float:
-        return time.monotonic()
+        self.is_ready = True
 
     def start(self) -> None:
         for thread in self._threads:
@@ -79,7 +74,13 @@ class CTranslate2Pool:
         self._arrivals.put(Waiting(request, loop, sink, time.monotonic()))
         return lambda: None
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def problems(self) -> list[str]:
+        return [] if self.is_ready else ["a translation failed"]
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self, timeout_s: float = 10.0) -> None:
         for _ in self._threads:
             self._arrivals.put(None)
         for thread in self._threads:
@@ -90,7 +91,7 @@ class CTranslate2Pool:
             try:
                 self._translate(waiting)
             except Exception:
-                self.is_healthy = False
+                self.is_ready = False
                 for one in waiting:
                     one.loop.call_soon_threadsafe(one.sink, InternalFailure(one.request.request_id))
 
@@ -232,7 +233,7 @@ def main() -> None:
     ask.add_argument("--window-ms", type=float, default=5.0)
     options = ask.parse_args()
 
-    def open_model(name: str, path: Path, settings: ServerSettings, metrics: Metrics) -> ServedModel:
+    async def open_model(name: str, path: Path) -> ServedModel:
         manifest = load_bundle(path)
         tokenizer = Tokenizer.load(path / TOKENIZER)
         translator = importlib.import_module("ctranslate2").Translator(

@@ -75,8 +75,8 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     from export.bundle import load_bundle
     from export.manifest import TOKENIZER
     from model.tokenizer import Tokenizer
-    from service.processors import processors
     from service.options import DecodingOptions
+    from service.processors import processors
     from service.request import Request
     from service.runtime.runner import OnnxModel
 

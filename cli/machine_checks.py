@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
 from export.manifest import Manifest
+from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 
 Status = Literal["ok", "warn", "fail"]
@@ -70,6 +71,11 @@ def examine(
         "memory": _memory(root, [item for item in manifests.values() if isinstance(item, Manifest)]),
         **{f"port {port}": _port(host, port) for port in ports},
         **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
+        **{
+            f"engines {path}": _engines(path, item, root)
+            for path, item in manifests.items()
+            if isinstance(item, Manifest)
+        },
     }
 
 
@@ -111,10 +117,6 @@ def _processor(root: Path) -> Finding:
 
 
 def _cores(root: Path) -> Finding:
-    try:
-        from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
-    except ImportError as error:
-        return Finding("fail", f"{os.cpu_count()}; {error}", INSTALL)
     found = processors(root)
     usable, present = found.usable, os.cpu_count() or 1
     limits = []
@@ -195,6 +197,31 @@ def _bundle(loaded: Manifest | BundleError | OSError) -> Finding:
         return Finding("ok", f"{value}needs up to {_mb(int(BYTES_PER_BUNDLE_BYTE * _bytes(loaded)))} of memory")
     fix = loaded.fix if isinstance(loaded, BundleError) else "give the directory that `glossa export` wrote"
     return Finding("fail", str(loaded).partition("; fix:")[0], fix)
+
+
+def _engines(path: Path, manifest: Manifest, root: Path) -> Finding:
+    """The engine processes that a server with the settings of this environment would start."""
+    try:
+        from service.config import load_settings  # imports pydantic, which may be missing
+        from service.edge.process_plan import MAX_SMALL_BYTES, plan_processes, weight_bytes
+        from service.errors import StartupError
+    except ImportError as error:
+        return Finding("fail", str(error), INSTALL)
+    try:
+        settings = load_settings({"models": {"model": path}})
+    except StartupError as error:
+        return Finding("fail", str(error), "correct the variable or the file")
+    plan, size = plan_processes(settings, manifest, processors(root)), weight_bytes(manifest, settings.precision)
+    kind = "at most" if size <= MAX_SMALL_BYTES else "more than"
+    return Finding(
+        "ok",
+        f"{_count(plan.engines, 'engine')} in {_count(plan.processes, 'process')}; the weights are {_mb(size)}, {kind} "
+        f"the {_mb(MAX_SMALL_BYTES)} up to which engines have a process each; --engines-per-process changes it",
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "es" if what.endswith("s") else "s")
 
 
 def _bytes(manifest: Manifest) -> int:

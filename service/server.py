@@ -225,7 +225,7 @@ class Server:
         if now_s - self._beat_s > limit_s:
             found.append(f"the event loop has not turned for {now_s - self._beat_s:.1f} s")
         for model in list(self._models):
-            found += [f"model {model.name}: {problem}" for problem in model.pool.problems(limit_s)]
+            found += [f"model {model.name}: {problem}" for problem in model.pool.problems()]
         return found
 
     def not_ready(self) -> list[str]:

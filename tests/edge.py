@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,16 +72,13 @@ def answered(*results):
 
 @dataclass
 class FakePool:
-    """Accepts requests and sends them `answer`, or nothing until a test does (`hold`). gate: when set to an Event,
-    `submit` waits for it."""
+    """Accepts requests and sends them `answer`, or nothing until a test does (`hold`)."""
 
     answer: tuple[Event, ...] = ANSWER
     hold: bool = False
     refuse: Exception | None = None
-    gate: threading.Event | None = None
-    is_waiting: bool = False
-    heartbeat_s: float = float("inf")
-    is_healthy: bool = True
+    is_ready: bool = True
+    problem: str = ""
     closed: bool = False
     requests: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -92,10 +88,6 @@ class FakePool:
     def submit(self, request, loop, sink):
         if self.refuse:
             raise self.refuse
-        if self.gate:
-            self.is_waiting = True
-            loop.call_soon_threadsafe(self.changed.set)
-            assert self.gate.wait(60)
         self.requests.append(request)
         self.sinks.append(sink)
         loop.call_soon_threadsafe(self.changed.set)
@@ -119,7 +111,10 @@ class FakePool:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def close(self):
+    def problems(self):
+        return [self.problem] if self.problem else []
+
+    async def aclose(self):
         self.closed = True
 
 
@@ -240,11 +235,11 @@ class Edge:
 @contextlib.asynccontextmanager
 async def running(**changes):
     """A started server with a translation model `en-de` and a generation model `en`, both on fake pools."""
-    pools = {}
+    pools: dict[str, FakePool] = {}
 
-    def open_model(name, path, settings, metrics):
+    async def open_model(name, path):
         task = "generation" if name == "en" else "translation"
-        metrics.model(name, manifest(task), CHOICE)
+        server.metrics.model(name).describe(manifest(task), CHOICE)
         pools[name] = FakePool()
         return served(name, pools[name], task)
 
@@ -253,6 +248,4 @@ async def running(**changes):
         await server.start()
         yield Edge(server, pools)
     finally:
-        for pool in pools.values():
-            pool.heartbeat_s = float("inf")
         await server.stop()

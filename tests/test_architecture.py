@@ -58,9 +58,10 @@ ROOMS = {
     "service.decoding": _SHARED,
     "service.engine": (*_SHARED, "service.decoding"),
     "service.runtime": _SHARED,
-    "service.edge": (*_SHARED, "service.decoding"),
-    "service.model_loader": (*_SHARED, "service.decoding", "service.edge", "service.engine", "service.runtime"),
-    "service.server": ("service",),
+    "service.wire": _SHARED,
+    "service.engine_process": (*_SHARED, "service.decoding", "service.engine", "service.runtime", "service.wire"),
+    "service.edge": (*_SHARED, "service.wire"),
+    "service.server": (*_SHARED, "service.edge"),
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
@@ -75,6 +76,7 @@ HOMES = {
     "grpc_status": _RPC,
     "google": (*_RPC, "clients/python/glossa/v1/*"),
     "prometheus_client": ("service/edge/metrics.py",),
+    "msgspec": ("service/wire/messages.py", "service/edge/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),
     "pydantic": ("service/config.py",),
     "pydantic_settings": ("service/config.py",),

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from service.edge import logs
 
-TAIL_LINES = 20
+TAIL_LINES = 200
+CRASH = "Fatal Python error"  # how faulthandler's report of a crash begins; of an exception, the last line counts
 LINE_BYTES = 4096
 
 
@@ -77,7 +78,8 @@ class ChildProcess:
         self._close_errors()
         status = self._process.returncode
         how = f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
-        return f"{how}: {' | '.join(self._tail)}" if self._tail else how
+        said = next((line for line in self._tail if line.startswith(CRASH)), self._tail[-1] if self._tail else "")
+        return f"{how}: {said}" if said else how
 
     @property
     def was_killed(self) -> bool:

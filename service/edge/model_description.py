@@ -49,6 +49,8 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         quantization=_quantization(model.quantization, model.quantization_measurement),
         languages=sorted(manifest.template.languages),
         draft_tokens=model.draft_tokens,
+        engines=model.engines,
+        engine_processes=model.processes,
         attention=[
             pb.AttentionLayers(kind=enum_number(pb.AttentionKind, maps.kind), layers=maps.layers, heads=maps.heads)
             for maps in manifest.attention_maps

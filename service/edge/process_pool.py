@@ -114,7 +114,7 @@ class ProcessPool:
         """Whether an engine would take a request."""
         return any(link.is_open for link in self._links)
 
-    def problems(self, silent_s: float) -> list[str]:
+    def problems(self) -> list[str]:
         """Processes that end again and again. See `service.edge.served_model.Pool`."""
         now_s = time.monotonic()
         return [

@@ -34,9 +34,8 @@ class Pool(Protocol):
     def is_ready(self) -> bool:
         """Whether an engine takes requests."""
 
-    def problems(self, silent_s: float) -> list[str]:
-        """Why only a restart of the server could help; []: nothing. silent_s: after which an engine counts as hanging.
-        From any thread."""
+    def problems(self) -> list[str]:
+        """Why only a restart of the server could help; []: nothing. From any thread."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class EnginePool:
         """Whether all engines are healthy."""
         return self.group.is_healthy
 
-    def problems(self, silent_s: float) -> list[str]:
+    def problems(self) -> list[str]:
         """See `service.edge.served_model.Pool`."""
         return [] if self.group.is_healthy else ["an engine failed"]
 

@@ -39,7 +39,7 @@ async def refused(server):
         await server.stop()
 
 
-def no_model(name, path, settings, metrics):
+async def no_model(name, path):
     raise AssertionError("a model was opened")
 
 
@@ -60,11 +60,10 @@ async def test_a_second_server_on_the_port_of_a_first_does_not_start():
 
 async def test_alive_but_not_ready_while_models_are_opened():
     opening, going_on = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
 
-    def slow(name, path, settings, metrics):
-        loop.call_soon_threadsafe(opening.set)
-        asyncio.run_coroutine_threadsafe(going_on.wait(), loop).result(10)
+    async def slow(name, path):
+        opening.set()
+        await going_on.wait()
         raise StartupError("enough")
 
     server = Server(settings(), open_model=slow)

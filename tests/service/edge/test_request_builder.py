@@ -134,16 +134,6 @@ def test_a_given_target_is_forced_and_nothing_is_generated():
     assert request.forced_target == (1,)
 
 
-def test_the_attention_graph_is_opened_only_for_accepted_requests():
-    opened: list[str] = []
-    model = dataclasses.replace(SEEING, open_attention=lambda: opened.append("attend"))
-    with pytest.raises(InvalidRequest):
-        attention_request(model, "a black cat", layers=(3,))
-    assert opened == []
-    attention_request(model, "a black cat")
-    assert opened == ["attend"]
-
-
 def test_a_generated_target_is_as_long_as_the_response_has_room_for():
     many = dataclasses.replace(SEEN[1], layers=1000)
     model = dataclasses.replace(SEEING_GENERATION, manifest=manifest("generation", attention_maps=(many,)))

@@ -47,7 +47,7 @@ async def test_requests_go_to_the_engine_with_the_fewest_unfinished_ones(start):
     for runner in runners:
         runner.gate.set()
     await asyncio.gather(*(sink.done for sink in sinks))
-    assert pool.heartbeat_s == min(engine.heartbeat_s for engine in pool.engines)
+    assert pool.group.heartbeat_s == min(engine.heartbeat_s for engine in pool.engines)
 
 
 async def test_a_pool_avoids_engines_that_are_not_healthy(start):
@@ -55,13 +55,14 @@ async def test_a_pool_avoids_engines_that_are_not_healthy(start):
     bad.fail_on = set(range(100))
     settings = EngineConfig(failures_until_unhealthy=1)
     pool = start(bad, good, settings=settings)
-    assert pool.is_healthy
+    assert pool.is_ready
     outcomes = []
     for _ in range(4):
         (sink,) = await ask(pool, request())
         outcomes.append(type(sink.finals[0]))
     assert outcomes == [InternalFailure, Finished, Finished, Finished]
-    assert not pool.is_healthy
+    assert not pool.is_ready
+    assert pool.problems() == ["an engine failed"]
 
 
 async def test_closing_a_pool_ends_unfinished_requests(start):
