@@ -48,6 +48,7 @@ class Request:
     is_streamed: events report the answer as it grows; otherwise only at its end.
     attention_kinds: attention weights that are requested of a pass over the source and the decoder's input.
     forced_target: the decoder's input of that pass, start token first; empty: the prompt and the generated answer.
+    trace_id: of the client's distributed trace; empty: none. Like request_id, it only names the request in the log.
     """
 
     request_id: str
@@ -66,11 +67,17 @@ class Request:
     is_streamed: bool = True
     attention_kinds: tuple[AttentionKind, ...] = ()
     forced_target: tuple[int, ...] = ()
+    trace_id: str = ""
 
     def __post_init__(self) -> None:
         assert self.prompt or self.encoder_request is not None, "a request needs at least its start token"
         assert self.max_tokens >= (1 if self.prompt else 0), self.max_tokens
         assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
+
+    @property
+    def log_name(self) -> str:
+        """What the log calls it."""
+        return f"{self.request_id} (trace {self.trace_id})" if self.trace_id else self.request_id
 
 
 @dataclass(frozen=True)

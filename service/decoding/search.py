@@ -89,7 +89,7 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
         except RequestError as error:
             sequence.finish(error)
         except Exception:  # a defect in the processors of one request must not fail the others
-            log.exception("request %s: decoding failed", sequence.request.request_id)
+            log.exception("request %s: decoding failed", sequence.request.log_name)
             sequence.finish(InternalFailure(sequence.request.request_id))
 
 

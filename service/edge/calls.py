@@ -34,6 +34,10 @@ from service.errors import (
 from service.request import Finished
 
 REQUEST_ID = "x-request-id"
+TRACE_PARENT = "traceparent"
+TRACE = re.compile(
+    r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
+)  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 
@@ -43,8 +47,9 @@ _IDS = random.Random()  # names, not secrets: random bits of the operating syste
 class Call:
     """One RPC in progress: its id, its deadline, and the fields of its log line."""
 
-    def __init__(self, rpc: Rpc, request_id: str, started_s: float, deadline_s: float) -> None:
+    def __init__(self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
+        self.trace_id = trace_id  # of the client's distributed trace, or empty
         self.model = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
@@ -128,7 +133,7 @@ class Calls:
         now_s, remaining_s = time.monotonic(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
-        call = Call(rpc, _request_id(context), now_s, now_s + limit_s)
+        call = Call(rpc, *_ids(context), now_s, now_s + limit_s)
         self._open.add(call)
         self._idle.clear()
         self._metrics.rpc_started(rpc)
@@ -157,6 +162,8 @@ class Calls:
             "model": call.model,
             "total_s": round(seconds, 6),
         }
+        if call.trace_id:
+            fields["trace_id"] = call.trace_id
         if error:
             fields["reason"] = error.reason
         if finished := call.finished:
@@ -209,8 +216,12 @@ class _StallTimer:
             raise DeadlineExceeded(f"the client read nothing for {self._limit_s:g} s") from None
 
 
-def _request_id(context: Any) -> str:
+def _ids(context: Any) -> tuple[str, str]:
+    """The id of a request, the client's if it sent a safe one, and the id of its trace, or empty."""
+    request_id = trace_id = ""
     for key, value in context.invocation_metadata() or ():
         if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
-            return value
-    return f"{_IDS.getrandbits(128):032x}"
+            request_id = request_id or value
+        elif key == TRACE_PARENT and isinstance(value, str) and (found := TRACE.fullmatch(value)):
+            trace_id = found[1]
+    return request_id or f"{_IDS.getrandbits(128):032x}", trace_id

@@ -36,9 +36,11 @@ class RequestBuilder:
     """Builds the request of one call to one model. Every method raises InvalidRequest and Unsupported, and takes
     milliseconds for a long text. deadline_s: on the clock of time.monotonic()."""
 
-    def __init__(self, model: ServedModel, limits: TextLimits, request_id: str, deadline_s: float) -> None:
+    def __init__(
+        self, model: ServedModel, limits: TextLimits, request_id: str, deadline_s: float, trace_id: str = ""
+    ) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
-        self._request = partial(Request, request_id=request_id, deadline_s=deadline_s)
+        self._request = partial(Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id)
 
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True

@@ -148,7 +148,7 @@ class Servicer:
         return model
 
     def _builder(self, model: ServedModel, call: Call) -> RequestBuilder:
-        return RequestBuilder(model, self._catalog.limits, call.request_id, call.deadline_s)
+        return RequestBuilder(model, self._catalog.limits, call.request_id, call.deadline_s, call.trace_id)
 
     async def _build(self, task: Task, message: Any, call: Call, *, is_streamed: bool) -> tuple[ServedModel, Request]:
         """The request of a message to translate or generate."""

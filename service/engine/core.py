@@ -145,7 +145,7 @@ class EngineCore:
             try:
                 events = response.extend(now_s, output)
             except Exception:  # the text of one answer must not cost others theirs
-                log.exception("request %s: its text failed", sequence.request.request_id)
+                log.exception("request %s: its text failed", sequence.request.log_name)
                 error = InternalFailure(sequence.request.request_id)
                 sequence.fail(error)
                 events = [error]
@@ -161,9 +161,7 @@ class EngineCore:
 
     def _fail(self, plan: Plan) -> None:
         """Ends the requests of a failed turn."""
-        log.exception(
-            "a turn failed; its requests: %s", ", ".join(sequence.request.request_id for sequence in plan.live)
-        )
+        log.exception("a turn failed; its requests: %s", ", ".join(sequence.request.log_name for sequence in plan.live))
         self.failures_in_a_row += 1
         for sequence in self.scheduler.drop_live():
             error = InternalFailure(sequence.request.request_id)

@@ -115,7 +115,7 @@ class EngineProcess:
         except RequestError as error:
             self._connection.send(Rejected(ticket, failure_of(error)))
         except Exception:
-            log.exception("request %s: it could not be prepared", request.request_id)
+            log.exception("request %s: it could not be prepared", request.log_name)
             self._connection.send(Rejected(ticket, failure_of(InternalFailure(request.request_id))))
 
     def _cancel(self, ticket: int) -> None:

@@ -38,6 +38,17 @@ async def test_a_missing_or_unsafe_request_id_is_replaced(channel, given):
     assert len(echoed) == 32
 
 
+async def test_the_trace_of_a_client_reaches_the_request_and_the_log(edge, channel, caplog):
+    caplog.set_level("INFO", logger="glossa")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    for parent in (f"00-{trace}-00f067aa0ba902b7-01", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"00-{trace}-00f067aa-01"):
+        await method(channel, "Translate")(text=TEXT, metadata=(("traceparent", parent),))
+    assert [request.trace_id for request in edge.pool.requests] == [trace, "", ""]
+    assert edge.pool.requests[0].log_name == f"{edge.pool.requests[0].request_id} (trace {trace})"
+    lines: list[Any] = [record for record in caplog.records if record.getMessage() == "request"]
+    assert [line.fields.get("trace_id") for line in lines] == [trace, None, None]
+
+
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x12\x02\xff\xfe"])
 @pytest.mark.parametrize("name", ["Translate", "StreamTranslate", "GetModel"])
 async def test_bytes_that_are_not_a_message_are_an_invalid_argument(channel, name, data):
