@@ -33,10 +33,8 @@ LABEL org.opencontainers.image.title="Glossa" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}"
-# Large pages for the weights (service/runtime/huge_pages.py); set here, the server need not start itself a second time for them.
 # Inside a container every interface is the container's own, so both ports listen on all of them.
 ENV PATH=/opt/glossa/bin:$PATH HOME=/tmp TMPDIR=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     GLOSSA_HOST=0.0.0.0 GLOSSA_HTTP_HOST=0.0.0.0 GLOSSA_COMMIT=${REVISION}
 WORKDIR /models
 USER 65532:65532

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
 from export.manifest import Manifest
+from service.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
-from service.runtime.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -139,7 +139,7 @@ def _huge_pages(root: Path) -> Finding:
     if obstacle is None and is_enabled:
         return Finding("ok", f"{TUNABLE} is set: packed weights are in huge pages")
     if obstacle is None:
-        return Finding("ok", "`glossa serve` restarts itself with huge pages")
+        return Finding("ok", "engine processes start with huge pages")
     libc = "glibc " + ".".join(map(str, SINCE))
     fix = f"start with {VARIABLE}={TUNABLE}, on {libc} or newer and a kernel with [madvise] in /{SWITCH}"
     return Finding("warn", f"none: {obstacle}; steps are 5-10 % slower", fix)

@@ -73,15 +73,12 @@ def serve(
     """
     from service.config import load_settings
     from service.errors import StartupError
-    from service.runtime.huge_pages import take_huge_pages
 
     with report_errors(StartupError):
         given: dict[str, Any] = dict(context.obj)
         if models:
             given["models"] = models
         settings = load_settings(given)
-        if settings.huge_pages:
-            take_huge_pages()  # before anything large is imported: the program starts again
         from service.server import serve as run
 
         run(settings)

@@ -82,7 +82,9 @@ class ServerSettings(BaseSettings):
         description="intra-op threads while only one engine is busy; 0: automatic (all usable cores, at most 8; 1 for "
         "small models and until it has happened often enough); above 1 the decoder's weights are held twice",
     )
-    huge_pages: bool = Field(True, description="use huge pages where glibc and the kernel support them")
+    huge_pages: bool = Field(
+        True, description="huge pages for engine processes where glibc and the kernel support them"
+    )
     max_rows: int = Field(64, ge=1, le=4096, description="rows (hypotheses being decoded) per engine")
     kv_cache_bytes: Positive = Field(
         1 << 30, description="limit of a model's KV cache in bytes; requests wait for free space"

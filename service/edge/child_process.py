@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,13 +34,15 @@ class Progress(NamedTuple):
 class ChildProcess:
     """A Python module that runs as a program. Inherits `files` and the search path of modules of this process."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], files: Sequence[int]) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], files: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self._loop = asyncio.get_running_loop()
         self._errors, write = os.pipe()
         self._tail = collections.deque[str](maxlen=TAIL_LINES)
         self._partial = b""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", module, *arguments]
         try:
             self._process = subprocess.Popen(

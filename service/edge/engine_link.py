@@ -10,6 +10,7 @@ import asyncio
 import collections
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from service.answer_pace import AnswerPace
@@ -53,7 +54,7 @@ class EngineLink:
     end_reason: None while it lives. `ended` is set with it.
     """
 
-    def __init__(self, name: str, start: Start, table: int, metrics: Any) -> None:
+    def __init__(self, name: str, start: Start, table: int, metrics: Any, environment: Mapping[str, str]) -> None:
         """table: the descriptor of the table of busy engines. metrics: of the model."""
         self.name = name
         self.receivers: dict[int, EventSink] = {}
@@ -71,7 +72,8 @@ class EngineLink:
         self._end, theirs = socket_pair()
         with theirs:
             files = (theirs.fileno(), table)
-            self.child = ChildProcess(name, MODULE, [*map(str, files), str(os.getpid())], files)
+            arguments = [*map(str, files), str(os.getpid())]
+            self.child = ChildProcess(name, MODULE, arguments, files, environment)
         self._end.setblocking(False)
         self._loop.add_reader(self._end, self._on_readable)
         self._post(start)

@@ -25,6 +25,7 @@ from service.edge.process_plan import ProcessPlan, engine_settings, plan_process
 from service.edge.process_pool import PoolLimits, ProcessPool
 from service.edge.served_model import ServedModel
 from service.errors import StartupError
+from service.huge_pages import with_huge_pages
 from service.options import MAX_WIDTH
 from service.processors import processors
 from service.wire.messages import Start
@@ -40,6 +41,7 @@ class ModelOpener:
         os.ftruncate(self._table_file, most)
         self._table = mmap.mmap(self._table_file, most)
         self._next_engine = 0
+        self._environment = with_huge_pages(os.environ) if settings.huge_pages else dict(os.environ)
 
     async def open(self, name: str, path: Path) -> ServedModel:
         """A model that answers. Raises StartupError naming the model; none of its processes is left then."""
@@ -103,7 +105,7 @@ class ModelOpener:
             bundle_sha256=digest,
             checks_batches=not digest,
         )
-        return EngineLink(f"{name}-{place}", start, self._table_file, metrics)
+        return EngineLink(f"{name}-{place}", start, self._table_file, metrics, self._environment)
 
 
 def _read(path: Path, manifest: Manifest) -> tuple[Tokenizer, Shortlist | None]:

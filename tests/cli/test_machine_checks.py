@@ -12,7 +12,8 @@ from cli import machine_checks
 from cli.machine_checks import Finding, examine
 from export.bundle import BundleError
 from export.manifest import FileDigest, Golden, Limits, Manifest, SpecialTokenTemplate, Tokens, Variant
-from service.runtime import huge_pages, sessions
+from service import huge_pages
+from service.runtime import sessions
 
 GIB = 1 << 30
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni"
@@ -129,7 +130,7 @@ def test_limits_on_cores_are_reported(machine, monkeypatch):
     [
         ("glibc.malloc.hugetlb=1", "always [madvise] never", "ok", "is set: packed weights are in huge pages"),
         ("glibc.malloc.hugetlb=1", "always madvise [never]", "warn", "is set to never"),
-        (None, "always [madvise] never", "ok", "restarts itself with huge pages"),
+        (None, "always [madvise] never", "ok", "engine processes start with huge pages"),
         (None, "always madvise [never]", "warn", "is set to never"),
         ("glibc.malloc.check=1", "[always] madvise never", "warn", "GLIBC_TUNABLES is set to 'glibc.malloc.check=1'"),
     ],

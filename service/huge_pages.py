@@ -1,14 +1,12 @@
-"""Huge pages for a server: its steps read all weights again and again, and 4 KiB pages cost them 5-10 %.
+"""Huge pages for engine processes: their steps read all weights again and again, and 4 KiB pages cost them 5-10 %.
 
-glibc allocates huge pages when a variable requests them before the process starts. The `glossa` command therefore
-executes itself once more: process id, standard streams, signals and exit status stay the same.
+glibc allocates huge pages when a variable requests them before a process starts, so the edge, which needs none, sets it
+for the processes that it starts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,11 +16,9 @@ SINCE = (2, 35)  # the first glibc that supports it
 SWITCH = "sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def take_huge_pages() -> None:
-    """Executes the running program again with huge pages; returns if that is impossible or already done."""
-    if obstacle_to_huge_pages(os.environ) is None:
-        with contextlib.suppress(OSError):  # a server on small pages is better than none
-            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, VARIABLE: TUNABLE})
+def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that gets huge pages; unchanged where that is impossible or already decided."""
+    return {**environment, **({} if obstacle_to_huge_pages(environment) else {VARIABLE: TUNABLE})}
 
 
 def has_huge_pages(environment: Mapping[str, str]) -> bool:
@@ -34,7 +30,7 @@ def obstacle_to_huge_pages(
     environment: Mapping[str, str], root: Path = Path("/"), libc: str | None = None
 ) -> str | None:
     """Why a process with this environment cannot get huge pages; None if it can. libc: in the notation of confstr."""
-    if VARIABLE in environment:  # a user's choice stands, and a second start would find it again
+    if VARIABLE in environment:  # a user's choice stands
         return f"{VARIABLE} is set to {environment[VARIABLE]!r}"
     libc = _libc() if libc is None else libc
     name, _, version = libc.partition(" ")
