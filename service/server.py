@@ -123,16 +123,18 @@ class Server:
         self._announce(time.monotonic() - began_s)
 
     async def _open_models(self) -> None:
-        """Opens all models at once. Raises StartupError; `stop` closes those that were opened."""
+        """Opens all models at once. Raises StartupError when the first one fails; `stop` closes those that opened."""
 
         async def open_model(name: str, path: Path) -> None:
             logs.event("loading_model", {"model": name, "bundle": str(path)})
             self._models.append(await self._open_model(name, path))
 
-        opening = [open_model(name, path) for name, path in self.settings.models.items()]
-        for result in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        try:
+            async with asyncio.TaskGroup() as opening:
+                for name, path in self.settings.models.items():
+                    opening.create_task(open_model(name, path))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
     async def stop(self, *, interrupted: bool = False) -> None:
         """Drains and closes everything that was started, in the order that loses nothing.

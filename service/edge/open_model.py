@@ -19,6 +19,7 @@ from export.manifest import MANIFEST, TOKENIZER, Manifest, Shortlist
 from glossa.version import VERSION
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import ServerSettings
+from service.edge import logs
 from service.edge.engine_link import EngineLink
 from service.edge.metrics import Metrics, ModelMetrics
 from service.edge.process_plan import ProcessPlan, engine_settings, plan_processes
@@ -55,6 +56,8 @@ class ModelOpener:
         manifest = await asyncio.to_thread(load_manifest, path)
         digest = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
         plan = plan_processes(settings, manifest, self._processors)
+        fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
+        logs.event("starting_engines", fields)
         metrics = self._metrics.model(name)
         first, self._next_engine = self._next_engine, self._next_engine + plan.engines
         start = partial(self._start, name, path, plan, first, metrics)
