@@ -22,7 +22,10 @@ from typing import Any
 
 
 class RequestError(Exception):
-    """One request failed. `reason` is stable, for programs; the message is for people."""
+    """One request failed. `reason` is stable, for programs; the message is for people.
+
+    What a subclass annotates are its fields: attributes that reach other processes with it.
+    """
 
     reason = "REQUEST_FAILED"
 
@@ -35,6 +38,8 @@ class InvalidRequest(RequestError):
     """A field has an invalid value. problem: what is wrong, the value, the limit."""
 
     reason = "INVALID_FIELD"
+    field: str
+    problem: str
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -46,6 +51,8 @@ class ModelNotFound(RequestError):
     """The server has no model of this name. known: those it has."""
 
     reason = "MODEL_NOT_FOUND"
+    name: str
+    known: tuple[str, ...]
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f"model {name!r} is not served here; models: {', '.join(known)}")
@@ -69,6 +76,8 @@ class Overloaded(RequestError):
     """A queue is full. retry_after_s: seconds until a retry makes sense. limit: requests that it holds."""
 
     reason = "QUEUE_FULL"
+    retry_after_s: float
+    limit: int
 
     def __init__(self, message: str, *, retry_after_s: float, limit: int) -> None:
         super().__init__(message)
@@ -89,6 +98,7 @@ class EngineUnavailable(RequestError):
     """The process of the request's engine ended, or no engine of the model runs. retry_after_s: as in Overloaded."""
 
     reason = "ENGINE_UNAVAILABLE"
+    retry_after_s: float
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -111,6 +121,7 @@ class InternalFailure(RequestError):
     """A defect of the server. The message has the request id only."""
 
     reason = "INTERNAL"
+    request_id: str
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"internal error; the server's log has the details under request id {request_id}")

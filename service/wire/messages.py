@@ -11,7 +11,7 @@ Two programs that differ in VERSION do not understand each other; `Start` and `O
 from __future__ import annotations
 
 import mmap
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 import numpy as np
@@ -67,7 +67,7 @@ class Failure(msgspec.Struct, array_like=True):
 
     reason: str
     message: str
-    fields: dict[str, str | int | float]
+    fields: dict[str, str | int | float | tuple[str, ...]]
 
 
 class State(msgspec.Struct, array_like=True):
@@ -163,16 +163,22 @@ def decode_from_engine(data: Data) -> FromEngine:
 
 def failure_of(error: RequestError) -> Failure:
     """An error as data."""
-    return Failure(error.reason, str(error), vars(error))
+    return Failure(
+        error.reason, str(error), {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
+    )
 
 
 def error_of(failure: Failure) -> RequestError:
-    """The error that `failure_of` was given. Raises WireError for an unknown class."""
+    """The error that `failure_of` was given. Raises WireError for an unknown class, and for fields that are not its."""
     kind = ERRORS.get(failure.reason)
     if kind is None:
         raise WireError(f"unknown reason of an error: {failure.reason[:80]!r}")
+    try:
+        fields = msgspec.convert(failure.fields, _FIELDS[kind])
+    except msgspec.ValidationError as problem:
+        raise WireError(f"not the fields of {kind.__name__}: {problem}") from None
     error = kind.__new__(kind, failure.message)
-    vars(error).update(failure.fields)
+    vars(error).update(msgspec.structs.asdict(fields))
     return error
 
 
@@ -195,7 +201,7 @@ def split_events(events: list[tuple[int, Event]]) -> tuple[list[Any], list[Any],
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: Data) -> Any:
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError, AssertionError) as error:  # a Request asserts its fields
         raise WireError(f"not a message: {error}") from None
 
 
@@ -204,7 +210,7 @@ def _from_array(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         raise NotImplementedError(f"{type(value)} cannot be sent")
     assert value.dtype == np.float32, value.dtype
-    return [value.shape, msgspec.msgpack.Ext(_ARRAY, np.ascontiguousarray(value).data.cast("B"))]
+    return [value.shape, msgspec.msgpack.Ext(_ARRAY, np.ascontiguousarray(value).reshape(-1).data.cast("B"))]
 
 
 def _to_array(kind: type[Any], value: Any) -> Any:
@@ -221,6 +227,10 @@ def _extension(code: int, data: memoryview) -> memoryview:
     return data
 
 
+_FIELDS = {
+    kind: msgspec.defstruct(kind.__name__, list(get_type_hints(kind).items()), forbid_unknown_fields=True)
+    for kind in ERRORS.values()
+}
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_from_array)
 _TO_ENGINE = msgspec.msgpack.Decoder(ToEngine, dec_hook=_to_array, ext_hook=_extension)
 _FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine, dec_hook=_to_array, ext_hook=_extension)
