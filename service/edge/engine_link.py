@@ -177,8 +177,6 @@ class EngineLink:
                     return
         except BlockingIOError:
             return
-        except ConnectionResetError:
-            self.end("exited")
         except WireError as error:
             logs.event("bad_message", {"process": self.name, "problem": str(error)}, level=logs.ERROR)
             self.end("bad_message")

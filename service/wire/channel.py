@@ -51,6 +51,12 @@ def send(end: socket.socket, message: bytes) -> None:
 def receive(end: socket.socket) -> Data:
     """The next message; empty when the other end is closed. Raises BlockingIOError if a socket that does not block has
     none, WireError for what `send` does not send."""
+    with contextlib.suppress(ConnectionResetError):  # raised once if the other end was closed before it had read all
+        return _receive(end)
+    return _receive(end)
+
+
+def _receive(end: socket.socket) -> Data:
     data, ancillary, flags, _ = end.recvmsg(INLINE_BYTES, socket.CMSG_SPACE(array.array("i").itemsize))
     files = array.array("i")
     for level, kind, content in ancillary:
@@ -59,7 +65,7 @@ def receive(end: socket.socket) -> Data:
     with contextlib.ExitStack() as stack:
         for file in files:
             stack.callback(os.close, file)
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(files) > 1:
             raise WireError(f"a packet of more than {INLINE_BYTES} bytes or one descriptor")
         return _content(files[0]) if files else data
 
@@ -73,4 +79,7 @@ def _content(file: int) -> Data:
     size = os.fstat(file).st_size
     if not is_sealed or not 0 < size <= MAX_MESSAGE_BYTES:
         raise WireError(f"a file of {size} bytes instead of a sealed one of at most {MAX_MESSAGE_BYTES}")
-    return mmap.mmap(file, size, access=mmap.ACCESS_READ)
+    try:
+        return mmap.mmap(file, size, access=mmap.ACCESS_READ)
+    except OSError as error:  # a file of huge pages, of which there are none
+        raise WireError(f"a file of {size} bytes that cannot be mapped: {error}") from error
