@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from service.edge import logs
+from service.errors import StartupError
 
 TAIL_LINES = 200
 CRASH = "Fatal Python error"  # how faulthandler's report of a crash begins; of an exception, the last line counts
@@ -48,6 +49,11 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stderr=write, pass_fds=files, env=environment
             )
+        except OSError as error:
+            os.close(self._errors)
+            raise StartupError(
+                f"its engine process cannot be started: {error}; fix: raise the limit of processes, or free memory"
+            ) from error
         finally:
             os.close(write)
         os.set_blocking(self._errors, False)

@@ -70,10 +70,14 @@ class EngineLink:
         self._cancels: list[int] = []
         self._unsent: collections.deque[bytes] = collections.deque()
         self._end, theirs = socket_pair()
-        with theirs:
-            files = (theirs.fileno(), table)
-            arguments = [*map(str, files), str(os.getpid())]
-            self.child = ChildProcess(name, MODULE, arguments, files, environment)
+        files = (theirs.fileno(), table)
+        try:
+            self.child = ChildProcess(name, MODULE, [*map(str, files), str(os.getpid())], files, environment)
+        except StartupError:
+            self._end.close()
+            raise
+        finally:
+            theirs.close()
         self._end.setblocking(False)
         self._loop.add_reader(self._end, self._on_readable)
         self._post(start)

@@ -29,6 +29,7 @@ FROZEN_S = 1.5  # without a message and without processor time from one that sle
 RESTART_DELAYS_S = (0.0, 0.1, 0.5, 2.0)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
+RESTART_S = 1.0  # about as long as a process takes to open a small model
 CLOSE_S = 15.0  # engines give up a computation after 10
 
 
@@ -76,8 +77,9 @@ class ProcessPool:
 
     async def open(self) -> Opened:
         """Starts all processes at once. Raises StartupError, after which none of them is left."""
-        self._links = [self._start(place, "") for place in range(len(self._deaths))]
         try:
+            for place in range(len(self._deaths)):
+                self._links.append(self._start(place, ""))
             found = await asyncio.gather(*[link.wait_opened(self._limits.start_s) for link in self._links])
             if len({opened.bundle_sha256 for opened in found}) > 1:
                 raise StartupError("its bundle changed while it was opened; fix: start again")
@@ -133,10 +135,8 @@ class ProcessPool:
             raise ShuttingDown
         link = min(filter(_is_open, self._links), key=_unfinished, default=None)
         if link is None:
-            retry_after_s = 1.0
-            raise EngineUnavailable(
-                f"no engine of model {self._model} runs; try again in {retry_after_s:g} s", retry_after_s=retry_after_s
-            )
+            problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
+            raise EngineUnavailable(problem, retry_after_s=RESTART_S)
         if len(link.receivers) >= self._limits.rows + self._limits.queued:
             retry_after_s = link.pace.retry_after_s(self._limits.queued)
             raise Overloaded(
@@ -168,43 +168,45 @@ class ProcessPool:
 
     async def _keep_running(self, place: int) -> None:
         """Starts the process of a place again whenever it ends."""
-        deaths = self._deaths[place]
         while True:
             link = self._links[place]
             await link.ended.wait()
-            lost = self._fail(link, _lost_engine())
+            lost = self._fail(link, self._lost_engine())
             how = await link.child.wait(EXIT_S)
             reason = link.end_reason or "exited"
             if reason == "exited" and link.child.was_killed:
                 reason = "killed"
-            deaths.append(time.monotonic())
-            self._metrics.process_ended(reason)
-            delay_s = _delay_s(deaths)
-            fields = {
-                "process": link.name,
-                "reason": reason,
-                "how": how,
-                "lost_requests": lost,
-                "restart_in_s": delay_s,
-            }
-            logs.event("engine_process_ended", fields, level=logs.ERROR)
-            if delay_s == FAILING_DELAY_S:
-                logs.event("engine_process_failing", {"process": link.name, "fix": FIX}, level=logs.ERROR)
-            await asyncio.sleep(delay_s)
-            await self._restart(place)
+            fields = {"process": link.name, "reason": reason, "how": how, "lost_requests": lost}
+            await self._delay_restart(place, reason, "engine_process_ended", fields)
+            while problem := await self._restart(place):
+                fields = {"process": link.name, "problem": problem}
+                await self._delay_restart(place, "not_started", "engine_process_not_started", fields)
 
-    async def _restart(self, place: int) -> None:
+    async def _delay_restart(self, place: int, reason: EndReason, event: str, fields: dict[str, object]) -> None:
+        """Counts and logs an end, and waits: the longer, the more of them there were within a minute."""
+        deaths = self._deaths[place]
+        deaths.append(time.monotonic())
+        self._metrics.process_ended(reason)
+        delay_s = _delay_s(deaths)
+        logs.event(event, fields | {"restart_in_s": delay_s}, level=logs.ERROR)
+        if delay_s == FAILING_DELAY_S:
+            logs.event("engine_process_failing", {"process": fields["process"], "fix": FIX}, level=logs.ERROR)
+        await asyncio.sleep(delay_s)
+
+    async def _restart(self, place: int) -> str:
+        """Starts a process. Returns why it cannot serve, or an empty text if it does."""
         began_s = time.monotonic()
         assert self.opened is not None
-        link = self._links[place] = self._start(place, self.opened.bundle_sha256)
         try:
+            link = self._links[place] = self._start(place, self.opened.bundle_sha256)
             await link.wait_opened(self._limits.start_s)
         except StartupError as error:
-            logs.event("engine_process_not_started", {"process": link.name, "problem": str(error)}, level=logs.ERROR)
-            link.end("not_started")
-            return
+            self._links[place].end("not_started")
+            await self._links[place].child.wait(EXIT_S)
+            return str(error)
         fields = {"process": link.name, "pid": link.child.pid, "start_s": round(time.monotonic() - began_s, 3)}
         logs.event("engine_process_started", fields)
+        return ""
 
     def _fail(self, link: EngineLink, error: RequestError) -> int:
         """Ends the unfinished requests of a process that is gone. Returns their number."""
@@ -213,6 +215,12 @@ class ProcessPool:
             self._metrics.finished(error.reason.lower(), 0)
             sink(error)
         return len(receivers)
+
+    def _lost_engine(self) -> EngineUnavailable:
+        """retry_after_s: until another process or, at best, the next one takes requests."""
+        retry_after_s = 0.1 if self.is_ready else RESTART_S
+        problem = f"the engine's process ended before the answer was complete; try again in {retry_after_s:g} s"
+        return EngineUnavailable(problem, retry_after_s=retry_after_s)
 
     async def _watch(self) -> None:
         """Ends processes that hang: those that are silent, and those with an engine that does not turn."""
@@ -263,7 +271,3 @@ def _delay_s(deaths: collections.deque[float]) -> float:
         return FAILING_DELAY_S
     recent = sum(deaths[-1] - death_s < FAILING_WITHIN_S for death_s in deaths)
     return RESTART_DELAYS_S[min(recent, len(RESTART_DELAYS_S)) - 1]
-
-
-def _lost_engine() -> EngineUnavailable:
-    return EngineUnavailable("the engine's process ended before the answer was complete; try again", retry_after_s=0.1)
