@@ -26,7 +26,7 @@ from service.wire.messages import Beat, Opened, State
 CHECK_S = 0.25
 STOPPED_S = 0.75  # without a message from a process that the system shows as stopped
 FROZEN_S = 1.5  # without a message and without processor time from one that sleeps
-RESTART_DELAYS_S = (0.0, 0.1, 0.5, 2.0)  # before the first restart of FAILING_WITHIN_S, the second, …
+RESTART_DELAYS_S = (0.0, 0.1, 0.2, 0.5)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
 RESTART_S = 1.0  # about as long as a process takes to open a small model
