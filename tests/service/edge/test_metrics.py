@@ -3,26 +3,30 @@ import itertools
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.edge.engine_link import EndReason
 from service.edge.metrics import (
     CODES,
     END_REASONS,
     MEMORY_KINDS,
+    PROCESS_ENDS,
     REJECT_REASONS,
     Metrics,
     Rpc,
 )
 from service.edge.servicer import RPCS
 from service.engine.core import Snapshot
-from service.errors import Overloaded
+from service.errors import EngineUnavailable, Overloaded
+from service.wire.messages import Beat
 from tests.edge import CHOICE, manifest
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 INFO = (manifest(), dataclasses.replace(CHOICE, fallback=False))
-# Of the process, made by the library; how many of them exist depends on the operating system.
+# Of the edge's process, made by the library; how many of them exist depends on the operating system.
 PROCESS = "process_"
 
 
@@ -33,7 +37,19 @@ def metrics():
 
 @pytest.fixture
 def report(metrics):
-    return metrics.model("en-de", *INFO)
+    """The metrics of a model whose two engine processes run."""
+    return served(metrics, "en-de")
+
+
+def served(metrics, name, processes=2):
+    model = metrics.model(name)
+    model.describe(*INFO)
+    model.measure(list, dict, lambda: {f"{name}-{place}": beat() for place in range(processes)})
+    return model
+
+
+def beat(**more):
+    return Beat(**{"states": [], "measurements": [], "memory": {}, "cpu_s": 0.0, "resident_bytes": 0, **more})
 
 
 def families(metrics):
@@ -78,6 +94,12 @@ def test_the_contract_of_names(metrics, report):
         *("glossa_prompt_tokens_total", "glossa_generated_tokens_total", "glossa_wasted_tokens_total"),
         *("glossa_requests_finished_total", "glossa_requests_rejected_total"),
         *("glossa_execution_provider_info", "glossa_model_info", "glossa_build_info"),
+        *(
+            "glossa_engine_process_up",
+            "glossa_engine_process_restarts_total",
+            "glossa_engine_process_cpu_seconds_total",
+        ),
+        *("glossa_engine_process_resident_memory_bytes", "glossa_event_loop_cpu_seconds_total"),
     }
 
 
@@ -133,9 +155,12 @@ def test_series_stay_within_the_budget(metrics, report):
         return sum(len(family.samples) for family in families(metrics).values())
 
     one = count()
-    metrics.model("another", *INFO)
-    assert one < 620  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
-    assert count() - one < 160
+    served(metrics, "another")
+    another = count() - one
+    served(metrics, "wide", processes=10)
+    assert one < 630  # a scrape costs some 7 µs a series, with the GIL held; each RPC has some 40
+    assert another < 160
+    assert count() - one - 2 * another == (10 - 2) * 3, "three for each process"
 
 
 def test_an_rpc_moves_its_own_series(metrics):
@@ -154,7 +179,9 @@ def test_an_rpc_moves_its_own_series(metrics):
 
 def test_rejections_are_counted_by_reason(metrics):
     metrics.request_rejected(Overloaded("full", retry_after_s=1, limit=1))
+    metrics.request_rejected(EngineUnavailable("no engine runs", retry_after_s=1))
     assert value(metrics, "glossa_requests_rejected_total", reason="queue_full") == 1
+    assert value(metrics, "glossa_requests_rejected_total", reason="engine_unavailable") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_rejected"].samples} == set(REJECT_REASONS)
 
 
@@ -185,7 +212,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
 def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
-    once, many = (metrics.model(name, *INFO) for name in ("once", "many"))
+    once, many = (metrics.model(name) for name in ("once", "many"))
     for _ in range(5):
         once.next_tokens(gap_s, 1)
     many.next_tokens(gap_s, 5)
@@ -201,18 +228,74 @@ def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
     snapshots = [Snapshot(rows=3, queued=2, kv_ratio=0.5), Snapshot(rows=1, queued=5, kv_ratio=0.1)]
-    metrics.model("en-de", *INFO).measure(lambda: snapshots, lambda: dict.fromkeys(MEMORY_KINDS, 0))
+    metrics.model("en-de").measure(lambda: snapshots, dict, dict)
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
     assert value(metrics, "glossa_requests_running", model="en-de") == 4
     assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
 
 
+def test_gauges_are_0_while_no_engine_runs(metrics):
+    metrics.model("en-de").measure(list, dict, lambda: {"en-de-0": None})
+    for name in ("glossa_requests_queued", "glossa_requests_running", "glossa_kv_cache_usage_ratio"):
+        assert value(metrics, name, model="en-de") == 0
+    for kind in MEMORY_KINDS:
+        assert value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) == 0
+
+
 def test_memory_is_measured_at_every_scrape(metrics):
     sizes = {"weights": 10, "kv_cache": 20, "outputs": 30}
-    metrics.model("en-de", *INFO).measure(lambda: [Snapshot()], lambda: sizes)
+    metrics.model("en-de").measure(lambda: [Snapshot()], lambda: sizes, dict)
     assert value(metrics, "glossa_memory_bytes", model="en-de", kind="kv_cache") == 20
     sizes["kv_cache"] = 25
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
+
+
+def test_an_engine_process_is_measured_at_every_scrape(metrics):
+    beats = {"en-de-0": beat(resident_bytes=10), "en-de-1": beat(resident_bytes=20)}
+    metrics.model("en-de").measure(list, dict, lambda: beats)
+
+    def measured(name):
+        return [value(metrics, name, model="en-de", process=process) for process in beats]
+
+    assert measured("glossa_engine_process_resident_memory_bytes") == [10, 20]
+    assert measured("glossa_engine_process_up") == [1, 1]
+    beats["en-de-0"] = None
+    assert measured("glossa_engine_process_resident_memory_bytes") == [0, 20]
+    assert measured("glossa_engine_process_up") == [0, 1]
+
+
+def test_processor_time_is_counted_for_each_process_and_for_the_event_loop(metrics, report):
+    name = "glossa_engine_process_cpu_seconds_total"
+    assert value(metrics, name, process="en-de-1") == 0, "the series exists from the start"
+    report.process_worked("en-de-1", 0.5)
+    report.process_worked("en-de-1", 0.25)
+    metrics.event_loop_worked(0.125)
+    assert value(metrics, name, process="en-de-1") == 0.75
+    assert value(metrics, name, process="en-de-0") == 0
+    assert value(metrics, "glossa_event_loop_cpu_seconds_total") == 0.125
+
+
+def test_restarts_are_counted_by_reason(metrics, report):
+    report.process_ended("hung")
+    samples = families(metrics)["glossa_engine_process_restarts"].samples
+    assert {s.labels["reason"]: s.value for s in samples} == {**dict.fromkeys(PROCESS_ENDS, 0), "hung": 1}
+
+
+def test_every_end_of_a_process_but_the_asked_one_is_a_reason_of_a_restart():
+    assert set(PROCESS_ENDS) == set(get_args(EndReason)) - {"closed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        ("glossa_requests_finished_total", END_REASONS),
+        ("glossa_requests_rejected_total", REJECT_REASONS),
+        ("glossa_engine_process_restarts_total", PROCESS_ENDS),
+    ],
+)
+def test_docs_name_every_reason(name, reasons):
+    (section,) = re.findall(rf"^- `{name}`: (.*?)(?=^-|^$)", DOCS.read_text(), re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", section)) == set(reasons)
 
 
 def test_info_metrics_describe_the_version_and_the_provider(metrics, report):

@@ -3,7 +3,7 @@ import pytest
 from google.rpc import error_details_pb2
 
 from service import errors
-from service.edge.status import STATUS, error_details, status_code
+from service.edge.status import STATUS, abort, error_details, status_code
 
 EXAMPLES = {
     errors.InvalidRequest: errors.InvalidRequest("text", "must not be empty"),
@@ -12,6 +12,7 @@ EXAMPLES = {
     errors.Unsatisfiable: errors.Unsatisfiable("no way on"),
     errors.Overloaded: errors.Overloaded("full", retry_after_s=1.5, limit=3),
     errors.ShuttingDown: errors.ShuttingDown(),
+    errors.EngineUnavailable: errors.EngineUnavailable("its process ended", retry_after_s=0.25),
     errors.DeadlineExceeded: errors.DeadlineExceeded("late"),
     errors.Cancelled: errors.Cancelled("gone"),
     errors.InternalFailure: errors.InternalFailure("r-1"),
@@ -53,11 +54,44 @@ def test_every_error_carries_an_error_info_first(kind):
         (errors.Overloaded, error_details_pb2.QuotaFailure),
         (errors.Overloaded, error_details_pb2.RetryInfo),
         (errors.ShuttingDown, error_details_pb2.RetryInfo),
+        (errors.EngineUnavailable, error_details_pb2.RetryInfo),
         (errors.InternalFailure, error_details_pb2.RequestInfo),
     ],
 )
 def test_details_that_clients_of_google_rpc_expect(kind, detail):
     assert detail in [type(found) for found in error_details(EXAMPLES[kind])]
+
+
+class Context:
+    """What `abort` needs of an RPC's context."""
+
+    async def abort(self, code, details, trailing_metadata):
+        self.code, self.details, self.trailers = code, details, trailing_metadata
+
+
+@pytest.mark.parametrize(("kind", "pushback"), [(errors.Overloaded, "1500"), (errors.EngineUnavailable, "250")])
+async def test_a_client_is_told_when_a_retry_makes_sense(kind, pushback):
+    context = Context()
+    await abort(context, EXAMPLES[kind], (("x-request-id", "r-1"),))
+    assert context.code is STATUS[kind]
+    assert context.details == str(EXAMPLES[kind])
+    assert context.trailers[0] == ("x-request-id", "r-1")
+    assert dict(context.trailers)["grpc-retry-pushback-ms"] == pushback
+    (delay,) = [
+        info.retry_delay for info in error_details(EXAMPLES[kind]) if isinstance(info, error_details_pb2.RetryInfo)
+    ]
+    assert delay.ToMilliseconds() == int(pushback)
+
+
+async def test_other_errors_leave_the_time_of_a_retry_to_the_client():
+    for kind in set(STATUS) - {errors.Overloaded, errors.EngineUnavailable}:
+        context = Context()
+        await abort(context, EXAMPLES[kind], ())
+        assert "grpc-retry-pushback-ms" not in dict(context.trailers), kind
+
+
+def test_a_lost_engine_is_unavailable_so_that_clients_try_again():
+    assert status_code(EXAMPLES[errors.EngineUnavailable]) is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_subclass_of_an_error_has_the_status_of_its_parent():

@@ -102,7 +102,7 @@ async def test_an_idle_engine_keeps_its_heartbeat(start, monkeypatch):
 
     engine = start(clock=clock)
     assert await asyncio.to_thread(turned.wait, 60)
-    assert engine.heartbeat_s > 0
+    assert engine.group.heartbeat_s > 0
 
 
 async def test_close_ends_every_unfinished_request(start):
@@ -150,7 +150,7 @@ async def test_close_ends_requests_of_a_turn_that_never_comes_back(start, caplog
     await asyncio.to_thread(runner.entered.wait)
     await asyncio.to_thread(engine.close, 0.01)
     await asyncio.gather(*(sink.done for sink in sinks))
-    assert not engine.is_healthy
+    assert not engine.group.is_healthy
     runner.gate.set()
     await asyncio.to_thread(engine.close)
     assert "an abandoned turn came back" in caplog.text
@@ -170,7 +170,7 @@ async def test_the_death_of_the_thread_ends_every_request(start, caplog):
     sinks = await ask(engine, request("a"), request("b"))
     assert all(isinstance(sink.finals[0], InternalFailure) for sink in sinks)
     assert [sink.finals[0].request_id for sink in sinks] == ["a", "b"]
-    assert not engine.is_healthy
+    assert not engine.group.is_healthy
     with pytest.raises(ShuttingDown):
         engine.submit(request(), asyncio.get_running_loop(), Sink())
     assert "the engine's thread died" in caplog.text
