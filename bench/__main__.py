@@ -36,7 +36,7 @@ TOPICS = {
         "peers",
         "peer-filters",
     ),
-    "two checkouts": ("compare-checkouts", "compare-answers"),
+    "two checkouts": ("compare-checkouts", "compare-answers", "processes"),
     "where the time goes": (
         "bandwidth",
         "profile-step",
@@ -58,7 +58,7 @@ TOPICS = {
         "speculation",
         "quantised-quality",
     ),
-    "promises": ("invariance", "soak", "kill-resume"),
+    "promises": ("invariance", "soak", "kill-resume", "process-faults"),
 }
 CASES = {name: f"bench.{name.replace('-', '_')}" for names in TOPICS.values() for name in names}
 

@@ -50,20 +50,36 @@ class Served(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """The method of a task, the type of its requests and responses, and how the client streams."""
+    """The methods of a task, unary and streaming, with the types of their requests and responses, and how the client
+    streams."""
 
     path: str
     request: Any
     response: Any
+    stream_path: str
+    stream_request: Any
+    stream_response: Any
     stream: str
 
 
 CALLS = {
     "translation": Calls(
-        "/glossa.v1.TranslationService/Translate", pb.TranslateRequest, pb.TranslateResponse, "stream_translate"
+        "/glossa.v1.TranslationService/Translate",
+        pb.TranslateRequest,
+        pb.TranslateResponse,
+        "/glossa.v1.TranslationService/StreamTranslate",
+        pb.StreamTranslateRequest,
+        pb.StreamTranslateResponse,
+        "stream_translate",
     ),
     "generation": Calls(
-        "/glossa.v1.GenerationService/Generate", pb.GenerateRequest, pb.GenerateResponse, "stream_generate"
+        "/glossa.v1.GenerationService/Generate",
+        pb.GenerateRequest,
+        pb.GenerateResponse,
+        "/glossa.v1.GenerationService/StreamGenerate",
+        pb.StreamGenerateRequest,
+        pb.StreamGenerateResponse,
+        "stream_generate",
     ),
 }
 
@@ -79,7 +95,9 @@ def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str)
     for checkout in [*checkouts, *reversed(checkouts)]:
         server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=["--precision", precision])
         address, _ = stack.enter_context(server)
-        served.append(Served(checkout, LeanConnection(address), stack.enter_context(Client(address))))
+        served.append(
+            Served(checkout, stack.enter_context(LeanConnection(address)), stack.enter_context(Client(address)))
+        )
     return served
 
 

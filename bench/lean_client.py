@@ -2,15 +2,20 @@
 message of a call. It measures a server on a machine that server and client share; it does not measure the time of a
 real client.
 
-One connection, plain text. Calls beyond the server's limit of concurrent streams wait.
+Plain text. Calls of a batch beyond the server's limit of concurrent streams wait.
 """
 
 from __future__ import annotations
 
+import itertools
+import select
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -36,7 +41,7 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 
 class LeanConnection:
-    """Unary and server-streaming calls, all of a batch concurrently."""
+    """Unary and server-streaming calls, any number of them concurrently. Of an answer, the last message is kept."""
 
     def __init__(self, address: str) -> None:
         """address: HOST:PORT."""
@@ -46,40 +51,65 @@ class LeanConnection:
         self._authority = address.encode()
         self._next_stream, self._most_streams = 1, 100
         self._received = bytearray()
+        self._keys: dict[int, int] = {}  # of open calls, by stream
+        self._bodies: dict[int, list[bytes]] = {}
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, MOST)
         window = struct.pack(">I", MOST - 65_535)
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window))
         self._window = MOST  # bytes that the server may still send, at least
 
+    def fileno(self) -> int:
+        """For poll: readable when `ended` would not block."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
     def call(self, path: str, messages: Iterable[bytes]) -> list[bytes]:
         """Sends each message to the method at `path`, as many concurrently as the server allows. Returns the last
         message of each answer. Raises CallFailed."""
+        waiting = deque(enumerate(messages))
+        answers: list[bytes] = [b""] * len(waiting)
+        while waiting or self._keys:
+            room = min(self._most_streams - len(self._keys), len(waiting))
+            self.start(path, [waiting.popleft() for _ in range(room)])
+            for place, answer in self.ended():
+                answers[place] = answer
+        return answers
+
+    def start(self, path: str, messages: Iterable[tuple[int, bytes]]) -> None:
+        """Opens a call for each (key, message), whatever the server's limit."""
         headers = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path.encode()  # POST, http, :path
         headers += b"\x01" + bytes([len(self._authority)]) + self._authority
         headers += _literal(b"content-type", b"application/grpc") + _literal(b"te", b"trailers")
-        waiting = deque(enumerate(messages))
-        answers: list[bytes] = [b""] * len(waiting)
-        places: dict[int, int] = {}
-        bodies: dict[int, list[bytes]] = {}
-        while waiting or places:
-            calls = b""
-            while waiting and len(places) < self._most_streams:
-                place, message = waiting.popleft()
-                stream, self._next_stream = self._next_stream, self._next_stream + 2
-                places[stream], bodies[stream] = place, []
-                body = MESSAGE_HEADER.pack(False, len(message)) + message
-                calls += frame(HEADERS, END_HEADERS, stream, headers) + frame(DATA, END_STREAM, stream, body)
-            if calls:
-                self._socket.sendall(calls)
-            for kind, flags, stream, payload in self._frames():
-                if kind == DATA:
-                    bodies[stream].append(payload)
-                if flags & END_STREAM and kind in (DATA, HEADERS):
-                    answers[places.pop(stream)] = _last_message(b"".join(bodies.pop(stream)))
-        return answers
+        calls = b""
+        for key, message in messages:
+            stream, self._next_stream = self._next_stream, self._next_stream + 2
+            self._keys[stream], self._bodies[stream] = key, []
+            body = MESSAGE_HEADER.pack(False, len(message)) + message
+            calls += frame(HEADERS, END_HEADERS, stream, headers) + frame(DATA, END_STREAM, stream, body)
+        if calls:
+            self._socket.sendall(calls)
+
+    def ended(self) -> list[tuple[int, bytes]]:
+        """Reads what has come, and blocks until anything has. Returns (key, last message) of the calls that have ended
+        with it, if any. Raises CallFailed."""
+        found = []
+        for kind, flags, stream, payload in self._frames():
+            if kind == DATA:
+                self._bodies[stream].append(payload)
+            if flags & END_STREAM:
+                found.append((self._keys.pop(stream), _last_message(b"".join(self._bodies.pop(stream)))))
+        return found
 
     def _frames(self) -> list[tuple[int, int, int, bytes]]:
-        """Frames of calls that have come by now, at least one of any kind; those of the connection are answered."""
+        """Frames of data and headers that have come by now, if any; those of the connection are answered."""
         chunk = self._socket.recv(1 << 18)
         if not chunk:
             raise CallFailed("the server closed the connection")
@@ -126,3 +156,43 @@ def _last_message(body: bytes) -> bytes:
     if last is None:
         raise CallFailed("a call ended without a message")
     return last
+
+
+class Answered(NamedTuple):
+    """An answer in a closed loop, in the order of their ends. place: of the message; times: time.perf_counter()."""
+
+    place: int
+    answer: bytes
+    began_s: float
+    ended_s: float
+
+
+def closed_loop(
+    connections: Sequence[LeanConnection], path: str, messages: Sequence[bytes], callers: int, seconds: float
+) -> list[Answered]:
+    """`callers` callers, divided evenly among the connections, each of which sends the next message as soon as its
+    answer is complete. Stops sending after `seconds`, and returns when all is answered. Raises CallFailed."""
+    places = itertools.cycle(range(len(messages)))
+    asked: list[tuple[int, float]] = []  # place and start by key
+    found: list[Answered] = []
+    poll, by_file = select.poll(), {connection.fileno(): connection for connection in connections}
+
+    def start(connection: LeanConnection, count: int) -> None:
+        calls, now_s = [], time.perf_counter()
+        for place in itertools.islice(places, count):
+            calls.append((len(asked), messages[place]))
+            asked.append((place, now_s))
+        connection.start(path, calls)
+
+    until_s = time.perf_counter() + seconds
+    for number, connection in enumerate(connections):
+        poll.register(connection, select.POLLIN)
+        start(connection, len(range(number, callers, len(connections))))
+    while len(found) < len(asked):
+        for file, _ in poll.poll():
+            ended = by_file[file].ended()
+            now_s = time.perf_counter()
+            found += [Answered(asked[key][0], answer, asked[key][1], now_s) for key, answer in ended]
+            if now_s < until_s:
+                start(by_file[file], len(ended))
+    return found

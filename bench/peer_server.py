@@ -147,10 +147,12 @@ def glossa_server(
     *,
     checkout: Path | None = None,
     flags: Sequence[str] = (),
+    log: Path | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
 
-    checkout: whose command and code this is; that of this process, if not given. flags: more of them.
+    checkout: whose command and code this is; that of this process, if not given. flags: more of them. log: a file for
+    its log, JSON lines.
     """
     roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     checkout = checkout or Path(__file__).resolve().parents[1]
@@ -158,7 +160,7 @@ def glossa_server(
     program = f"import sys; sys.argv[0] = 'glossa'; from {module} import main; main()"
     command = ["-c", program, "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
     path = os.pathsep.join((str(checkout), str(checkout / "clients/python")))
-    with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}) as found:
+    with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, log) as found:
         yield found
 
 
@@ -179,10 +181,14 @@ def ctranslate2_server(
 
 
 @contextlib.contextmanager
-def _listening(arguments: list[str], environment: Mapping[str, str] | None) -> Iterator[tuple[str, int]]:
+def _listening(
+    arguments: list[str], environment: Mapping[str, str] | None, log_file: Path | None = None
+) -> Iterator[tuple[str, int]]:
     port, http_port = free_port(), free_port()
     command = [sys.executable, *arguments, "--port", str(port), "--http-port", str(http_port)]
-    with tempfile.TemporaryFile("w+") as log:  # a file: a full pipe without a reader would stop the server
+    with (
+        open(log_file, "w+") if log_file else tempfile.TemporaryFile("w+") as log
+    ):  # a file: a full pipe without a reader would stop the server
         process = subprocess.Popen(
             command,
             stdout=log,
