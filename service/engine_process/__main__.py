@@ -45,10 +45,10 @@ def main() -> None:
 
 
 def _start_message(end: socket.socket) -> Start:
-    data = receive(end)
-    if not data:  # the edge gave up
-        sys.exit(0)
     try:
+        data = receive(end)
+        if not data:  # the edge gave up
+            sys.exit(0)
         match decode_to_engine(data):
             case Start(version=messages.VERSION, program=program) as start if program == VERSION:
                 return start

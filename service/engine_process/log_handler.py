@@ -11,12 +11,15 @@ from service.wire.messages import Log
 class WireLogHandler(logging.Handler):
     """Sends every record as a `Log` message."""
 
+    formatter_of_exceptions = logging.Formatter()
+
     def __init__(self, send: Callable[[Log], None]) -> None:
         super().__init__()
         self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        exception = self.formatter_of_exceptions.formatException(record.exc_info) if record.exc_info else ""
-        self._send(Log(record.levelno, record.name, record.getMessage(), exception))
-
-    formatter_of_exceptions = logging.Formatter()
+        try:
+            exception = self.formatter_of_exceptions.formatException(record.exc_info) if record.exc_info else ""
+            self._send(Log(record.levelno, record.name, record.getMessage(), exception))
+        except Exception:
+            self.handleError(record)  # to standard error: what logs must not fail by it
