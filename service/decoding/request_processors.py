@@ -11,7 +11,6 @@ import functools
 import numpy as np
 
 from model.tokenizer import Tokenizer
-from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
 from service.decoding.logits_processors import (
     AllowedTokens,
@@ -54,14 +53,18 @@ def processors_of(request: Request, vocabulary: Vocabulary, tokenizer: Tokenizer
         processors.append(MinLength(eos_ids, before=request.max_tokens if options.ignore_eos else options.min_tokens))
     if options.no_repeat_ngram_size:
         processors.append(NoRepeatNGram(options.no_repeat_ngram_size))
+    masks: list[LogitsProcessor] = []
     if options.bad_words:
-        processors.append(BannedTexts(options.bad_words, vocabulary))
+        masks.append(BannedTexts(options.bad_words, vocabulary))
     if options.allowed_tokens:
-        processors.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
-    processors += [Grammar(kind, text, vocabulary, width=options.width) for kind, text in options.grammars]
-    for processor in processors:
-        if isinstance(processor, BannedTexts | AllowedTokens | Grammar):
-            _check_prefix(request, processor, len(vocabulary))
+        masks.append(AllowedTokens({*options.allowed_tokens, *eos_ids}))
+    if options.grammars:
+        from service.decoding.grammar import Grammar  # its library takes 60 ms to import: not when a process starts
+
+        masks += [Grammar(kind, text, vocabulary, width=options.width) for kind, text in options.grammars]
+    for mask in masks:
+        _check_prefix(request, mask, len(vocabulary))
+    processors += masks
     if options.phrases:
         processors.append(_lexical_constraints(request, vocabulary, tokenizer))
     return tuple(processors)

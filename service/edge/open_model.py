@@ -106,7 +106,7 @@ class ModelOpener:
             settings=engine_settings(self._settings, plan, place),
             first_engine=first,
             bundle_sha256=digest,
-            checks_batches=not digest,
+            checks_batches=place == 0 and not digest,
         )
         return EngineLink(f"{name}-{place}", start, self._table_file, metrics, self._environment)
 

@@ -38,7 +38,7 @@ class Start(msgspec.Struct, array_like=True, tag=1, kw_only=True):
 
     program: the version of Glossa. first_engine: the place of its engines in the table of busy engines.
     bundle_sha256: of the manifest that is served already, so that a restart cannot change the model; empty: any.
-    checks_batches: whether to find out if answers depend on their batch; a restart on the same machine knows.
+    checks_batches: whether to find out if answers depend on their batch; on one machine, one process of a model does.
     """
 
     version: int = VERSION
