@@ -7,7 +7,6 @@ started on the event loop's.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import os
 import signal
@@ -20,9 +19,10 @@ from typing import NamedTuple
 from service.edge import logs
 from service.errors import StartupError
 
-TAIL_LINES = 200
 CRASH = "Fatal Python error"  # how faulthandler's report of a crash begins; of an exception, the last line counts
 LINE_BYTES = 4096
+READS_AT_ONCE = 16  # of up to READ_BYTES, before the event loop looks at others; together what a pipe holds at most
+READ_BYTES = 1 << 16
 
 
 class Progress(NamedTuple):
@@ -41,7 +41,7 @@ class ChildProcess:
         self.name = name
         self._loop = asyncio.get_running_loop()
         self._errors, write = os.pipe()
-        self._tail = collections.deque[str](maxlen=TAIL_LINES)
+        self._last_words = ""
         self._partial = b""
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-P", "-m", module, *arguments]
@@ -85,9 +85,8 @@ class ChildProcess:
         self._read_errors()
         self._close_errors()
         status = self._process.returncode
-        how = f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
-        said = next((line for line in self._tail if line.startswith(CRASH)), self._tail[-1] if self._tail else "")
-        return f"{how}: {said}" if said else how
+        how = f"exit status {status}" if status >= 0 else f"killed by {_name(-status)}"
+        return f"{how}: {self._last_words}" if self._last_words else how
 
     @property
     def was_killed(self) -> bool:
@@ -95,17 +94,18 @@ class ChildProcess:
         return (self._process.returncode or 0) < 0
 
     def _read_errors(self) -> None:
-        if self._errors < 0:
-            return
-        try:
-            while data := os.read(self._errors, 1 << 16):
-                *lines, self._partial = (self._partial + data).split(b"\n")
-                self._partial = self._partial[:LINE_BYTES]
-                for line in lines:
-                    self._log(line)
-        except BlockingIOError:
-            return
-        self._close_errors()
+        for _ in range(READS_AT_ONCE if self._errors >= 0 else 0):
+            try:
+                data = os.read(self._errors, READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_errors()
+                return
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            self._partial = self._partial[:LINE_BYTES]
+            for line in lines:
+                self._log(line)
 
     def _close_errors(self) -> None:
         if self._errors >= 0:
@@ -117,5 +117,13 @@ class ChildProcess:
 
     def _log(self, line: bytes) -> None:
         if text := line[:LINE_BYTES].decode(errors="replace").rstrip():
-            self._tail.append(text)
+            if not self._last_words.startswith(CRASH):
+                self._last_words = text
             logs.event("engine_process_stderr", {"process": self.name, "line": text}, level=logs.WARNING)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
