@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,12 @@ TIMEOUT_S = 120
 
 
 def start(path="/nowhere", **changes):
-    known = {"program": VERSION, "model": "m", "settings": EngineSettings(device="cpu"), "first_engine": 0}
+    known: dict[str, Any] = {
+        "program": VERSION,
+        "model": "m",
+        "settings": EngineSettings(device="cpu"),
+        "first_engine": 0,
+    }
     return Start(path=str(path), **(known | changes))
 
 
