@@ -158,18 +158,21 @@ async def test_a_long_line_is_cut(started, log, size, ends):
 
 async def test_a_program_that_never_stops_writing_does_not_stop_the_event_loop(started, monkeypatch):
     child = started(f"os.write(2, b'up\\n')\n{WAIT_FOREVER}")
-    reads, next_turn = 0, asyncio.Event()
+    reads, reads_at_turn = 0, asyncio.get_running_loop().create_future()
+
+    def note_turn():
+        if not reads_at_turn.done():
+            reads_at_turn.set_result(reads)
 
     def endless_until_1000(file, size):
         nonlocal reads
         reads += 1
-        asyncio.get_running_loop().call_soon(next_turn.set)
+        asyncio.get_running_loop().call_soon(note_turn)
         return b"x" * size if reads < 1000 else b""
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", endless_until_1000)
-        await asyncio.wait_for(next_turn.wait(), TIMEOUT_S)
-    assert reads == READS_AT_ONCE
+        assert await asyncio.wait_for(reads_at_turn, TIMEOUT_S) == READS_AT_ONCE
     child.kill()
     assert (await end_of(child)).startswith("killed by SIGKILL: x")
 
