@@ -58,7 +58,7 @@ TOPICS = {
         "speculation",
         "quantised-quality",
     ),
-    "promises": ("invariance", "soak", "kill-resume", "process-faults"),
+    "promises": ("invariance", "soak", "kill-resume", "process-answers", "process-faults"),
 }
 CASES = {name: f"bench.{name.replace('-', '_')}" for names in TOPICS.values() for name in names}
 
