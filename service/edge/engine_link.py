@@ -10,14 +10,14 @@ import asyncio
 import collections
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from service.answer_pace import AnswerPace
 from service.edge import logs
 from service.edge.child_process import ChildProcess
 from service.errors import StartupError
-from service.request import EventSink, Request
+from service.request import Event, EventSink, Request
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import (
     VERSION,
@@ -54,7 +54,15 @@ class EngineLink:
     end_reason: None while it lives. `ended` is set with it.
     """
 
-    def __init__(self, name: str, start: Start, table: int, metrics: Any, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: Start,
+        table: int,
+        metrics: Any,
+        environment: Mapping[str, str],
+        start_child: Callable[..., ChildProcess] = ChildProcess,
+    ) -> None:
         """table: the descriptor of the table of busy engines. metrics: of the model."""
         self.name = name
         self.receivers: dict[int, EventSink] = {}
@@ -72,7 +80,7 @@ class EngineLink:
         self._end, theirs = socket_pair()
         files = (theirs.fileno(), table)
         try:
-            self.child = ChildProcess(name, MODULE, [*map(str, files), str(os.getpid())], files, environment)
+            self.child = start_child(name, MODULE, [*map(str, files), str(os.getpid())], files, environment)
         except StartupError:
             self._end.close()
             raise
@@ -164,8 +172,12 @@ class EngineLink:
         except BlockingIOError:
             self._loop.add_writer(self._end, self._write)
             return
-        except OSError:  # it has ended, which its end of the connection will show
+        except (BrokenPipeError, ConnectionResetError):  # it has ended, which its end of the connection will show
             self._unsent.clear()
+        except OSError as error:  # of descriptors or memory there are none left
+            logs.event("message_not_sent", {"process": self.name, "problem": str(error)}, level=logs.ERROR)
+            self.end("exited")
+            return
         self._loop.remove_writer(self._end)
 
     def _on_readable(self) -> None:
@@ -211,11 +223,10 @@ class EngineLink:
                     self.opened.exception()
 
     def _state(self, turn: Turn) -> None:
-        if self.beat is not None:
-            try:
-                self.beat.states[turn.engine] = turn.state
-            except IndexError:
-                raise WireError(f"a turn of engine {turn.engine} of {len(self.beat.states)}") from None
+        states = self.beat.states if self.beat else []
+        if not 0 <= turn.engine < len(states):
+            raise WireError(f"a turn of engine {turn.engine} of {len(states)}")
+        states[turn.engine] = turn.state
 
     def _dispatch(self, turn: Turn) -> None:
         for ticket, delta in turn.deltas:
@@ -231,10 +242,7 @@ class EngineLink:
         sink = self.receivers.pop(ticket, None) if is_last else self.receivers.get(ticket)
         if sink is None:
             raise WireError(f"an event of request {ticket}, which is not there")
-        try:
-            sink(event)
-        except Exception as error:  # one client's sink must not cost others their events
-            logs.event("sink_failed", {"process": self.name}, level=logs.ERROR, exception=error)
+        deliver(sink, event, self.name)
 
     def _measured(self, measurements: list[Measurement]) -> None:
         metrics = self._metrics
@@ -243,3 +251,11 @@ class EngineLink:
                 getattr(metrics, name)(*numbers)
         except (TypeError, ValueError, KeyError) as error:
             raise WireError(f"a measurement that is none: {error!r}") from None
+
+
+def deliver(sink: EventSink, event: Event, process: str) -> None:
+    """Calls a sink. One that raises is logged: it must not cost other requests their events."""
+    try:
+        sink(event)
+    except Exception as error:
+        logs.event("sink_failed", {"process": process}, level=logs.ERROR, exception=error)

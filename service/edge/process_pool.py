@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from service.edge import logs
-from service.edge.engine_link import EXIT_S, EndReason, EngineLink
+from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
 from service.errors import EngineUnavailable, Overloaded, RequestError, ShuttingDown, StartupError
 from service.request import Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
@@ -66,8 +66,10 @@ class ProcessPool:
         start: Callable[[int, str], EngineLink],
         limits: PoolLimits,
         metrics: PoolMetrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model, self._start, self._limits, self._metrics = model, start, limits, metrics
+        self._clock = clock
         self._tickets = itertools.count()
         self._deaths = [collections.deque[float](maxlen=FAILING_DEATHS) for _ in range(processes)]
         self._links: list[EngineLink] = []
@@ -104,10 +106,10 @@ class ProcessPool:
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
-        """Bytes by kind, of all processes."""
+        """Bytes by kind, of all processes that run."""
         total = collections.Counter[str]()
         for link in self._links:
-            if link.beat:
+            if link.is_open and link.beat:
                 total.update(link.beat.memory)
         return total
 
@@ -118,7 +120,7 @@ class ProcessPool:
 
     def problems(self) -> list[str]:
         """Processes that end again and again. See `service.edge.served_model.Pool`."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         return [
             f"engine process {link.name} ended {FAILING_DEATHS} times within {FAILING_WITHIN_S:g} s"
             for link, deaths in zip(self._links, self._deaths, strict=True)
@@ -185,7 +187,7 @@ class ProcessPool:
     async def _delay_restart(self, place: int, reason: EndReason, event: str, fields: dict[str, object]) -> None:
         """Counts and logs an end, and waits: the longer, the more of them there were within a minute."""
         deaths = self._deaths[place]
-        deaths.append(time.monotonic())
+        deaths.append(self._clock())
         self._metrics.process_ended(reason)
         delay_s = _delay_s(deaths)
         logs.event(event, fields | {"restart_in_s": delay_s}, level=logs.ERROR)
@@ -195,7 +197,7 @@ class ProcessPool:
 
     async def _restart(self, place: int) -> str:
         """Starts a process. Returns why it cannot serve, or an empty text if it does."""
-        began_s = time.monotonic()
+        began_s = self._clock()
         assert self.opened is not None
         try:
             link = self._links[place] = self._start(place, self.opened.bundle_sha256)
@@ -204,7 +206,7 @@ class ProcessPool:
             self._links[place].end("not_started")
             await self._links[place].child.wait(EXIT_S)
             return str(error)
-        fields = {"process": link.name, "pid": link.child.pid, "start_s": round(time.monotonic() - began_s, 3)}
+        fields = {"process": link.name, "pid": link.child.pid, "start_s": round(self._clock() - began_s, 3)}
         logs.event("engine_process_started", fields)
         return ""
 
@@ -213,7 +215,7 @@ class ProcessPool:
         receivers, link.receivers = link.receivers, {}
         for sink in receivers.values():
             self._metrics.finished(error.reason.lower(), 0)
-            sink(error)
+            deliver(sink, error, link.name)
         return len(receivers)
 
     def _lost_engine(self) -> EngineUnavailable:
@@ -226,9 +228,9 @@ class ProcessPool:
         """Ends processes that hang: those that are silent, and those with an engine that does not turn."""
         cpu_ticks: dict[EngineLink, int] = {}
         while True:
-            began_s = time.monotonic()
+            began_s = self._clock()
             await asyncio.sleep(CHECK_S)
-            now_s = time.monotonic()
+            now_s = self._clock()
             if now_s - began_s > 2 * CHECK_S:
                 continue  # this loop was late: messages may be waiting
             for link in [link for link in self._links if link.is_open]:
