@@ -58,13 +58,13 @@ def may_use_gpu(settings: ServerSettings) -> bool:
 
 
 def weight_bytes(manifest: Manifest, precision: str) -> int:
-    """Bytes of the graphs that serve on the CPU; attention and verification graphs are opened on demand."""
+    """Bytes of the graphs that serve on the CPU; only that of attention weights is opened on demand."""
     variants = {variant.precision: variant for variant in manifest.variants}
     wanted = CPU_ORDER if precision == "auto" else (precision,)
     chosen = next((variants[name] for name in wanted if name in variants), None)
     if chosen is None:
         return 0
-    files = {graph.file for role, graph in chosen.graphs.items() if role not in ("attend", "align")}
+    files = {graph.file for role, graph in chosen.graphs.items() if role != "attend"}
     return sum(
         digest.bytes
         for name, digest in manifest.files.items()
