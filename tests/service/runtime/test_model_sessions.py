@@ -1,8 +1,14 @@
 """The second session of a single busy engine: who uses it, when it is opened, what it weighs."""
 
+import mmap
+import os
+import random
 import shutil
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -174,3 +180,64 @@ def test_marking_idle_is_idempotent():
     busy_engines.mark_idle("a")
     busy_engines.mark_idle("a")
     assert busy_engines.mark_busy("b")
+
+
+OTHER_PROCESS = """
+import mmap, sys
+from service.runtime.model_sessions import BusyEngines
+busy_engines = BusyEngines(mmap.mmap(int(sys.argv[1]), 0), int(sys.argv[2]))
+for line in sys.stdin:
+    call, engine = line.split()
+    print(getattr(busy_engines, call)(engine), flush=True)
+"""
+
+
+@pytest.fixture
+def busy_engines_of_two_processes():
+    """Calls a method of the BusyEngines of one of two processes, which share a table of engines, two each."""
+    file = os.memfd_create("table")
+    os.ftruncate(file, 4)
+    here = BusyEngines(mmap.mmap(file, 4), 0)
+    command = [sys.executable, "-c", OTHER_PROCESS, str(file), "2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, pass_fds=[file], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as there:
+        commands: Any = there.stdin
+        answers: Any = there.stdout
+
+        def call(process, method, engine):
+            if process == 0:
+                return getattr(here, method)(engine)
+            commands.write(f"{method} {engine}\n")
+            return {"True": True, "False": False, "None": None}[answers.readline().strip()]
+
+        yield call, lambda: os.pread(file, 4, 0)
+        commands.close()
+    os.close(file)
+
+
+def test_engines_of_two_processes_know_of_each_other(busy_engines_of_two_processes):
+    call, table = busy_engines_of_two_processes
+    assert call(0, "mark_busy", "a")
+    assert not call(1, "mark_busy", "a")
+    assert table() == b"\1\0\1\0"
+    assert not call(0, "mark_busy", "a")
+    call(0, "mark_idle", "a")
+    assert call(1, "mark_busy", "a")
+    assert not call(1, "mark_busy", "b")
+    assert table() == b"\0\0\1\1"
+
+
+def test_two_processes_agree_on_the_single_busy_engine(busy_engines_of_two_processes):
+    call, table = busy_engines_of_two_processes
+    draw, busy = random.Random(5), set()
+    for _ in range(500):
+        engine = draw.randrange(2), draw.choice("ab")
+        if draw.random() < 0.5:
+            busy.add(engine)
+            assert call(engine[0], "mark_busy", engine[1]) == (busy == {engine})
+        else:
+            busy.discard(engine)
+            call(engine[0], "mark_idle", engine[1])
+        assert sum(table()) == len(busy)
