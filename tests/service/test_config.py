@@ -1,10 +1,13 @@
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from service.config import ServerSettings, load_settings
 from service.errors import StartupError
 
+DOCS = Path(__file__).parents[2] / "docs" / "engine_processes.md"
 MODELS = {"models": ["en-de=/models/en-de"]}
 
 
@@ -87,12 +90,44 @@ def test_unknown_yaml_key_is_rejected_with_a_suggestion(yaml_file):
         ({**MODELS, "precision": "int2"}, "--precision: .*'auto', 'fp32', 'int8' or 'int4', got 'int2'"),
         ({**MODELS, "device": "tpu"}, "--device: .*'auto', 'cpu' or 'cuda', got 'tpu'"),
         ({**MODELS, "drain_delay_s": float("nan")}, "--drain-delay-s: .*got nan"),
+        (
+            {**MODELS, "engines": 6, "engines_per_process": 4},
+            "settings: engines_per_process must divide engines, 6, got 4",
+        ),
+        (
+            {**MODELS, "pin_processes": True, "engines_per_process": 2, "single_engine_threads": 3},
+            "settings: single_engine_threads must be at most engines_per_process, 2, with pin_processes, got 3",
+        ),
+        (
+            {**MODELS, "process_memory_bytes": (1 << 28) - 1},
+            "settings: process_memory_bytes must be 0 or at least 268435456, got 268435455",
+        ),
+        ({**MODELS, "process_memory_bytes": -1}, "--process-memory-bytes: must be at least 0, got -1"),
+        ({**MODELS, "process_start_timeout_s": 0}, "--process-start-timeout-s: must be above 0"),
         ({**MODELS, "config": "/nowhere.yaml"}, "config: no such file: /nowhere.yaml; give the path"),
     ],
 )
 def test_a_bad_value_is_reported_with_setting_value_and_limit(flags, message):
     with pytest.raises(StartupError, match=message):
         load_settings(flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"engines": 6, "engines_per_process": 3},
+        {"engines": 6, "engines_per_process": 0},
+        {"engines": 0, "engines_per_process": 4},  # as many engines as processors, which is not known here
+        {"pin_processes": True, "engines_per_process": 2, "single_engine_threads": 2},
+        {"pin_processes": True, "engines_per_process": 0, "single_engine_threads": 8},
+        {"pin_processes": False, "engines_per_process": 2, "single_engine_threads": 8},
+        {"process_memory_bytes": 0},
+        {"process_memory_bytes": 1 << 28},
+    ],
+)
+def test_engine_processes_that_are_possible_are_accepted(flags):
+    settings = load_settings({**MODELS, **flags})
+    assert {name: getattr(settings, name) for name in flags} == flags
 
 
 def test_bad_variable_is_named_as_a_variable(monkeypatch):
@@ -109,6 +144,13 @@ def test_broken_yaml_is_named(yaml_file):
 
 def test_every_setting_is_described():
     assert [name for name, field in ServerSettings.model_fields.items() if not field.description] == []
+
+
+def test_docs_list_every_setting_of_engine_processes_and_no_other():
+    listed = re.findall(r"^\| (`--.*?) \| ", DOCS.read_text(), re.MULTILINE)
+    flags = {flag.replace("-", "_") for row in listed for flag in re.findall(r"`--([a-z-]+)`", row)}
+    assert flags <= set(ServerSettings.model_fields)
+    assert flags >= {name for name in ServerSettings.model_fields if "process" in name or name == "engines"}
 
 
 def test_settings_are_frozen():
