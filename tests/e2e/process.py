@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.process_tree import memory_mb
+
 ROOT = Path(__file__).parents[2]
 SERVE = """
 import json, sys
@@ -82,23 +84,37 @@ class Process:
         with urllib.request.urlopen(f"http://{self.wait_for('serving')['http']}/metrics", timeout=10) as answer:
             return answer.read().decode()
 
+    def samples(self, name):
+        """Each sample of that name: its labels and its value."""
+        found = re.findall(rf"^{name}(?:\{{(.*)\}})? (\S+)$", self.metrics(), re.MULTILINE)
+        return [(dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)) for labels, value in found]
+
     def metric(self, name, **labels):
         """The sum of all samples of that name with these labels."""
-        total = 0.0
-        for line in self.metrics().splitlines():
-            sample = re.match(r"(\w+)(?:\{(.*)\})? (\S+)$", line)
-            if sample and sample[1] == name:
-                found = dict(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
-                total += float(sample[3]) if labels.items() <= found.items() else 0.0
-        return total
+        return sum(value for found, value in self.samples(name) if labels.items() <= found.items())
 
-    def resident_bytes(self):
-        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
-        return int(kilobytes) * 1024
+    def wait_for_beats(self):
+        """Returns when every engine process has reported what is true now. Fails after some thousand looks."""
+
+        def cpu_s():
+            return [value for _, value in self.samples("glossa_engine_process_cpu_seconds_total")]
+
+        for _ in range(2):  # the next report may have been on its way
+            before = cpu_s()
+            for _ in range(5000):
+                if all(now > then for now, then in zip(cpu_s(), before, strict=True)):  # a report takes time itself
+                    break
+            else:
+                pytest.fail(self.metrics())
+
+    def memory_bytes(self):
+        """Of the edge and its engine processes."""
+        return memory_mb(self.process.pid) * 1e6
 
     def settle(self):
-        """Returns when no request is left in an engine or a handler. Fails after some thousand looks."""
-        names = ("glossa_requests_in_flight", "glossa_requests_running", "glossa_requests_queued")
+        """Returns when nothing is left of a request in an engine or a handler. Fails after some thousand looks."""
+        names = ["glossa_requests_in_flight", "glossa_requests_running", "glossa_requests_queued"]
+        names += ["glossa_kv_cache_usage_ratio"]  # an engine frees rows in its next turn, which its next beat reports
         for _ in range(2000):
             if not any(self.metric(name) for name in names):
                 return
