@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
-from export.manifest import Manifest
+from export.manifest import TOKENIZER, Manifest
 from service.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 
@@ -31,10 +31,13 @@ INSTALL = "pip install glossa, or make setup"
 TRAIN = "to train or export: pip install 'glossa[train]', or make setup"
 ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distributions of one library
 
-# Upper bounds of a starting server's memory: the runtime with its libraries; per byte of a bundle its packed weights,
-# a second copy for the single busy engine, and the file that is being read.
-RUNTIME_BYTES = 150 << 20
-BYTES_PER_BUNDLE_BYTE = 2.5
+# Upper bounds of a starting server's resident memory. Without a bundle the edge has 81 MB, an engine process 84. Both
+# read the tokenizer, up to 30 bytes per byte of its file. An engine process has packed weights, a second copy for the
+# single busy engine, and the file that is being read: with 12, 39 and 137 MB of weights 28, 81 and 211 MB.
+EDGE_BYTES = 90_000_000
+PROCESS_BYTES = 100_000_000
+BYTES_PER_WEIGHT_BYTE = 2.5
+BYTES_PER_TOKENIZER_BYTE = 30
 
 FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # features with one instruction for an int8 dot product
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
@@ -46,6 +49,21 @@ class Finding(NamedTuple):
     status: Status
     value: str
     fix: str = ""
+
+
+class _Plan(NamedTuple):
+    """The engine processes of one bundle. weights: bytes of the graphs of a process. tokenizer: bytes of its file."""
+
+    processes: int
+    engines: int
+    weights: int
+    tokenizer: int
+
+    @property
+    def need_bytes(self) -> int:
+        """Memory of the processes, and of what the edge reads."""
+        tokenizer = BYTES_PER_TOKENIZER_BYTE * self.tokenizer
+        return tokenizer + self.processes * (PROCESS_BYTES + tokenizer + int(BYTES_PER_WEIGHT_BYTE * self.weights))
 
 
 def examine(
@@ -60,6 +78,7 @@ def examine(
     root: directory that contains proc, sys and dev.
     """
     manifests = {path: _load(path) for path in bundles}
+    plans = {path: _plan(path, item, root) for path, item in manifests.items() if isinstance(item, Manifest)}
     return {
         "python": Finding("ok", f"{platform.python_version()} ({sys.executable})"),
         **{name: _package(name, "fail", "not installed", INSTALL) for name in SERVING},
@@ -68,14 +87,10 @@ def examine(
         "processor": _processor(root),
         "cores": _cores(root),
         "huge pages": _huge_pages(root),
-        "memory": _memory(root, [item for item in manifests.values() if isinstance(item, Manifest)]),
+        "memory": _memory(root, [plan for plan in plans.values() if isinstance(plan, _Plan)]),
         **{f"port {port}": _port(host, port) for port in ports},
         **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
-        **{
-            f"engines {path}": _engines(path, item, root)
-            for path, item in manifests.items()
-            if isinstance(item, Manifest)
-        },
+        **{f"engines {path}": _engines(plan) for path, plan in plans.items()},
     }
 
 
@@ -145,14 +160,14 @@ def _huge_pages(root: Path) -> Finding:
     return Finding("warn", f"none: {obstacle}; steps are 5-10 % slower", fix)
 
 
-def _memory(root: Path, manifests: Iterable[Manifest]) -> Finding:
+def _memory(root: Path, plans: Iterable[_Plan]) -> Finding:
     available = min(_available_bytes(root), default=None)
-    need = RUNTIME_BYTES + int(BYTES_PER_BUNDLE_BYTE * sum(map(_bytes, manifests)))
+    need = EDGE_BYTES + sum(plan.need_bytes for plan in plans)
     if available is None:
         return Finding("warn", "unknown", f"make sure that {_mb(need)} are free")
     value = f"{_mb(available)} available, {_mb(need)} needed"
     if available < need:
-        fix = "stop other processes, raise the container's memory limit, or serve fewer bundles"
+        fix = "stop other processes, raise the container's memory limit, or serve fewer bundles or engines"
         return Finding("fail", value, fix)
     return Finding("ok", value)
 
@@ -193,17 +208,17 @@ def _load(path: Path) -> Manifest | BundleError | OSError:
 def _bundle(loaded: Manifest | BundleError | OSError) -> Finding:
     if isinstance(loaded, Manifest):
         precisions = "+".join(variant.precision for variant in loaded.variants)
-        value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match; "
-        return Finding("ok", f"{value}needs up to {_mb(int(BYTES_PER_BUNDLE_BYTE * _bytes(loaded)))} of memory")
+        value = f"{loaded.architecture} for {loaded.task}, {precisions}, {_mb(_bytes(loaded))}, digests match"
+        return Finding("ok", value)
     fix = loaded.fix if isinstance(loaded, BundleError) else "give the directory that `glossa export` wrote"
     return Finding("fail", str(loaded).partition("; fix:")[0], fix)
 
 
-def _engines(path: Path, manifest: Manifest, root: Path) -> Finding:
-    """The engine processes that a server with the settings of this environment would start."""
+def _plan(path: Path, manifest: Manifest, root: Path) -> _Plan | Finding:
+    """What a server with the settings of this environment would start for a bundle, or why it would not."""
     try:
         from service.config import load_settings  # imports pydantic, which may be missing
-        from service.edge.process_plan import MAX_SMALL_BYTES, plan_processes, weight_bytes
+        from service.edge.process_plan import plan_processes, weight_bytes
         from service.errors import StartupError
     except ImportError as error:
         return Finding("fail", str(error), INSTALL)
@@ -211,12 +226,23 @@ def _engines(path: Path, manifest: Manifest, root: Path) -> Finding:
         settings = load_settings({"models": {"model": path}})
     except StartupError as error:
         return Finding("fail", str(error), "correct the variable or the file")
-    plan, size = plan_processes(settings, manifest, processors(root)), weight_bytes(manifest, settings.precision)
-    kind = "at most" if size <= MAX_SMALL_BYTES else "more than"
+    plan = plan_processes(settings, manifest, processors(root))
+    tokenizer = manifest.files.get(TOKENIZER)
+    weights = weight_bytes(manifest, settings.precision)
+    return _Plan(plan.processes, plan.engines, weights, tokenizer.bytes if tokenizer else 0)
+
+
+def _engines(plan: _Plan | Finding) -> Finding:
+    if isinstance(plan, Finding):
+        return plan
+    from service.edge.process_plan import MAX_SMALL_BYTES
+
+    kind = "at most" if plan.weights <= MAX_SMALL_BYTES else "more than"
     return Finding(
         "ok",
-        f"{_count(plan.engines, 'engine')} in {_count(plan.processes, 'process')}; the weights are {_mb(size)}, {kind} "
-        f"the {_mb(MAX_SMALL_BYTES)} up to which engines have a process each; --engines-per-process changes it",
+        f"{_count(plan.engines, 'engine')} in {_count(plan.processes, 'process')}, which need up to "
+        f"{_mb(plan.need_bytes)} of memory; the weights are {_mb(plan.weights)}, {kind} the {_mb(MAX_SMALL_BYTES)} up "
+        "to which engines have a process each; --engines-per-process changes it",
     )
 
 

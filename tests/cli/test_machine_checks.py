@@ -1,5 +1,6 @@
 """Each finding of the doctor on made-up machines, and that a finding which is not ok always names its fix."""
 
+import dataclasses
 import os
 import platform
 import socket
@@ -11,7 +12,17 @@ import pytest
 from cli import machine_checks
 from cli.machine_checks import Finding, examine
 from export.bundle import BundleError
-from export.manifest import FileDigest, Golden, Limits, Manifest, SpecialTokenTemplate, Tokens, Variant
+from export.manifest import (
+    TOKENIZER,
+    FileDigest,
+    Golden,
+    GraphSpec,
+    Limits,
+    Manifest,
+    SpecialTokenTemplate,
+    Tokens,
+    Variant,
+)
 from service import huge_pages
 from service.runtime import sessions
 
@@ -182,24 +193,104 @@ def test_a_bundle_error_gives_its_own_fix(machine, monkeypatch):
     assert check == Finding("fail", "decode.onnx: wrong digest; expected aa, found bb", "export again")
 
 
-def test_a_good_bundle_is_described_and_its_size_counts_as_needed_memory(machine, monkeypatch):
-    manifest = Manifest(
+def bundle_of(files: dict[str, int], *precisions: str) -> Manifest:
+    """A manifest with these files and, of each precision, a graph with weights in a file beside it."""
+    return Manifest(
         architecture="encoder_decoder",
         task="translation",
         tokens=Tokens(pad=0, bos=1, eos=2, unk=3),
         template=SpecialTokenTemplate(source_suffix=(2,), target_prefix=(1,)),
         limits=Limits(vocab_size=10, max_source_len=5, max_target_len=6, max_block=1),
-        variants=(Variant(precision="fp32", graphs={}, states=()),),
+        variants=tuple(
+            Variant(
+                precision=precision,
+                graphs={"decode": GraphSpec(role="decode", file=f"{precision}/decode.onnx", inputs=(), outputs=())},
+                states=(),
+            )
+            for precision in precisions
+        ),
         golden=Golden(source=(4, 2), prompt=(1,), output=(5, 2)),
         lineage={},
         parity={"passed": True},
         created="2026-01-01T00:00:00+00:00",
-        files={"fp32/decode.onnx": FileDigest(sha256="", bytes=10 * GIB)},
+        files={name: FileDigest(sha256="", bytes=size) for name, size in files.items()},
     )
-    monkeypatch.setattr(machine_checks, "load_bundle", lambda path: manifest)
-    check = look(machine, "bundle b", bundles=[Path("b")])
-    assert (check.status, check.value) == (
+
+
+@pytest.fixture
+def served(machine, monkeypatch):
+    """Makes the bundle b that of a manifest; the machine has 4 cores. Returns a finding."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    for name in [name for name in os.environ if name.startswith("GLOSSA_")]:
+        monkeypatch.delenv(name)
+
+    def finding(name: str, manifest: Manifest) -> Finding:
+        monkeypatch.setattr(machine_checks, "load_bundle", lambda path: manifest)
+        return look(machine, name, bundles=[Path("b")])
+
+    return finding
+
+
+SMALL = bundle_of({"fp32/decode.onnx": 1000, "fp32/decode.onnx.data": 9_999_000, "int8/decode.onnx": 4_000_000}, "fp32")
+LARGE = bundle_of({"fp32/decode.onnx.data": 10 * GIB}, "fp32")
+
+
+def test_a_good_bundle_is_described(served):
+    check = served("bundle b", SMALL)
+    assert check == ("ok", "encoder_decoder for translation, fp32, 14.0 MB, digests match", "")
+
+
+def test_engines_of_a_small_model_have_a_process_each(served):
+    check = served("engines b", SMALL)
+    assert check == (
         "ok",
-        "encoder_decoder for translation, fp32, 10,737 MB, digests match; needs up to 26,844 MB of memory",
+        "4 engines in 4 processes, which need up to 500 MB of memory; the weights are 10.0 MB, at most the 50.3 MB up "
+        "to which engines have a process each; --engines-per-process changes it",
+        "",
     )
-    assert look(machine, "memory", bundles=[Path("b")]).status == "fail"
+
+
+def test_engines_of_a_large_model_share_a_process(served):
+    check = served("engines b", LARGE)
+    assert check.value.startswith(
+        "4 engines in 1 process, which need up to 26,944 MB of memory; the weights are 10,737 MB, more than the 50.3 MB"
+    )
+
+
+def test_engines_follow_the_settings_of_the_environment(served, monkeypatch):
+    monkeypatch.setenv("GLOSSA_ENGINES", "6")
+    monkeypatch.setenv("GLOSSA_ENGINES_PER_PROCESS", "3")
+    assert served("engines b", SMALL).value.startswith("6 engines in 2 processes, ")
+    monkeypatch.setenv("GLOSSA_ENGINES", "1")
+    monkeypatch.setenv("GLOSSA_ENGINES_PER_PROCESS", "1")
+    assert served("engines b", SMALL).value.startswith("1 engine in 1 process, ")
+
+
+def test_settings_that_no_server_takes_fail_with_their_problem(served, monkeypatch):
+    monkeypatch.setenv("GLOSSA_ENGINES", "6")
+    monkeypatch.setenv("GLOSSA_ENGINES_PER_PROCESS", "4")
+    check = served("engines b", SMALL)
+    assert (check.status, "must divide engines, 6, got 4" in check.value, bool(check.fix)) == ("fail", True, True)
+
+
+def test_a_bad_bundle_has_no_engines(machine, tmp_path):
+    assert f"engines {tmp_path}" not in examine([tmp_path], ports=(), root=machine)
+
+
+def test_memory_counts_the_edge_and_every_process_with_its_weights_and_tokenizers(served):
+    def needed(manifest: Manifest) -> str:
+        value: str = served("memory", manifest).value
+        return value.partition(" available, ")[2]
+
+    assert needed(SMALL) == "590 MB needed", "90 + 4 x (100 + 2.5 x 10)"
+    with_tokenizer = dataclasses.replace(
+        SMALL, files={**SMALL.files, TOKENIZER: FileDigest(sha256="", bytes=1_000_000)}
+    )
+    assert needed(with_tokenizer) == "740 MB needed", "30 more for each of 5 processes"
+
+
+def test_a_bundle_that_does_not_fit_fails(served):
+    assert served("memory", SMALL).status == "ok"
+    check = served("memory", LARGE)
+    assert (check.status, "27,034 MB needed" in check.value, bool(check.fix)) == ("fail", True, True)
