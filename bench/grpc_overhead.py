@@ -1,12 +1,12 @@
-"""Overhead of gRPC and Python with all rows busy, and resident memory against CTranslate2.
+"""Overhead of gRPC and Python with all rows busy, and memory against CTranslate2.
 
 overhead   all sentences through a real server and a client in another process, unary and streaming every token,
            against the engines without gRPC, which prefill as much per step as a server's. The client shares the
            machine: one is grpc for Python and takes as much time as the server, the other one (`lean_client`)
            hardly any. The processor time of both is reported.
-memory     resident memory of the server, and of the same server with CTranslate2 instead of the engines, when ready
-           and after both have answered the same load
-
+memory     memory of the server with its engine processes, and of the same server with CTranslate2 instead of the
+           engines, when ready and after both have answered the same load; PSS, where each of several processes counts
+           its part of what they share
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, machine, report
-from bench.peer_server import ctranslate2_server, glossa_server, resident_mb
+from bench.peer_server import ctranslate2_server, glossa_server
+from bench.process_tree import memory_mb
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
 from export.passes.quantization_scheme import SCHEMES
@@ -85,14 +86,14 @@ def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tupl
     for _ in range(repetitions):
         for name, server in servers.items():
             with server() as (address, process), Worker("client", address, work) as client:
-                ready[name].append(resident_mb(process))
+                ready[name].append(memory_mb(process))
                 client(count=count, texts=str(texts))
                 time.sleep(SETTLE_S)
-                loaded[name].append(resident_mb(process))
+                loaded[name].append(memory_mb(process))
     figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
     figures |= {f"{name}, after load": Spread.of(found) for name, found in loaded.items()}
     ratio = figures["Glossa, after load"].median / figures["CTranslate2, after load"].median
-    verdict = Verdict(f"resident memory, {scheme} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
+    verdict = Verdict(f"memory, {scheme} against CTranslate2 int8", round(ratio, 3), 1.0, is_limit=True)
     return {"unit": "MB", "scheme": scheme, "sentences": count, **figures}, [verdict]
 
 

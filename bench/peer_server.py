@@ -214,12 +214,6 @@ def _end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def resident_mb(process: int) -> float:
-    """Memory of a process that is in the machine's."""
-    status = Path(f"/proc/{process}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
-
-
 async def serve(server: Server) -> None:
     """Until SIGTERM."""
     stopping = asyncio.Event()

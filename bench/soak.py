@@ -20,7 +20,7 @@ import sys
 from typing import Any
 
 from bench.case import case
-from cli.local_server import fetch, serving
+from cli.local_server import fetch, resident_bytes, samples, serving
 from glossa.client import AsyncClient
 
 GREEDY: list[dict[str, Any]] = [{}]
@@ -40,8 +40,7 @@ MIXED: list[dict[str, Any]] = [
 
 def gauge(exposition: str, name: str) -> float:
     """The sum of a metric over its labels."""
-    rows = [line for line in exposition.splitlines() if line.startswith((name + "{", name + " "))]
-    return sum(float(line.rpartition(" ")[2]) for line in rows)
+    return sum(samples(exposition, name))
 
 
 async def alone_and_together(
@@ -102,7 +101,7 @@ async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str,
         cancelled = 0
         for round_ in range(8):
             cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, round_, kinds)
-            resident.append(gauge(fetch(f"{ops}/metrics"), "process_resident_memory_bytes") / 1e6)
+            resident.append(resident_bytes(fetch(f"{ops}/metrics")) / 1e6)
     for _ in range(200):  # the last cancellations reach their step boundary
         state = fetch(f"{ops}/metrics")
         left = gauge(state, "glossa_requests_running") + gauge(state, "glossa_requests_queued")

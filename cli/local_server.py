@@ -19,6 +19,7 @@ from pathlib import Path
 from cli.terminal import UsageError
 
 OPS_PORT = 9464  # as ServerSettings.http_port
+REPORTED_WITHIN_S = 10.0  # engine processes report four times a second
 
 
 def free_port() -> int:
@@ -71,15 +72,33 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
 
 
 def measure_serving(bundle: Path) -> dict[str, float]:
-    """Seconds until a server for this bundle alone is ready, `ready_s`, and its memory then, `resident_bytes`.
+    """Seconds until a server for this bundle alone is ready, `ready_s`, its engine `processes`, and the memory of them
+    and the edge then, `resident_bytes`.
 
     Raises UsageError if the bundle cannot be served on this machine.
     """
     started = time.monotonic()
     with serving(bundle) as (_, ops):
         ready_s = time.monotonic() - started
-        (resident,) = re.findall(r"^process_resident_memory_bytes (\S+)$", fetch(f"{ops}/metrics"), re.MULTILINE)
-    return {"ready_s": round(ready_s, 2), "resident_bytes": float(resident)}
+        metrics = fetch(f"{ops}/metrics")
+        while 0.0 in (ups := samples(metrics, "glossa_engine_process_up")):  # until each has reported
+            if time.monotonic() - started > ready_s + REPORTED_WITHIN_S:
+                raise UsageError(f"an engine process was not up within {REPORTED_WITHIN_S:.0f} s after the server")
+            time.sleep(0.02)
+            metrics = fetch(f"{ops}/metrics")
+    return {"ready_s": round(ready_s, 2), "processes": len(ups), "resident_bytes": resident_bytes(metrics)}
+
+
+def samples(exposition: str, name: str) -> list[float]:
+    """The values of a metric in the text format of Prometheus, one for each combination of its labels."""
+    found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", exposition, re.MULTILINE)
+    return [float(value) for value in found]
+
+
+def resident_bytes(exposition: str) -> float:
+    """The memory of a server's processes: the edge and all engine processes."""
+    names = ("process_resident_memory_bytes", "glossa_engine_process_resident_memory_bytes")
+    return sum(value for name in names for value in samples(exposition, name))
 
 
 def process_at(port: int) -> str:
