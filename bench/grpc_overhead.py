@@ -1,9 +1,11 @@
-"""Overhead of gRPC and Python with all rows busy, and memory against CTranslate2.
+"""Overhead of gRPC, Python and processes with all rows busy, and memory against CTranslate2.
 
 overhead   all sentences through a real server and a client in another process, unary and streaming every token,
-           against the engines without gRPC, which prefill as much per step as a server's. The client shares the
-           machine: one is grpc for Python and takes as much time as the server, the other one (`lean_client`)
-           hardly any. The processor time of both is reported.
+           against the engines alone, which prefill as much per step as a server's: all in one process, and one in
+           each of several; the faster of both counts. Every answer has the same number of tokens. The client shares
+           the machine: one is grpc for Python and takes as much time as the server, the other one (`lean_client`)
+           hardly any. The processor time of both is reported. --bundle: real sentences instead of random weights,
+           without end tokens (`ignore_eos`), which costs a little in each step of either side.
 memory     memory of the server with its engine processes, and of the same server with CTranslate2 instead of the
            engines, when ready and after both have answered the same load; PSS, where each of several processes counts
            its part of what they share
@@ -13,81 +15,131 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.case import Flag, case
-from bench.measure import Spread, Verdict, interleaved, machine, report
+from bench.measure import Spread, Verdict, interleaved, report
 from bench.peer_server import ctranslate2_server, glossa_server
 from bench.process_tree import memory_mb
-from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
+from bench.sentences import sentence_pairs
+from bench.speed_models import MODEL_OPTIONS, SpeedModel, Workload, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker
+from export.bundle import load_bundle
+from export.manifest import TOKENIZER
 from export.passes.quantization_scheme import SCHEMES
+from model.tokenizer import Tokenizer
 from service.engine.scheduler import SchedulerConfig
+from service.processors import processors
 
-BARS = {"unary": 0.08, "streaming": 0.20}  # of the time
+BARS = {"unary": 0.05, "streaming": 0.15}  # of the throughput of the engines alone
+ONE_PROCESS, PROCESSES = "engines alone, in one process", "engines alone, in a process each"
 CLIENTS = {"lean client": "lean", "client in Python": "client"}
 SERVED = SchedulerConfig()
 ROWS = SERVED.max_rows
 SETTLE_S = 1.0  # until a server that has answered everything is read
 
 
-def _load(model: SpeedModel, count: int) -> tuple[Path, Path]:
-    """Files of the sentences, as ids and as texts."""
+class Sentences(NamedTuple):
+    """What is asked of a bundle: files of ids and of texts, and more fields of a worker's order."""
+
+    bundle: Path
+    work: Path
+    texts: Path
+    order: dict[str, Any]
+
+
+def _load(model: SpeedModel, scheme: str, count: int) -> Sentences:
+    """Sentences of a model of speed comparisons."""
     sentences = model.sentences(count)
     work = sentences.save(model.path / "overhead.work.json")
     texts = work.with_suffix(".texts.json")
     texts.write_text(json.dumps(model.texts(sentences)))
-    return work, texts
+    return Sentences(model.bundle(scheme), work, texts, {})
 
 
-def overhead(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
-    work, texts = _load(model, count)
+def _load_bundle(scratch: Path, options: argparse.Namespace, count: int) -> Sentences:
+    """Real sentences for a bundle, repeated if there are too few, with answers of --tokens tokens."""
+    manifest, tokenizer = load_bundle(options.bundle), Tokenizer.load(options.bundle / TOKENIZER)
+    found = itertools.cycle(source for source, _ in sentence_pairs(options.data, count))
+    texts = list(itertools.islice(found, count))
+    sources = tuple((*ids, manifest.tokens.eos) for ids in tokenizer.encode_batch(texts))
+    work = Workload(sources, options.tokens, is_exact=True).save(scratch / "work.json")
+    file = scratch / "texts.json"
+    file.write_text(json.dumps(texts))
+    return Sentences(options.bundle, work, file, {"ignore_eos": True})
+
+
+def overhead(asked: Sentences, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
+    """Tokens a second of the engines alone, and of a server."""
     kinds = {f"{name}, {client}": (name, engine) for name in BARS for client, engine in CLIENTS.items()}
     client_s: dict[str, list[float]] = {name: [] for name in kinds}
+    engines = processors().usable
+    order = {
+        **asked.order,
+        "rows": ROWS,
+        "max_prefill_tokens": SERVED.max_prefill_tokens,
+        "max_idle_prefill_tokens": SERVED.max_idle_prefill_tokens,
+    }
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(Worker("glossa", model.bundle(scheme), work, HUGE_PAGES))
-        address, _ = stack.enter_context(glossa_server(model.bundle(scheme), HUGE_PAGES))
-        clients = {kind: stack.enter_context(Worker(kind, address, work)) for kind in CLIENTS.values()}
+        workers = [stack.enter_context(Worker("glossa", asked.bundle, asked.work, HUGE_PAGES)) for _ in range(engines)]
+        address, _ = stack.enter_context(glossa_server(asked.bundle, HUGE_PAGES))
+        clients = {kind: stack.enter_context(Worker(kind, address, asked.work)) for kind in CLIENTS.values()}
+        threads = stack.enter_context(ThreadPoolExecutor(engines))
 
         def ask(name: str) -> float:
             how, client = kinds[name]
-            answer = clients[client](count=count, texts=str(texts), streams=how == "streaming")
+            answer = clients[client](count=count, texts=str(asked.texts), streams=how == "streaming", **asked.order)
             client_s[name].append(answer["cpu_s"] / answer["seconds"])
-            return float(answer["sentences"] / answer["seconds"])
+            return float(answer["tokens"] / answer["seconds"])
 
-        reading = {
-            "max_prefill_tokens": SERVED.max_prefill_tokens,
-            "max_idle_prefill_tokens": SERVED.max_idle_prefill_tokens,
-        }
-        jobs = {"in-process": lambda: engine.rate(count=count, rows=ROWS, **reading)}
-        figures = interleaved({**jobs, **{name: lambda name=name: ask(name) for name in kinds}}, repetitions)  # type: ignore[misc]
+        def together() -> float:
+            answer = workers[0](count=count, **order)
+            return float(answer["tokens"] / answer["seconds"])
+
+        def apart() -> float:
+            """Each process answers its share of the sentences with one engine."""
+
+            def share(place: int) -> dict[str, Any]:
+                return workers[place](first=place, every=engines, count=count, engines=1, **order)
+
+            answers = list(threads.map(share, range(engines)))
+            return float(sum(answer["tokens"] for answer in answers) / max(answer["seconds"] for answer in answers))
+
+        jobs: dict[str, Callable[[], float]] = {ONE_PROCESS: together, PROCESSES: apart}
+        figures = interleaved({**jobs, **{name: partial(ask, name) for name in kinds}}, repetitions)
+    alone = max(figures[ONE_PROCESS].median, figures[PROCESSES].median)
     verdicts, result = [], dict[str, Any](figures)
     for name, (how, _) in kinds.items():
-        share = 1 - figures[name].median / figures["in-process"].median
+        share = 1 - figures[name].median / alone
         result[f"CPUs used by the client, {name}"] = round(sum(client_s[name]) / len(client_s[name]), 3)
         measure = f"gRPC and Python, {name} on the same cores"
         verdicts.append(Verdict(measure, round(share, 4), BARS[how], "", is_limit=True))
-    return {"unit": "sentences/s", "scheme": scheme, "sentences": count, **result}, verdicts
+    return {"unit": "tokens/s", "bundle": asked.bundle.name, "sentences": count, **result}, verdicts
 
 
 def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
     """Servers restart in each repetition, as processes seldom return memory."""
-    work, texts = _load(model, count)
-    processors = machine()["processors"]
+    asked = _load(model, scheme, count)
+    workers = processors().usable
     servers = {
         "Glossa": lambda: glossa_server(model.bundle(scheme)),  # on whatever pages its command starts it with
-        "CTranslate2": lambda: ctranslate2_server(model.bundle(scheme), model.ctranslate2("int8"), workers=processors),
+        "CTranslate2": lambda: ctranslate2_server(model.bundle(scheme), model.ctranslate2("int8"), workers=workers),
     }
     ready: dict[str, list[float]] = {name: [] for name in servers}
     loaded: dict[str, list[float]] = {name: [] for name in servers}
     for _ in range(repetitions):
         for name, server in servers.items():
-            with server() as (address, process), Worker("client", address, work) as client:
+            with server() as (address, process), Worker("client", address, asked.work) as client:
                 ready[name].append(memory_mb(process))
-                client(count=count, texts=str(texts))
+                client(count=count, texts=str(asked.texts))
                 time.sleep(SETTLE_S)
                 loaded[name].append(memory_mb(process))
     figures = {f"{name}, ready": Spread.of(found) for name, found in ready.items()}
@@ -99,6 +151,8 @@ def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tupl
 
 @case(
     part=Flag(choices=["overhead", "memory"], positional=True),
+    bundle=Flag(Path, "overhead: serve this bundle instead of the model below, with sentences of --data"),
+    tokens=Flag(50, "of each answer, with --bundle"),
     **MODEL_OPTIONS,
     scheme=Flag("w8a8-static-kv8", choices=list(SCHEMES)),
     count=512,
@@ -106,9 +160,14 @@ def memory(model: SpeedModel, scheme: str, count: int, repetitions: int) -> tupl
     quick=Flag(False, help="a quarter of the sentences"),
 )
 def grpc_overhead(options: argparse.Namespace) -> None:
-    model, count = chosen_model(options), options.count // 4 if options.quick else options.count
-    if options.part == "memory":
-        figures, verdicts = memory(model, options.scheme, count, options.repetitions)
-    else:
-        figures, verdicts = overhead(model, options.scheme, count, options.repetitions)
+    count = options.count // 4 if options.quick else options.count
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.part == "memory":
+            figures, verdicts = memory(chosen_model(options), options.scheme, count, options.repetitions)
+        elif options.bundle:
+            figures, verdicts = overhead(_load_bundle(Path(scratch), options, count), count, options.repetitions)
+        else:
+            figures, verdicts = overhead(
+                _load(chosen_model(options), options.scheme, count), count, options.repetitions
+            )
     report(figures, verdicts, as_json=options.json)

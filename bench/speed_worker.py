@@ -5,8 +5,9 @@ The process is separate because settings that decide an engine's speed are read 
 answers each with one line; `Worker` is the other end of the pipe. An order has the sentences (a `Workload` file), their
 number, the beam size, whether they run as a single stream, and settings of the engine:
 
-    glossa        rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens; its graphs, no gRPC
-    client, lean  streams                             a server's address is its model; gRPC
+    glossa        rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens, ignore_eos, first,
+                  every (of the sentences); its graphs, no gRPC
+    client, lean  streams, ignore_eos                 a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
 
@@ -105,7 +106,8 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
             order.get("max_prefill_tokens", 1 << 11),
             order.get("max_idle_prefill_tokens", 1 << 14),
         )
-        options = DecodingOptions(beam_size=order["beam"])
+        options = DecodingOptions(beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False))
+        mine = slice(order.get("first", 0), order["count"], order.get("every", 1))
         requests = [
             Request(
                 request_id=str(place),
@@ -115,7 +117,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
                 options=options,
                 is_streamed=False,
             )
-            for place, source in enumerate(work.sources[: order["count"]])
+            for place, source in enumerate(work.sources[mine])
         ]
         return [answer.generated_tokens for answer in engines.answer(requests, singly=order["alone"])]
 
@@ -204,7 +206,9 @@ def client(address: str) -> Callable[[Order, Workload], Lengths]:
     stub = loop.run_until_complete(connect())
 
     async def answer_all(order: Order, texts: list[str], max_tokens: int) -> Lengths:
-        decoding = glossa_pb2.DecodingOptions(max_tokens=max_tokens, beam_size=order["beam"])
+        decoding = glossa_pb2.DecodingOptions(
+            max_tokens=max_tokens, beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False)
+        )
 
         async def unary(text: str) -> int:
             request = glossa_pb2.TranslateRequest(text=text, options=decoding)
@@ -238,7 +242,9 @@ def lean(address: str) -> Callable[[Order, Workload], Lengths]:
 
     def do(order: Order, work: Workload) -> Lengths:
         texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
-        decoding = glossa_pb2.DecodingOptions(max_tokens=work.max_tokens, beam_size=order["beam"])
+        decoding = glossa_pb2.DecodingOptions(
+            max_tokens=work.max_tokens, beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False)
+        )
         if not order.get("streams"):
             asked = [glossa_pb2.TranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
             answers = connection.call("/glossa.v1.TranslationService/Translate", asked)
