@@ -36,7 +36,7 @@ TOPICS = {
         "peers",
         "peer-filters",
     ),
-    "two checkouts": ("compare-checkouts", "compare-answers", "processes"),
+    "two checkouts": ("compare-checkouts", "compare-answers", "processes", "serving-memory"),
     "where the time goes": (
         "bandwidth",
         "profile-step",
@@ -45,6 +45,7 @@ TOPICS = {
         "engine-overhead",
         "grpc-overhead",
         "grpc-alone",
+        "wire",
         "footprint",
     ),
     "decoding": (
