@@ -68,6 +68,9 @@ class ServerSettings(BaseSettings):
         le=256,
         description="engines that share a process and its weights; 0: 1 for small models, all of them for large ones",
     )
+    engine_niceness: int = Field(
+        10, ge=0, le=19, description="how much engines give way to the event loop and to other programs: nice(2)"
+    )
     pin_processes: bool = Field(False, description="give each engine process processors of its own")
     process_memory_bytes: int = Field(
         0, ge=0, description="limit of what an engine process may allocate; requests beyond it fail; 0: none"

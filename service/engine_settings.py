@@ -14,7 +14,8 @@ class EngineSettings:
     """How one process opens a model. Limits are those of the whole model; each engine gets its share.
 
     engines: of this process, on CPU; a GPU has one. model_engines: of all processes of the model.
-    processors: the only ones the process may run on; empty: all. memory_bytes: limit of what it may allocate; 0: none.
+    niceness: of the process, as of nice(2). processors: the only ones the process may run on; empty: all.
+    memory_bytes: limit of what it may allocate; 0: none.
     single_engine_threads and the limits: see `service.config.ServerSettings`.
     """
 
@@ -29,5 +30,6 @@ class EngineSettings:
     prefix_cache_bytes: int = 1 << 27
     draft_tokens: int = 0
     max_queue: int = 256
+    niceness: int = 0
     processors: tuple[int, ...] = ()
     memory_bytes: int = 0

@@ -88,6 +88,7 @@ def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> 
         **shared,  # type: ignore[arg-type]
         engines=each,
         model_engines=plan.engines,
+        niceness=settings.engine_niceness,
         processors=tuple(sorted(set(pinned))) if settings.pin_processes else (),
         memory_bytes=settings.process_memory_bytes,
     )

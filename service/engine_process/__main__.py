@@ -35,6 +35,7 @@ def main() -> None:
     start = _start_message(end)
     limits.limit_memory(start.settings.memory_bytes)
     limits.pin_to(start.settings.processors)
+    limits.give_way(start.settings.niceness)
     try:
         _serve(end, start, mmap.mmap(table, 0))
     except (StartupError, ImportError, MemoryError) as error:

@@ -45,6 +45,12 @@ def pin_to(processors: Sequence[int]) -> None:
         os.sched_setaffinity(0, processors)
 
 
+def give_way(niceness: int) -> None:
+    """Lowers the priority of this process: where all processors are busy, a request that waits in the edge for its turn
+    is missing in an engine's batch."""
+    os.nice(niceness)
+
+
 def no_core_dumps() -> None:
     """A core file of a process full of weights would fill the disk before the process ends."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -112,3 +112,7 @@ def test_a_process_ends_when_its_parent_is_killed(is_stopped):
         parent.kill()
         assert select.select([child], [], [], TIMEOUT_S)[0], "it lives on"
         os.close(child)
+
+
+def test_engines_give_way():
+    assert run("limits.give_way(3)\nprint(os.nice(0))") == f"{min(19, os.nice(0) + 3)}\n"
