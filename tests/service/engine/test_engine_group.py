@@ -1,0 +1,111 @@
+from typing import Any
+
+import pytest
+
+from service.engine.engine import EngineConfig
+from service.engine.engine_group import EngineGroup
+from service.errors import Cancelled, InternalFailure, Overloaded, ShuttingDown
+from service.request import TextDelta
+from tests.engines import never_ends, request
+from tests.fakes import CheckedEngine, FakeClock, LetterTokenizer, ScriptedRunner
+
+
+class Turned(EngineGroup):
+    """Engines that a test turns. events: of each engine."""
+
+    def __init__(self, *runners, **config):
+        tokenizer: Any = LetterTokenizer()
+        self.clocks = [FakeClock(100.0 + number) for number in range(len(runners))]
+        super().__init__(
+            [
+                CheckedEngine(runner, tokenizer, EngineConfig(**config), clock=clock)
+                for runner, clock in zip(runners, self.clocks, strict=True)
+            ]
+        )
+        self.events: list[list[Any]] = [[] for _ in runners]
+        self.start(lambda index, events: self.events[index].extend(events), is_manual=True)
+
+    def finals(self, index):
+        return [(ticket, type(event)) for ticket, event in self.events[index] if not isinstance(event, TextDelta)]
+
+
+def endless(count):
+    return [ScriptedRunner(rule=never_ends) for _ in range(count)]
+
+
+def test_a_request_goes_to_the_engine_with_the_fewest_unfinished_ones():
+    group = Turned(*endless(3))
+    for ticket in range(7):
+        group.submit(ticket, request())
+    for engine in group.engines:
+        engine.turn()
+    assert [{ticket for ticket, _ in events} for events in group.events] == [{0, 3, 6}, {1, 4}, {2, 5}]
+    group.cancel(1)
+    group.cancel(4)
+    group.engines[1].turn()
+    group.submit(7, request())
+    assert [engine.inbox.unfinished for engine in group.engines] == [3, 1, 2]
+
+
+def test_a_cancellation_ends_its_request_alone_whatever_engine_has_it():
+    group = Turned(*endless(2))
+    for ticket in range(4):
+        group.submit(ticket, request())
+    group.cancel(2)
+    group.cancel(77)
+    for engine in group.engines:
+        engine.turn()
+    assert (group.finals(0), group.finals(1)) == ([(2, Cancelled)], [])
+
+
+def test_an_engine_that_fails_gets_no_request_while_another_is_healthy():
+    bad, good = endless(2)
+    bad.fail_on = {1}
+    group = Turned(bad, good, failures_until_unhealthy=1)
+    group.submit(0, request())
+    group.engines[0].turn()
+    assert group.finals(0) == [(0, InternalFailure)]
+    assert [engine.is_healthy for engine in group.engines] == [False, True]
+    assert not group.is_healthy
+    for ticket in (1, 2):
+        group.submit(ticket, request())
+    assert [engine.inbox.unfinished for engine in group.engines] == [0, 2]
+
+
+def test_without_a_healthy_engine_requests_are_tried_all_the_same():
+    (bad,) = endless(1)
+    bad.fail_on = {1}
+    group = Turned(bad, failures_until_unhealthy=1)
+    group.submit(0, request())
+    group.engines[0].turn()
+    group.submit(1, request())
+    group.engines[0].turn()
+    assert group.is_healthy, "one turn that works is enough"
+    assert group.finals(0) == [(0, InternalFailure)]
+
+
+def test_the_heartbeat_is_that_of_the_engine_that_turned_longest_ago():
+    group = Turned(*endless(2))
+    assert group.heartbeat_s == 100.0
+    group.clocks[0].advance(5.0)
+    group.engines[0].turn()
+    assert group.heartbeat_s == 101.0
+
+
+def test_full_engines_refuse():
+    group = Turned(*endless(2), max_queue=1)
+    rows = group.engines[0].config.scheduler.max_rows
+    for ticket in range(2 * (rows + 1)):
+        group.submit(ticket, request())
+    with pytest.raises(Overloaded):
+        group.submit(-1, request())
+
+
+def test_closing_ends_the_requests_of_all_engines_and_refuses_new_ones():
+    group = Turned(*endless(2))
+    for ticket in range(3):
+        group.submit(ticket, request())
+    group.close()
+    assert [group.finals(0), group.finals(1)] == [[(0, ShuttingDown), (2, ShuttingDown)], [(1, ShuttingDown)]]
+    with pytest.raises(ShuttingDown):
+        group.submit(3, request())
