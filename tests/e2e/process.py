@@ -27,6 +27,17 @@ except StartupError as error:
 """
 
 
+def engine_pids(server):
+    """Process ids of a server's engine processes, also of those that outlive it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = path.read_bytes().split(b"\0")
+            if b"service.engine_process" in words and words[-2] == str(server).encode():
+                found.append(int(path.parent.name))
+    return sorted(found)
+
+
 class Process:
     """A server in a process of its own; its log is read as it comes."""
 
@@ -110,6 +121,10 @@ class Process:
     def memory_bytes(self):
         """Of the edge and its engine processes."""
         return memory_mb(self.process.pid) * 1e6
+
+    def engine_pids(self):
+        """See `engine_pids`."""
+        return engine_pids(self.process.pid)
 
     def settle(self):
         """Returns when nothing is left of a request in an engine or a handler. Fails after some thousand looks."""
